@@ -1,0 +1,40 @@
+# Two commands do everything, set-up included: `make verify` and `make test`.
+# They need Python 3.11 or newer, pip and make; everything else goes into .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup verify test lint diagrams clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "turngate needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[verify]' --group dev
+	@touch $(READY)
+
+setup: $(READY) ## make .venv with the project and its tools
+
+verify: setup ## the main job: check every promise, refute every known-bad design
+	$(BIN)/turngate verify
+
+test: setup ## the test suite
+	$(BIN)/pytest
+
+lint: setup ## format, lint and type checks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/pyright
+
+diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
+	$(BIN)/turngate diagrams
+
+clean: ## remove what the other targets made
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
