@@ -1,0 +1,293 @@
+"""Known-bad designs: how this was really built, and how it broke.
+
+Each is the mechanism with one thing done otherwise. All looked right to good
+engineers. A checker that cannot refute every one of them has no teeth.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ._history import Clear, Complete, Enter, FinishReason
+from ._how import Action, Half, How, Mode, Run, Session, Turn
+from ._machine import State
+from ._properties import Property
+
+
+class NoAcceptTracking(How):
+    """Cancel looks at the active run only; a prompt accepted but not yet active escapes."""
+
+    def raise_mark(self, s: Session) -> None:
+        """Know nothing of accepted runs."""
+
+
+class PendingFlag(How):
+    """One boolean "pending cancel" per session, consumed by the first run that enters."""
+
+    def raise_mark(self, s: Session) -> None:
+        s.pending = int(bool(s.accepted))
+
+    def is_covered(self, s: Session, run: Run) -> bool:
+        flag, s.pending = s.pending, 0
+        return bool(flag) or run.name in s.singled_out
+
+
+class PendingCount(How):
+    """Cancel reserves one unit per accepted run, each entry consumes one."""
+
+    def raise_mark(self, s: Session) -> None:
+        s.pending = len(s.accepted)
+
+    def is_covered(self, s: Session, run: Run) -> bool:
+        unit = min(s.pending, 1)
+        s.pending -= unit
+        return bool(unit) or run.name in s.singled_out
+
+
+class HastyClear(How):
+    """The mark is removed when any covered run has entered, or any turn ends."""
+
+    def lower_mark(self, s: Session) -> None:
+        s.mark = 0
+
+    def hand_off(self, s: Session, turn: Turn) -> None:
+        s.mark = 0
+        super().hand_off(s, turn)
+
+
+class SilentEntry(How):
+    """Cancel-on-entry returns without a RunComplete."""
+
+    def settle(self, s: Session, run: Run, ok: bool) -> None:
+        self.record([run], "canceled", ok)
+        s.entering.remove(run)
+
+
+class UnlockedDrain(How):
+    """The queue is taken under the lock, the mark is looked at after it is released."""
+
+    def fold(self, s: Session, turn: Turn) -> None:
+        taken = tuple(itertools.takewhile(lambda run: run.name in s.foldable, s.queue))
+        del s.queue[: len(taken)]
+        s.unfinished.append(Half("now look at the mark, and fold", taken))
+        turn.writing = "paused"
+
+    def resume(self, s: Session, half: Half) -> None:
+        turn = s.turns[0]
+        turn.writing = ""
+        for run in half.runs:
+            if not self.is_covered(s, run):
+                self.join(s, turn, run)
+
+
+class SilentDrop(How):
+    """Queued runs removed by a cancel get no RunComplete."""
+
+    def drop(self, s: Session, runs: list[Run], *, cancelled: bool) -> None:
+        if cancelled:
+            s.queue = [run for run in s.queue if run not in runs]
+        else:
+            super().drop(s, runs, cancelled=cancelled)
+
+
+class SilentFold(How):
+    """Folded runs get no RunComplete."""
+
+    def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
+        super().complete_turn(s, Turn(turn.lead, [], turn.cancelled, turn.writing), error)
+
+
+class SwallowedOuter(How):
+    """A finished run that hands off leaves its RunComplete to its successor."""
+
+    def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
+        if not s.queue:
+            super().complete_turn(s, turn, error)
+
+
+class StrandedQueue(How):
+    """Only a turn that ends well hands off; after an error or a cancel the queue just stays."""
+
+    def hand_off(self, s: Session, turn: Turn) -> None:
+        if turn.writing == "end_turn":
+            super().hand_off(s, turn)
+        else:
+            s.turns.remove(turn)
+            s.active = ""
+
+
+class IdleGap(How):
+    """The active entry is removed first, the successor chosen later."""
+
+    def is_occupied(self, s: Session) -> bool:
+        return bool(s.active)
+
+    def hand_off(self, s: Session, turn: Turn) -> None:
+        s.turns.remove(turn)
+        s.active = ""
+        if s.queue:
+            s.unfinished.append(Half("choose the successor"))
+
+    def resume(self, s: Session, half: Half) -> None:
+        self.start_next(s)
+
+
+class UnserializedEntry(How):
+    """To ask whether the session is busy and to become active are two steps."""
+
+    def enter(self, s: Session, run: Run) -> None:
+        if self.is_covered(s, run) or self.is_occupied(s):
+            super().enter(s, run)
+        else:
+            self.leave_accepted(s, run)
+            s.unfinished.append(Half("having seen an idle session, start", (run,)))
+
+    def resume(self, s: Session, half: Half) -> None:
+        self.start(s, half.runs[0])
+        self.see(Enter(half.runs[0].name, State.ACTIVE))
+
+
+class BlindRelease(How):
+    """A turn that ends removes whatever active entry it finds, its successor's too."""
+
+    def hand_off(self, s: Session, turn: Turn) -> None:
+        super().hand_off(s, turn)
+        if s.active:
+            s.unfinished.append(Half("remove the active entry of the session"))
+
+    def resume(self, s: Session, half: Half) -> None:
+        s.active = ""
+
+
+class UnlockedClear(How):
+    """Clearing the queue reads it and deletes it in two steps."""
+
+    def clear(self, s: Session) -> None:
+        self.see(Clear())
+        s.unfinished.append(Half("delete the queue that was read:", tuple(s.queue)))
+
+    def resume(self, s: Session, half: Half) -> None:
+        s.queue.clear()
+        for run in half.runs:
+            self.see(Complete(run.name, False, "cleared from the queue"))
+
+    def actions(self, s: Session, known: list[str]) -> Iterator[Action]:
+        """One clear at a time is enough to see it."""
+        return (each for each in super().actions(s, known) if each.name != "clear" or not s.unfinished)
+
+
+class Untracked(How):
+    """In-process prompts carry sequence 0 and are covered by any mark present."""
+
+    modes: tuple[Mode, ...] = (*How.modes, "in-process")
+
+    def accept(self, s: Session, run: Run, mode: Mode) -> None:
+        super().accept(s, Run(run.name, 0) if mode == "in-process" else run, mode)
+
+    def is_covered(self, s: Session, run: Run) -> bool:
+        return run.name in s.singled_out or (s.mark > 0 and run.seq <= s.mark)
+
+    def enqueue(self, s: Session, run: Run) -> None:
+        s.queue.append(run)
+
+
+class LateMark(Untracked):
+    """Cancel reads "something is accepted", the handle closes, cancel then sets the mark."""
+
+    def raise_mark(self, s: Session) -> None:
+        if s.accepted and not s.unfinished:
+            s.unfinished.append(Half("set the mark, having seen an accepted run", mark=s.in_flight[-1].seq))
+
+    def resume(self, s: Session, half: Half) -> None:
+        s.mark = max(s.mark, half.mark)
+
+
+class LateOwnComplete(How):
+    """A run's RunComplete is held back until the runs queued behind it are done."""
+
+    def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
+        if s.queue:
+            s.unfinished.append(Half("publish the RunComplete held back:", tuple(turn.runs), int(turn.cancelled)))
+        else:
+            super().complete_turn(s, turn, error)
+
+    def resumable(self, s: Session, half: Half) -> bool:
+        return not s.active
+
+    def resume(self, s: Session, half: Half) -> None:
+        for run in half.runs:
+            self.see(Complete(run.name, bool(half.mark)))
+
+
+class PublishFirst(How):
+    """RunComplete is published before the messages are written."""
+
+    def end(self, s: Session, turn: Turn, outcome: FinishReason) -> None:
+        super().end(s, turn, outcome)
+        self.complete_turn(s, turn, None)
+
+    def written(self, s: Session, turn: Turn, ok: bool) -> None:
+        self.record(turn.runs, turn.writing, ok)
+        self.hand_off(s, turn)
+
+
+class ReusedId(How):
+    """A second prompt under a known run_id runs as well."""
+
+    def again(self, s: Session, run: Run) -> None:
+        if s.accepted.count(run) == 1:
+            s.accepted.append(run)
+
+
+class LeakySession(How):
+    """The per-session lock or mark stays when the session is quiet."""
+
+    def lower_mark(self, s: Session) -> None:
+        """Leave the mark where it is."""
+
+
+NOT_IN_DESIGNS = frozenset({"cancel_run", "interrupt", "close"})
+"""Operations that the designs never had. They are explored without, to be refuted by what they did have."""
+
+
+class Design(NamedTuple):
+    """A known-bad design: the flawed mechanism, and what it is said to break."""
+
+    name: str
+    mechanism: type[How]
+    breaks: tuple[Property, ...]
+
+    @property
+    def flaw(self) -> str:
+        """What the design does, in one sentence."""
+        return str(self.mechanism.__doc__).splitlines()[0]
+
+
+_P = Property
+DESIGNS = {
+    design.name: design
+    for design in (
+        Design("no-accept-tracking", NoAcceptTracking, (_P.FULL_COVERAGE,)),
+        Design("pending-flag", PendingFlag, (_P.FULL_COVERAGE, _P.NEVER_POISONED)),
+        Design("pending-count", PendingCount, (_P.NEVER_POISONED, _P.FULL_COVERAGE)),
+        Design("hasty-clear", HastyClear, (_P.FULL_COVERAGE,)),
+        Design("silent-entry", SilentEntry, (_P.EXACTLY_ONE_COMPLETE,)),
+        Design("unlocked-drain", UnlockedDrain, (_P.FULL_COVERAGE, _P.EXACTLY_ONE_COMPLETE)),
+        Design("silent-drop", SilentDrop, (_P.EXACTLY_ONE_COMPLETE,)),
+        Design("silent-fold", SilentFold, (_P.EXACTLY_ONE_COMPLETE,)),
+        Design("swallowed-outer", SwallowedOuter, (_P.EXACTLY_ONE_COMPLETE,)),
+        Design("stranded-queue", StrandedQueue, (_P.NO_STRAND,)),
+        Design("idle-gap", IdleGap, (_P.FIFO, _P.ONE_TURN)),
+        Design("unserialized-entry", UnserializedEntry, (_P.ONE_TURN,)),
+        Design("blind-release", BlindRelease, (_P.ONE_TURN, _P.FULL_COVERAGE)),
+        Design("unlocked-clear", UnlockedClear, (_P.EXACTLY_ONE_COMPLETE,)),
+        Design("late-mark", LateMark, (_P.NEVER_POISONED,)),
+        Design("untracked", Untracked, (_P.NEVER_POISONED,)),
+        Design("late-own-complete", LateOwnComplete, (_P.LAST_WORD,)),
+        Design("publish-first", PublishFirst, (_P.LAST_WORD,)),
+        Design("reused-id", ReusedId, (_P.EXACTLY_ONE_COMPLETE,)),
+        Design("leaky-session", LeakySession, (_P.NO_RESIDUE,)),
+    )
+}

@@ -1,0 +1,74 @@
+"""What always holds: the properties by id, each with its sentence.
+
+The first twelve are promised to users and can be seen from outside a
+dispatcher. The last two are about the formal side itself.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Property(StrEnum):
+    """The id of something that always holds."""
+
+    NEVER_POISONED = "NEVER_POISONED"
+    FULL_COVERAGE = "FULL_COVERAGE"
+    EXACTLY_ONE_COMPLETE = "EXACTLY_ONE_COMPLETE"
+    ONE_TURN = "ONE_TURN"
+    NO_STRAND = "NO_STRAND"
+    FIFO = "FIFO"
+    IDLE_CANCEL = "IDLE_CANCEL"
+    LAST_WORD = "LAST_WORD"
+    ON_RECORD = "ON_RECORD"
+    ISOLATION = "ISOLATION"
+    NO_RESIDUE = "NO_RESIDUE"
+    TERMINAL_IS_FINAL = "TERMINAL_IS_FINAL"
+    DECLARED_MOVE = "DECLARED_MOVE"
+    REFINES = "REFINES"
+
+    @property
+    def sentence(self) -> str:
+        """What the property says, in one sentence."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Property.NEVER_POISONED: "A run accepted after a cancel is never cancelled by it, in any session.",
+    Property.FULL_COVERAGE: (
+        "A cancel covers every run of its session that was accepted before it and has not published its "
+        "RunComplete; none of them becomes active after the cancel, and each completes with cancelled=True."
+    ),
+    Property.EXACTLY_ONE_COMPLETE: (
+        "Every accepted run gets exactly one RunComplete, whichever way it ends; never two, and none is owed "
+        "when the dispatcher is quiet."
+    ),
+    Property.ONE_TURN: "At most one turn runs per session at any instant.",
+    Property.NO_STRAND: (
+        "When no turn is active the queue is empty: a turn that fails or is cancelled hands off like one that "
+        "finishes."
+    ),
+    Property.FIFO: "Queued runs become active in sequence order; a newcomer never overtakes a queue.",
+    Property.IDLE_CANCEL: "A cancel of a session with nothing in flight changes nothing.",
+    Property.LAST_WORD: (
+        "RunComplete is the last event of its run, comes after the run's messages are written, and before the "
+        "next turn of the session starts."
+    ),
+    Property.ON_RECORD: (
+        "A run cancelled on entry or while active leaves its user message and an assistant message with finish "
+        "reason canceled; a run dropped from the queue leaves no message."
+    ),
+    Property.ISOLATION: "What happens in one session changes nothing in another.",
+    Property.NO_RESIDUE: "A quiet session holds no memory in the dispatcher.",
+    Property.TERMINAL_IS_FINAL: "The outcome of a complete run never changes, and stays queryable.",
+    Property.DECLARED_MOVE: "Every move of a run is one that the machine declares.",
+    Property.REFINES: "Every state of the mechanism maps to the state of the abstract session beside it.",
+}
+
+
+class Violation(NamedTuple):
+    """A property that did not hold, and what should have happened instead."""
+
+    property: Property
+    what: str

@@ -1,0 +1,309 @@
+"""WHAT: the abstract session.
+
+It knows sets and history only: which runs are accepted, queued, active or
+complete, in the order in which they were accepted, and which of them a cancel
+covers. There is no sequence, no mark and no lock here; those are the mechanism
+(``_how.py``), and an oracle that shared it would prove nothing.
+
+``observe`` takes one event of a history and answers with the properties that
+it breaks. It never refuses an event: what happened has happened, and the next
+event is judged by where it left the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import assert_never
+
+from ._history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Ended,
+    Enter,
+    Event,
+    FinishReason,
+    Fold,
+    Handoff,
+    Wrote,
+)
+from ._machine import Guard, State, Successor, Trigger, successor
+from ._properties import Property, Violation
+
+_COMPLETING = {
+    State.ACCEPTED: Trigger.RELEASE,
+    State.QUEUED: Trigger.DROP,
+    State.CANCEL_ON_ENTRY: Trigger.SETTLE,
+    State.ACTIVE: Trigger.FINISH,
+}
+
+
+_SAYS_CANCELED = ("canceled", "unwritten")
+"""Records that do for a cancelled run; one that could not be written is excused."""
+
+# Flags of an enum are slow to combine; these are the same numbers, plain.
+_COVERED, _OCCUPIED, _FIRST, _VACATED, _JOINABLE, _FOLDABLE, _CLEARED, _SETTLED = map(int, Guard)
+
+
+class AbstractSession:
+    """One session, as its users may think of it."""
+
+    def __init__(self, declared: Successor = successor) -> None:
+        self._declared = declared
+        self.states: dict[str, State] = {}
+        """Every run of the session, in the order of acceptance."""
+        self.covered: set[str] = set()
+        """The runs that a cancel applies to."""
+        self.foldable: set[str] = set()
+        """The runs that may join an active turn."""
+        self.cleared: set[str] = set()
+        """The runs that were in a queue when it was cleared."""
+        self.record: dict[str, FinishReason] = {}
+        """What the messages of a run say, once they are written."""
+        self.turn: list[str] = []
+        """The runs of the turn that is active and not complete: the lead, then those folded in."""
+        self.lead = ""
+        """The run that the active turn was started for."""
+        self.running = False
+        """Whether the runner's call for that turn is still going on."""
+
+    # What can be said of a session.
+
+    def in_state(self, state: State) -> list[str]:
+        """Return the runs in a state, in the order of acceptance."""
+        return [run for run, at in self.states.items() if at is state]
+
+    @property
+    def queue(self) -> list[str]:
+        """The queued runs: the queue is a set, and its order is that of acceptance."""
+        return self.in_state(State.QUEUED)
+
+    @property
+    def in_flight(self) -> list[str]:
+        """The runs that are not complete."""
+        return [run for run, at in self.states.items() if at is not State.COMPLETE]
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is in flight."""
+        return not self.in_flight
+
+    def facts(self, run: str) -> int:
+        """Return the guards of the machine that are true of a run at this moment."""
+        queue = self.queue
+        facts = 0
+        if run in self.covered:
+            facts |= _COVERED
+        if self.turn or queue:
+            facts |= _OCCUPIED
+        if queue and queue[0] == run:
+            facts |= _FIRST
+        if not self.turn:
+            facts |= _VACATED
+        if self.running and not self.covered.intersection(self.turn):
+            facts |= _JOINABLE
+        if run in self.foldable:
+            facts |= _FOLDABLE
+        if run in self.cleared:
+            facts |= _CLEARED
+        if run in self.record:
+            facts |= _SETTLED
+        return facts
+
+    def owed(self) -> list[Violation]:
+        """Return what is broken if nothing more happens of itself: every entered run must be complete."""
+        waiting = [run for run in self.queue if run not in self.covered | self.cleared]
+        if waiting and not self.turn:
+            strands = f"{_listed(waiting)} waits in the queue of a session with no turn: it should run next"
+            return [Violation(Property.NO_STRAND, strands)]
+        return [
+            Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} has ended without a RunComplete: it is owed one")
+            for run, at in self.states.items()
+            if at not in (State.ACCEPTED, State.COMPLETE)
+        ]
+
+    # What happens to it.
+
+    def observe(self, event: Event) -> list[Violation]:
+        """Take one event in and return what it breaks."""
+        match event:
+            case Accept(run, foldable):
+                self.states[run] = State.ACCEPTED
+                if foldable:
+                    self.foldable.add(run)
+                return []
+            case Cancel(None):
+                # A cancel covers exactly the runs accepted before it that are not complete.
+                self.covered.update(self.in_flight)
+                return []
+            case Cancel(frozenset() as runs):
+                self.covered.update(runs)
+                return []
+            case Clear():
+                self.cleared.update(self.queue)
+                return []
+            case Ended():
+                self.running = False
+                return []
+            case Wrote(run, reason):
+                return list(self._wrote(run, reason))
+            case Enter(run, state):
+                return self._move(run, Trigger.ENTER, state, self._entered(run, state))
+            case Handoff(run):
+                return self._move(run, Trigger.HANDOFF, State.ACTIVE, self._started(run))
+            case Fold(run, _):
+                return self._move(run, Trigger.FOLD, State.ACTIVE, self._folded(run))
+            case Complete(run, cancelled, _):
+                trigger = _COMPLETING.get(self.states[run], Trigger.FINISH)
+                return self._move(run, trigger, State.COMPLETE, self._completed(run, cancelled))
+            case _:
+                assert_never(event)
+
+    def _move(self, run: str, trigger: Trigger, target: State, broken: Iterator[Violation]) -> list[Violation]:
+        """Move a run, and ask the machine whether it declares the move if nothing else is wrong with it."""
+        source = self.states[run]
+        expected = self._declared(source, trigger, self.facts(run))
+        violations = list(broken)
+        if source is State.COMPLETE and target is not State.COMPLETE:
+            final = f"{run} is complete, and must not {trigger} again"
+            violations.append(Violation(Property.TERMINAL_IS_FINAL, final))
+        elif expected is not target and not violations:
+            undeclared = f"the machine declares no {trigger} of {run} from {source} to {target} here"
+            violations.append(Violation(Property.DECLARED_MOVE, undeclared))
+        self.states[run] = target
+        if target is not State.QUEUED:
+            self.foldable.discard(run)
+        if target is State.ACTIVE and trigger is not Trigger.FOLD:
+            self.turn, self.lead, self.running = [run], run, True
+        elif target is State.ACTIVE:
+            self.turn.append(run)
+        elif target is State.COMPLETE:
+            self._forget(run)
+        return violations
+
+    def _forget(self, run: str) -> None:
+        """Keep of a complete run only that it is complete."""
+        for known in (self.covered, self.foldable, self.cleared):
+            known.discard(run)
+        self.record.pop(run, None)
+        if run in self.turn:
+            self.turn.remove(run)
+        if not self.turn:
+            self.lead = ""
+
+    # What each kind of event can break.
+
+    def _entered(self, run: str, state: State) -> Iterator[Violation]:
+        if state is State.CANCEL_ON_ENTRY and run not in self.covered:
+            yield _poisoned(run)
+        if state is not State.CANCEL_ON_ENTRY and run in self.covered:
+            yield _uncovered(run, f"it should be cancelled on entry, not {state}")
+        if state is State.ACTIVE:
+            yield from self._turn_begins(run)
+
+    def _started(self, run: str) -> Iterator[Violation]:
+        if run in self.covered:
+            yield _uncovered(run, "it must not become active by handoff")
+        yield from self._turn_begins(run)
+
+    def _turn_begins(self, run: str) -> Iterator[Violation]:
+        yield from self._overtakes(run)
+        if self.turn and self.running:
+            yield Violation(
+                Property.ONE_TURN, f"{run} becomes active while the turn of {self.lead} still runs: it should wait"
+            )
+        elif self.turn:
+            yield Violation(
+                Property.LAST_WORD,
+                f"{run} becomes active before the RunComplete of {_listed(self.turn)}, which should have come first",
+            )
+
+    def _folded(self, run: str) -> Iterator[Violation]:
+        if run in self.covered:
+            yield _uncovered(run, "it must not become active by fold")
+        yield from self._overtakes(run)
+
+    def _overtakes(self, run: str) -> Iterator[Violation]:
+        earlier = [queued for queued in self.queue if queued != run]
+        if run in self.queue:
+            earlier = self.queue[: self.queue.index(run)]
+        if earlier:
+            yield Violation(
+                Property.FIFO, f"{run} becomes active ahead of {_listed(earlier)}, which should go first"
+            )
+
+    def _wrote(self, run: str, reason: FinishReason) -> Iterator[Violation]:
+        state = self.states[run]
+        if state is State.COMPLETE:
+            yield Violation(
+                Property.LAST_WORD, f"the messages of {run} are written after its RunComplete: they should come first"
+            )
+            return
+        if state is State.QUEUED:
+            yield Violation(Property.ON_RECORD, f"{run} is queued, and should leave no message")
+        self.record[run] = reason
+
+    def _completed(self, run: str, cancelled: bool) -> Iterator[Violation]:
+        state = self.states[run]
+        if state is State.COMPLETE:
+            yield Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
+            return
+        if cancelled and run not in self.covered:
+            yield _poisoned(run)
+        if run in self.covered and not cancelled:
+            yield _uncovered(run, "its RunComplete should say cancelled=True")
+        if state in (State.ACTIVE, State.CANCEL_ON_ENTRY):
+            said = self.record.get(run)
+            if said is None:
+                yield Violation(
+                    Property.LAST_WORD, f"the RunComplete of {run} comes before its messages: they should be first"
+                )
+            elif cancelled and said not in _SAYS_CANCELED:
+                yield Violation(
+                    Property.ON_RECORD, f"{run} is cancelled, but its record says {said}: it should say canceled"
+                )
+
+    def key(self) -> Hashable:
+        """Return what makes two abstract sessions the same.
+
+        Whether a covered run could have been folded, and what exactly its record said before the cancel,
+        nothing will ask for again.
+        """
+        return (
+            tuple(self.states.items()),
+            frozenset(self.covered),
+            frozenset(self.foldable - self.covered),
+            frozenset(self.cleared),
+            frozenset((run, said in _SAYS_CANCELED) for run, said in self.record.items()),
+            tuple(self.turn),
+            self.lead,
+            self.running,
+        )
+
+    def copy(self) -> AbstractSession:
+        """Return an abstract session that goes its own way from here."""
+        twin = AbstractSession(self._declared)
+        twin.states = dict(self.states)
+        twin.covered = set(self.covered)
+        twin.foldable = set(self.foldable)
+        twin.cleared = set(self.cleared)
+        twin.record = dict(self.record)
+        twin.turn = list(self.turn)
+        twin.lead = self.lead
+        twin.running = self.running
+        return twin
+
+
+def _poisoned(run: str) -> Violation:
+    return Violation(
+        Property.NEVER_POISONED, f"no cancel has come since {run} was accepted: nothing should cancel it"
+    )
+
+
+def _uncovered(run: str, should: str) -> Violation:
+    return Violation(Property.FULL_COVERAGE, f"{run} was accepted before the cancel: {should}")
+
+
+def _listed(runs: list[str]) -> str:
+    return " and ".join(runs)
