@@ -1,1 +1,36 @@
 """The formal side of Turngate: the machine, the abstract session, the mechanism, and what checks them."""
+
+from ._counterexample import Counterexample, Step
+from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
+from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
+from ._how import How
+from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
+from ._properties import Property, Violation
+from ._what import AbstractSession
+
+__all__ = [
+    "DESIGNS",
+    "HEART",
+    "NOT_IN_DESIGNS",
+    "TABLE",
+    "AbstractSession",
+    "Bounds",
+    "Counterexample",
+    "Design",
+    "Exploration",
+    "Explorer",
+    "Guard",
+    "How",
+    "Lifecycle",
+    "Limits",
+    "Progress",
+    "Property",
+    "Row",
+    "State",
+    "Step",
+    "Successor",
+    "Trigger",
+    "UndeclaredMove",
+    "Violation",
+    "successor",
+]

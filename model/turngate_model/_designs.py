@@ -173,9 +173,9 @@ class UnlockedClear(How):
         for run in half.runs:
             self.see(Complete(run.name, False, "cleared from the queue"))
 
-    def actions(self, s: Session, known: list[str]) -> Iterator[Action]:
+    def actions(self, s: Session, complete: list[str]) -> Iterator[Action]:
         """One clear at a time is enough to see it."""
-        return (each for each in super().actions(s, known) if each.name != "clear" or not s.unfinished)
+        return (each for each in super().actions(s, complete) if each.name != "clear" or not s.unfinished)
 
 
 class Untracked(How):

@@ -86,6 +86,10 @@ class Limits:
             raise ValueError("limits of time and memory must be above zero")
 
 
+HEART = frozenset({"again", "cancel_run", "clear", "close", "fails", "interrupt", "release"})
+"""What to leave out to have the heart of the mechanism: accept, enter, cancel, fold, end, settle, handoff."""
+
+
 class Progress(NamedTuple):
     """How far an exploration is."""
 
@@ -190,7 +194,7 @@ class Explorer:
         while frontier and not self._decided():
             found: list[int] = []
             for count, state in enumerate(frontier):
-                if count % 4096 == 0 and self._out_of_limits(began, len(frontier) - count + len(found)):
+                if count % 512 == 0 and self._out_of_limits(began, len(frontier) - count + len(found)):
                     break
                 self._expand(state, found)
             frontier = found

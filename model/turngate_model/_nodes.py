@@ -51,8 +51,8 @@ def take(
 
     ``run`` is the run that an accept creates.
     """
-    before = (how.frozen(), common)
     was_quiet = what.quiet
+    before = (how.frozen(), common) if was_quiet and action.name == "cancel" else None
     events: list[Event] = []
     violations: list[Violation] = []
 
@@ -71,7 +71,7 @@ def take(
         mechanism.take(how, action)
     if witness:
         witness.step(action, was_quiet, what)
-    if action.name == "cancel" and was_quiet and (how.frozen(), mechanism.common) != before:
+    if before and (how.frozen(), mechanism.common) != before:
         unchanged = "the session was idle: the cancel should have changed nothing"
         violations.append(Violation(Property.IDLE_CANCEL, unchanged))
     return Taken(tuple(events), tuple(violations), mechanism.common)
@@ -142,7 +142,8 @@ class Nodes:
 
     def actions(self, node: int) -> list[Action]:
         """Return every step that a node could take next, but accept and close."""
-        return list(self.design(_unseen).actions(self._sessions[node][0], self.known(node)))
+        how, what = self._sessions[node]
+        return list(self.design(_unseen).actions(how, what.in_state(State.COMPLETE)))
 
     def step(self, node: int, common: int, action: Action, run: Run | None = None) -> Edge:
         """Return one step of a node."""

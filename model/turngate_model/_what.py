@@ -87,7 +87,7 @@ class AbstractSession:
     @property
     def quiet(self) -> bool:
         """Nothing is in flight."""
-        return not self.in_flight
+        return all(at is State.COMPLETE for at in self.states.values())
 
     def facts(self, run: str) -> int:
         """Return the guards of the machine that are true of a run at this moment."""

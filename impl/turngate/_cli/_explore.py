@@ -1,0 +1,126 @@
+"""``turngate explore``: every reachable state of the model within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from turngate_model import DESIGNS, NOT_IN_DESIGNS, Bounds, Exploration, Explorer, Limits
+
+from ._show import EXIT_CODES, out, print_counterexample, print_json, progress_of, styled
+
+
+@click.command()
+@click.option("--prompts", default=3, show_default=True, help="Prompts that may be accepted, 1 to 8.")
+@click.option("--cancels", default=2, show_default=True, help="Cancels that may be issued, 0 to 16.")
+@click.option("--sessions", default=2, show_default=True, help="Sessions there are, 1 or 2.")
+@click.option("--design", metavar="NAME", help="Explore a known-bad design instead ('list' names them).")
+@click.option("--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default).")
+@click.option("--max-seconds", default=600.0, show_default=True, help="Give up after so long.")
+@click.option("--max-memory", default=2048, show_default=True, metavar="MIB", help="Give up at so much memory.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def explore(
+    prompts: int,
+    cancels: int,
+    sessions: int,
+    design: str | None,
+    symmetry: bool,
+    max_seconds: float,
+    max_memory: int,
+    as_json: bool,
+) -> int:
+    """Explore the model exhaustively within bounds.
+
+    Exit code 0: every property holds; 1: one is violated, and the shortest
+    counterexample is printed; 3: a limit was reached or something was never
+    put to the test.
+    """
+    if design == "list":
+        for known in DESIGNS.values():
+            click.echo(f"{known.name:20} {known.flaw}")
+        return 0
+    try:
+        limits = Limits(max_seconds, max_memory)
+        explorer = _explorer(prompts, cancels, sessions, design, symmetry, limits)
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from None
+    with progress_of(design or "exploring") as progress:
+        explorer.progress = progress
+        result = explorer.run()
+    if as_json:
+        print_json(as_object(result))
+    else:
+        print_exploration(result)
+    return EXIT_CODES[result.verdict]
+
+
+def _explorer(
+    prompts: int, cancels: int, sessions: int, design: str | None, symmetry: bool, limits: Limits
+) -> Explorer:
+    if design is None:
+        return Explorer(Bounds(prompts, cancels, sessions), symmetry=symmetry, limits=limits)
+    known = DESIGNS.get(design)
+    if known is None:
+        raise ValueError(f"there is no design {design!r}; there are {', '.join(DESIGNS)}")
+    bounds = Bounds(prompts, cancels, sessions, NOT_IN_DESIGNS)
+    return Explorer(
+        bounds, known.mechanism, name=known.name, claimed=known.breaks, symmetry=symmetry, limits=limits
+    )
+
+
+def as_object(result: Exploration) -> dict[str, Any]:
+    """Return an exploration as the object that ``--json`` prints."""
+    told: dict[str, Any] = {
+        "verdict": result.verdict,
+        "design": result.design,
+        "prompts": result.bounds.prompts,
+        "cancels": result.bounds.cancels,
+        "sessions": result.bounds.sessions,
+        "states": result.states,
+        "transitions": result.transitions,
+        "depth": result.depth,
+        "seconds": round(result.seconds, 3),
+    }
+    if result.counterexample:
+        told["property"] = str(result.counterexample.property)
+        told["counterexample"] = result.counterexample.told()
+        told["expected"] = result.counterexample.what
+        told["also"] = {str(name): len(example.steps) for name, example in result.counterexamples.items()}
+    if result.verdict == "unknown":
+        told["reasons"] = reasons(result)
+    return told
+
+
+def reasons(result: Exploration) -> list[str]:
+    """Return why nothing can be said."""
+    said = [result.gave_up] if result.gave_up else []
+    if result.unexercised and not result.gave_up:
+        said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
+    return said + [f"never happened: {each}" for each in result.missed]
+
+
+def print_exploration(result: Exploration) -> None:
+    """Print an exploration for people."""
+    if result.design:
+        out.print(f"[bold]{result.design}[/]: {DESIGNS[result.design].flaw}")
+    bounds = result.bounds
+    out.print(
+        f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions: "
+        f"{result.states:,} states, {result.transitions:,} transitions, depth {result.depth}, "
+        f"{result.seconds:.1f} s"
+    )
+    if bounds.without:
+        out.print(f"without {', '.join(sorted(bounds.without))}, which the design does not have")
+    if result.counterexample:
+        print_counterexample(result.counterexample)
+        others = {p: len(e.steps) for p, e in result.counterexamples.items() if p != result.counterexample.property}
+        if others:
+            out.print("  on the way: " + ", ".join(f"{name} in {steps} steps" for name, steps in others.items()))
+    for reason in reasons(result) if result.verdict == "unknown" else ():
+        out.print(f"  {reason}")
+    verdict = result.verdict
+    if result.design:
+        verdict = {"violated": "refuted"}.get(verdict, verdict)
+    steps = f" in {len(result.counterexample.steps)} steps" if result.counterexample else ""
+    out.print(f"verdict: {styled(verdict)}{steps}")
