@@ -2,6 +2,7 @@
 
 from ._counterexample import Counterexample, Step
 from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
+from ._diagrams import Generated, generate, refute, stale, write
 from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
 from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
@@ -19,6 +20,7 @@ __all__ = [
     "Design",
     "Exploration",
     "Explorer",
+    "Generated",
     "Guard",
     "How",
     "Lifecycle",
@@ -32,5 +34,9 @@ __all__ = [
     "Trigger",
     "UndeclaredMove",
     "Violation",
+    "generate",
+    "refute",
+    "stale",
     "successor",
+    "write",
 ]

@@ -41,6 +41,7 @@ from ._machine import Successor, successor
 from ._nodes import BUDGETED, Edge, Nodes, components
 from ._properties import Property, Violation
 from ._sometimes import required
+from ._what import AbstractSession
 
 NAMES = "abcdefgh"
 CLOSE = Action("caller", "close")
@@ -206,6 +207,12 @@ class Explorer:
         result.exercised = frozenset(self.nodes.witness.exercised)
         result.seconds = time.monotonic() - began
         return result
+
+    def steps(self) -> Iterator[tuple[AbstractSession, Action, AbstractSession]]:
+        """Yield every step of one session that the exploration has worked out."""
+        for key, menu in self._menus.items():
+            for edge in menu.edges:
+                yield self.nodes.what(key >> 2 & _NODE), edge.action, self.nodes.what(edge.target)
 
     def _decided(self) -> bool:
         wanted = self.result.claimed or tuple(Property)

@@ -133,12 +133,9 @@ class AbstractSession:
                 if foldable:
                     self.foldable.add(run)
                 return []
-            case Cancel(None):
+            case Cancel(runs):
                 # A cancel covers exactly the runs accepted before it that are not complete.
-                self.covered.update(self.in_flight)
-                return []
-            case Cancel(frozenset() as runs):
-                self.covered.update(runs)
+                self.covered.update(self.in_flight if runs is None else runs)
                 return []
             case Clear():
                 self.cleared.update(self.queue)
