@@ -136,6 +136,10 @@ class Nodes:
         """Return the names of the runs that a node's session has ever had."""
         return list(self._sessions[node][1].states)
 
+    def how(self, node: int) -> Session:
+        """Return the mechanism's session of a node."""
+        return self._sessions[node][0]
+
     def what(self, node: int) -> AbstractSession:
         """Return the abstract session of a node."""
         return self._sessions[node][1]
