@@ -45,7 +45,9 @@ def test_the_design_is_refuted_by_what_it_is_known_to_break(name: str) -> None:
     assert len(result.counterexample.steps) == len(result.counterexample.told()) <= 9
 
 
-BOTH = [(name, claim) for name, claims in KNOWN_TO_BREAK.items() for claim in sorted(claims) if len(claims) > 1]
+BOTH = [
+    (name, claim) for name, claims in KNOWN_TO_BREAK.items() for claim in sorted(claims) if len(claims) > 1
+]
 
 
 @pytest.mark.parametrize(("name", "claim"), BOTH)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from turngate_model import DESIGNS, HEART, NOT_IN_DESIGNS, Bounds, Explorer, How, Limits, Progress, Property, refute
+from turngate_model import (
+    DESIGNS,
+    HEART,
+    NOT_IN_DESIGNS,
+    Bounds,
+    Explorer,
+    How,
+    Limits,
+    Progress,
+    Property,
+    refute,
+)
 from turngate_model._bounds import COUNTS, Count
 from turngate_model._how import Run, Session, Turn
 
 
 @pytest.mark.requirement("REFINES")
-@pytest.mark.parametrize("count", COUNTS, ids=lambda count: f"{count.prompts} prompts, {count.cancels} cancels")
+@pytest.mark.parametrize(
+    "count", COUNTS, ids=lambda count: f"{count.prompts} prompts, {count.cancels} cancels"
+)
 def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
     result = Explorer(Bounds(count.prompts, count.cancels)).run()
     assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
@@ -52,7 +65,11 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
 
     result = Explorer(Bounds(2, 1), NeverFolds).run()
     assert result.verdict == "unknown"
-    assert result.missed == ("ending cancelled while folded", "ending failed, folded", "ending finished, folded")
+    assert result.missed == (
+        "ending cancelled while folded",
+        "ending failed, folded",
+        "ending finished, folded",
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,6 +104,7 @@ def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:
     assert (result.verdict, result.states, result.transitions, result.depth) == ("holds", 347, 868, 9)
 
 
+@pytest.mark.requirement("ISOLATION")
 def test_a_session_that_disturbs_another_breaks_isolation() -> None:
     class SharedMark(How):
         """One cancel mark for all sessions."""
@@ -97,7 +115,9 @@ def test_a_session_that_disturbs_another_breaks_isolation() -> None:
         def is_covered(self, s: Session, run: Run) -> bool:
             return bool(self.common)
 
-    result = Explorer(Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared", claimed=(Property.ISOLATION,)).run()
+    result = Explorer(
+        Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared", claimed=(Property.ISOLATION,)
+    ).run()
     example = result.counterexamples[Property.ISOLATION]
     assert example.told() == ["accept a (session 1)", "accept b (session 2)", "cancel (session 1)"]
 
@@ -142,5 +162,8 @@ def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
 
 def test_refutation_prefers_what_the_design_is_said_to_break() -> None:
     result = refute(DESIGNS["swallowed-outer"])
-    assert result.counterexample is result.counterexamples[Property.EXACTLY_ONE_COMPLETE]
-    assert len(result.counterexamples[Property.LAST_WORD].steps) < len(result.counterexample.steps)
+    claimed, shorter = (
+        result.counterexamples[each] for each in (Property.EXACTLY_ONE_COMPLETE, Property.LAST_WORD)
+    )
+    assert result.counterexample is claimed
+    assert len(shorter.steps) < len(claimed.steps)

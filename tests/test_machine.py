@@ -6,7 +6,17 @@ import itertools
 
 import pytest
 
-from turngate_model import TABLE, Bounds, Explorer, Guard, Lifecycle, State, Trigger, UndeclaredMove, successor
+from turngate_model import (
+    TABLE,
+    Bounds,
+    Explorer,
+    Guard,
+    Lifecycle,
+    State,
+    Trigger,
+    UndeclaredMove,
+    successor,
+)
 from turngate_model._machine import GUARD_MEANINGS, INITIAL, TERMINAL
 
 EVERY_COMBINATION = [Guard(facts) for facts in range(1 << len(Guard))]
@@ -56,11 +66,11 @@ def test_an_undeclared_move_raises_and_changes_nothing() -> None:
     with pytest.raises(UndeclaredMove, match="handoff from accepted with no facts"):
         run.handoff()
     assert run.state is State.ACCEPTED
-    run.facts = Guard.OCCUPIED
-    assert run.enter() is State.QUEUED
+    queued = Lifecycle(State.QUEUED)
+    queued.facts = Guard.OCCUPIED
     with pytest.raises(UndeclaredMove, match="fold from queued with occupied"):
-        run.fold()
-    assert run.state is State.QUEUED
+        queued.fold()
+    assert queued.state is State.QUEUED
 
 
 def test_every_trigger_has_its_typed_method() -> None:

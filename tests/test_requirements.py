@@ -99,7 +99,7 @@ def test_the_queue_is_in_sequence_order_whatever_the_order_of_entry() -> None:
 @pytest.mark.requirement("R-QUE-2")
 def test_clearing_completes_what_is_queued_and_nothing_else() -> None:
     seen = last_step(*B_QUEUED, "accept c", "enter c", "accept d", "clear")
-    assert completes(seen) == {run: (False, "cleared from the queue") for run in "bc"}
+    assert completes(seen) == dict.fromkeys("bc", (False, "cleared from the queue"))
 
 
 @pytest.mark.requirement("R-CAN-1")
@@ -109,12 +109,16 @@ def test_a_cancel_covers_everything_in_flight() -> None:
         *("accept b", "enter b", "accept c", "enter c", "fold b", "accept d", "enter d", "accept e"),
         *("cancel", "enter e", "settle e", "settle a", "end b canceled", "written b"),
     )
-    assert {run: cancelled for run, (cancelled, _) in completes(events(*script)).items()} == dict.fromkeys("abcde", True)
+    assert {run: cancelled for run, (cancelled, _) in completes(events(*script)).items()} == dict.fromkeys(
+        "abcde", True
+    )
 
 
 @pytest.mark.requirement("R-CAN-2")
 def test_a_cancel_does_not_cover_a_run_accepted_after_it() -> None:
-    seen = events("accept a", "cancel", "accept b", "enter b", "enter a", "settle a", "end b end_turn", "written b")
+    seen = events(
+        "accept a", "cancel", "accept b", "enter b", "enter a", "settle a", "end b end_turn", "written b"
+    )
     assert Enter("b", State.ACTIVE) in seen
     assert completes(seen) == {"a": (True, None), "b": (False, None)}
 

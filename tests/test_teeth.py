@@ -14,7 +14,9 @@ from turngate_model._machine import successor
 SMALL = Bounds(prompts=3, cancels=1, sessions=1)
 
 
-def broken(mechanism: type[How] = How, declared: Successor = successor, claimed: Property | None = None) -> set[str]:
+def broken(
+    mechanism: type[How] = How, declared: Successor = successor, claimed: Property | None = None
+) -> set[str]:
     """Return the ids that exploring a broken mechanism reports."""
     wanted = (claimed,) if claimed else ()
     result = Explorer(SMALL, mechanism, claimed=wanted, declared=declared).run()
@@ -167,7 +169,9 @@ def test_a_broken_mechanism_is_reported_under_the_right_id(mechanism: type[How])
     assert str(BREAKS[mechanism]) in broken(mechanism, claimed=BREAKS[mechanism])
 
 
-@pytest.mark.parametrize("dropped", range(len(TABLE)), ids=lambda n: f"{TABLE[n].trigger} to {TABLE[n].target}, {n}")
+@pytest.mark.parametrize(
+    "dropped", range(len(TABLE)), ids=lambda n: f"{TABLE[n].trigger} to {TABLE[n].target}, {n}"
+)
 def test_a_dropped_transition_is_reported(dropped: int) -> None:
     without = Successor(TABLE[:dropped] + TABLE[dropped + 1 :])
     assert broken(declared=without) == {"DECLARED_MOVE"}

@@ -22,7 +22,10 @@ B_QUEUED = (*A_ACTIVE, Accept("b"), Enter("b", QUEUED))
 A_OVER = (Ended("a"), Wrote("a", "end_turn"))
 
 HISTORIES = {
-    "a cancel on entry that no cancel asked for": ((Accept("a"), Enter("a", ON_ENTRY)), Property.NEVER_POISONED),
+    "a cancel on entry that no cancel asked for": (
+        (Accept("a"), Enter("a", ON_ENTRY)),
+        Property.NEVER_POISONED,
+    ),
     "a cancel before the accept": ((Cancel(), Accept("a"), Enter("a", ON_ENTRY)), Property.NEVER_POISONED),
     "a RunComplete cancelled by nobody": (
         (*A_ACTIVE, *A_OVER, Complete("a", cancelled=True)),
@@ -55,9 +58,15 @@ HISTORIES = {
         (*B_QUEUED, Accept("c"), Enter("c", QUEUED), *A_OVER, Complete("a", cancelled=False), Handoff("c")),
         Property.FIFO,
     ),
-    "the second of the queue is folded": ((*B_QUEUED, Accept("c"), Enter("c", QUEUED), Fold("c", "a")), Property.FIFO),
+    "the second of the queue is folded": (
+        (*B_QUEUED, Accept("c"), Enter("c", QUEUED), Fold("c", "a")),
+        Property.FIFO,
+    ),
     "a handoff before the RunComplete": ((*B_QUEUED, Ended("a"), Handoff("b")), Property.LAST_WORD),
-    "a RunComplete before the messages": ((*A_ACTIVE, Ended("a"), Complete("a", cancelled=False)), Property.LAST_WORD),
+    "a RunComplete before the messages": (
+        (*A_ACTIVE, Ended("a"), Complete("a", cancelled=False)),
+        Property.LAST_WORD,
+    ),
     "a message after the RunComplete": (
         (*A_ACTIVE, *A_OVER, Complete("a", cancelled=False), Wrote("a", "canceled")),
         Property.LAST_WORD,

@@ -101,9 +101,9 @@ def told(action: Action) -> str:
             return f"the turn of {action.run} fails"
         case "end", _:
             return f"the turn of {action.run} ends, cancelled"
-        case ("written" | "settle"), "ok":
+        case (("written" | "settle"), "ok"):
             return f"the messages of {action.run} are written"
-        case ("written" | "settle"), _:
+        case (("written" | "settle"), _):
             return f"writing the messages of {action.run} fails"
         case "resume", how:
             return how + (f" {action.run}" if action.run else "")

@@ -20,26 +20,45 @@ HOW_TO_GET_DOT = (
     "'brew install graphviz' or from https://graphviz.org/download"
 )
 
-_GRAPH = {"rankdir": "LR", "fontname": "Helvetica", "nodesep": "0.55", "ranksep": "1.1", "bgcolor": "white", "pad": "0.3"}
-_NODE = {"shape": "box", "style": "rounded,filled", "fontname": "Helvetica", "fontsize": "14", "margin": "0.22,0.14"}
+_GRAPH = {
+    "rankdir": "LR",
+    "fontname": "Helvetica",
+    "nodesep": "0.55",
+    "ranksep": "1.1",
+    "bgcolor": "white",
+    "pad": "0.3",
+}
+_NODE = {
+    "shape": "box",
+    "style": "rounded,filled",
+    "fontname": "Helvetica",
+    "fontsize": "14",
+    "margin": "0.22,0.14",
+}
 _EDGE = {"fontname": "Helvetica", "fontsize": "11", "color": "#52606d", "fontcolor": "#1f2933"}
 
 
 def guards(row: Row) -> str:
     """Return the guards of a row as they stand in a picture: ``covered``, ``not occupied``."""
-    return ", ".join([*(guard.label for guard in row.conditions), *(f"not {guard.label}" for guard in row.unless)])
+    return ", ".join(
+        [*(guard.label for guard in row.conditions), *(f"not {guard.label}" for guard in row.unless)]
+    )
 
 
 def lifecycle() -> str:
     """Return the lifecycle as DOT."""
     graph = graphviz.Digraph("lifecycle", graph_attr=_GRAPH, node_attr=_NODE, edge_attr=_EDGE)
-    graph.node("accept", "", shape="circle", width="0.18", style="filled", fillcolor="#1f2933", fixedsize="true")
+    graph.node(
+        "accept", "", shape="circle", width="0.18", style="filled", fillcolor="#1f2933", fixedsize="true"
+    )
     for state in State:
         graph.node(state.value, fillcolor=COLOURS[state], peripheries="2" if state is TERMINAL else "1")
     graph.edge("accept", INITIAL.value, label="accept")
     for (trigger, source, target), rows in _grouped().items():
         options = " or\\l".join(f"[{guards(row)}]" for row in rows if guards(row))
-        graph.edge(source.value, target.value, label=f"{trigger}\\l{options}\\l" if options else trigger.value)
+        graph.edge(
+            source.value, target.value, label=f"{trigger}\\l{options}\\l" if options else trigger.value
+        )
     return str(graph.source)
 
 
@@ -68,7 +87,7 @@ def has_dot() -> bool:
 
 def svg(dot: str) -> str:
     """Return a DOT source as SVG, marked with what it was made from."""
-    drawn = graphviz.Source(dot).pipe(format="svg", encoding="utf-8")
+    drawn = str(graphviz.Source(dot).pipe(format="svg", encoding="utf-8"))
     return drawn.replace("<svg ", f"<!-- {mark(dot)} -->\n<svg ", 1)
 
 

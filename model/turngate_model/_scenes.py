@@ -114,7 +114,11 @@ _RACES: dict[str, tuple[str, dict[str, _Script]]] = {
         "A cancel against an accept",
         {
             "The accept is first: the cancel covers the run": ("accept a", "cancel", "enter a", "settle a"),
-            "The cancel is first: it finds nothing, and the run is not poisoned": ("cancel", "accept a", "enter a"),
+            "The cancel is first: it finds nothing, and the run is not poisoned": (
+                "cancel",
+                "accept a",
+                "enter a",
+            ),
         },
     ),
     "cancel-enter": (
@@ -140,7 +144,7 @@ _RACES: dict[str, tuple[str, dict[str, _Script]]] = {
                 "cancel",
                 *_A_UNWINDS,
             ),
-            "The cancel is first: the queue is dropped, and a later follow-up is not folded into the dying turn": (
+            "The cancel is first: the queue is dropped, and the dying turn takes no later run in": (
                 *_B_QUEUED,
                 "cancel",
                 "accept c",
@@ -171,7 +175,11 @@ _RACES: dict[str, tuple[str, dict[str, _Script]]] = {
     "cancel-handoff": (
         "A cancel against a handoff",
         {
-            "The cancel is first: the successor is dropped, nothing is handed off": (*_B_QUEUED, "cancel", *_A_UNWINDS),
+            "The cancel is first: the successor is dropped, nothing is handed off": (
+                *_B_QUEUED,
+                "cancel",
+                *_A_UNWINDS,
+            ),
             "The handoff is first: the successor is the active turn, and is interrupted": (
                 *_B_QUEUED,
                 "end a end_turn",
@@ -185,7 +193,11 @@ _RACES: dict[str, tuple[str, dict[str, _Script]]] = {
     "cancel-close": (
         "A cancel against closing a handle",
         {
-            "The cancel is first: the released run says cancelled as well": ("accept a", "cancel", "release a"),
+            "The cancel is first: the released run says cancelled as well": (
+                "accept a",
+                "cancel",
+                "release a",
+            ),
             "The close is first: the cancel finds an idle session and leaves no mark": (
                 "accept a",
                 "release a",
@@ -201,7 +213,11 @@ _RACES: dict[str, tuple[str, dict[str, _Script]]] = {
 def races() -> list[Scene]:
     """Return the pictures of the races, played on the mechanism."""
     return [
-        Scene(name, title, tuple(Panel(heading, tuple(_lines(play(script)))) for heading, script in panels.items()))
+        Scene(
+            name,
+            title,
+            tuple(Panel(heading, tuple(_lines(play(script)))) for heading, script in panels.items()),
+        )
         for name, (title, panels) in _RACES.items()
     ]
 

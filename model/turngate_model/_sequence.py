@@ -42,8 +42,9 @@ def svg(scene: Scene) -> str:
     parts += _legend(top + 4)
     body = "\n".join(parts)
     size = f"width='{width}' height='{top + 34}' viewBox='0 0 {width} {top + 34}'"
+    label = escape(scene.title, quote=True)
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' aria-label='{escape(scene.title, quote=True)}'>\n"
+        f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' aria-label='{label}'>\n"
         f"<rect width='100%' height='100%' fill='#ffffff'/>\n{body}\n</svg>\n"
     )
 
@@ -130,8 +131,9 @@ def _arrow(panel: Panel, arrow: Arrow, y: int, ink: str) -> list[str]:
 def _note(note: Note, y: int, ink: str) -> list[str]:
     half = len(note.label) * 33 // 10 + 10
     x = _LANES[SESSION]
+    box = f"x='{x - half}' y='{y - 16}' width='{2 * half}' height='21'"
     return [
-        f"<rect x='{x - half}' y='{y - 16}' width='{2 * half}' height='21' rx='4' fill='#f5f7fa' stroke='#9aa5b1'/>",
+        f"<rect {box} rx='4' fill='#f5f7fa' stroke='#9aa5b1'/>",
         _text(x, y - 1, note.label, anchor="middle", fill=ink),
     ]
 
@@ -139,7 +141,8 @@ def _note(note: Note, y: int, ink: str) -> list[str]:
 def _verdict(verdict: str, y: int, width: int) -> Iterator[str]:
     lines = _wrapped(verdict, width - 60)
     height = 12 + 18 * len(lines)
-    yield f"<rect x='20' y='{y}' width='{width - 40}' height='{height}' rx='4' fill='#fdecea' stroke='{_RED}'/>"
+    box = f"x='20' y='{y}' width='{width - 40}' height='{height}'"
+    yield f"<rect {box} rx='4' fill='#fdecea' stroke='{_RED}'/>"
     for row, line in enumerate(lines):
         yield _text(32, y + 20 + 18 * row, line, fill=_RED, size=13)
 
