@@ -7,15 +7,19 @@ from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
 from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
 from ._properties import Property, Violation
+from ._trace import NEVER_SHOWN, BadRecording, Checked, check
 from ._what import AbstractSession
 
 __all__ = [
     "DESIGNS",
     "HEART",
+    "NEVER_SHOWN",
     "NOT_IN_DESIGNS",
     "TABLE",
     "AbstractSession",
+    "BadRecording",
     "Bounds",
+    "Checked",
     "Counterexample",
     "Design",
     "Exploration",
@@ -34,6 +38,7 @@ __all__ = [
     "Trigger",
     "UndeclaredMove",
     "Violation",
+    "check",
     "generate",
     "refute",
     "stale",

@@ -10,6 +10,7 @@ import click
 
 from ._diagrams import diagrams
 from ._explore import explore
+from ._trace import trace
 from ._verify import verify
 
 BAD_INPUT = 2
@@ -24,6 +25,7 @@ def turngate() -> None:
 
 turngate.add_command(verify)
 turngate.add_command(explore)
+turngate.add_command(trace)
 turngate.add_command(diagrams)
 
 
