@@ -1,6 +1,5 @@
 """A dispatcher for agent servers: one turn at a time per session, exactly one RunComplete per run."""
 
-from turngate._core import State
 from turngate._dispatcher import Dispatcher
 from turngate._errors import (
     AlreadyEntered,
@@ -19,6 +18,7 @@ from turngate._errors import (
     UnknownSchema,
 )
 from turngate._events import Delta, Event, RunComplete, Subscription
+from turngate._lifecycle import State
 from turngate._messages import MemoryMessages, Message, Messages
 from turngate._run import Attachment, Covered, Run, Runner, Turn
 from turngate._sqlite import SqliteMessages

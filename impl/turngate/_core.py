@@ -3,122 +3,59 @@
 One input is one call of one method of `SessionCore`; nothing can come in between, so a step needs no lock.
 A step checks first, changes then, and returns effects in the order in which they are to be performed.
 
-A run moves along `MOVES` and nowhere else; `complete` is terminal. A turn has one lead run and any number of
-folded runs, and goes through three phases: starting (the runner has not been called), running, settling (the
-runner is done, the messages are being written). A run that is cancelled on entry settles as a turn of its
-own that is covered from the start, so its runner is never called; it is not the session's turn.
+A cancel covers what was accepted before it and is not complete. Of the accepted runs it covers those whose
+sequence is at most the mark, for a run accepted later has a higher one; the mark goes back to 0 as soon as no
+accepted run is left for it. An accepted run that is covered alone carries `covered` instead.
 
-A cancel covers what was accepted before it and is not complete. Of the accepted runs it covers exactly those
-whose sequence is at most the mark, for a run accepted later has a higher one; the mark goes back to 0 as soon
-as no accepted run is left for it. A run covered alone carries `covered` instead.
+A run that is cancelled on entry settles as a turn of its own, covered from the start, so no runner is called
+for it; it is not the session's turn.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from turngate._errors import AlreadyEntered, TurnEnded, UndeclaredMove
 from turngate._events import RunComplete
+from turngate._lifecycle import (
+    ACCEPTED,
+    ACTIVE,
+    CANCEL_ON_ENTRY,
+    COMPLETE,
+    MOVES,
+    QUEUED,
+    RUNNING,
+    SETTLING,
+)
 from turngate._messages import Message
+from turngate._run import Run, Turn
 
 if TYPE_CHECKING:
+    from turngate._lifecycle import State
     from turngate._messages import FinishReason
-    from turngate._run import Run
 
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
 
 
-class State(StrEnum):
-    """Where a run is in its life."""
-
-    ACCEPTED = "accepted"
-    CANCEL_ON_ENTRY = "cancel_on_entry"
-    QUEUED = "queued"
-    ACTIVE = "active"
-    COMPLETE = "complete"
-
-
-ACCEPTED, CANCEL_ON_ENTRY, QUEUED, ACTIVE, COMPLETE = State
-
-#: Every move a run can make: trigger, from, to.
-MOVES: Final = frozenset({
-    ("enter", ACCEPTED, CANCEL_ON_ENTRY),
-    ("enter", ACCEPTED, QUEUED),
-    ("enter", ACCEPTED, ACTIVE),
-    ("release", ACCEPTED, COMPLETE),
-    ("handoff", QUEUED, ACTIVE),
-    ("fold", QUEUED, ACTIVE),
-    ("drop", QUEUED, COMPLETE),
-    ("settle", CANCEL_ON_ENTRY, COMPLETE),
-    ("finish", ACTIVE, COMPLETE),
-})  # fmt: skip
-
-
-class Phase(Enum):
-    """How far a turn has come."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    SETTLING = "settling"
-
-
-STARTING, RUNNING, SETTLING = Phase
-
-
-class TurnRecord:
-    """What the core knows of a turn."""
-
-    __slots__ = (
-        "covered",
-        "error",
-        "lead",
-        "parts",
-        "phase",
-        "runs",
-        "store_error",
-        "task",
-        "text",
-        "written",
-    )
-
-    def __init__(self, lead: Run, *, covered: bool = False) -> None:
-        self.lead = lead
-        self.runs = [lead]
-        self.covered = covered
-        self.phase = STARTING
-        self.parts: list[str] = []
-        self.text = ""
-        self.error: str | None = None
-        self.written: FinishReason | None = None  # the finish reason that the store was last given
-        self.store_error: str | None = None
-        self.task: Any = None
-
-    @property
-    def finish_reason(self) -> FinishReason:
-        return "canceled" if self.covered else "end_turn" if self.error is None else "error"
-
-    def __repr__(self) -> str:
-        folded = f" and {len(self.runs) - 1} folded" if len(self.runs) > 1 else ""
-        covered = ", covered" if self.covered else ""
-        return f"<turn of {self.lead.run_id}{folded}, {self.phase.value}{covered}>"
-
-
-class Start(NamedTuple):
+@dataclass(slots=True)
+class Start:
     """Begin the turn, in a task of its own."""
 
-    turn: TurnRecord
+    turn: Turn
 
 
-class Interrupt(NamedTuple):
+@dataclass(slots=True)
+class Interrupt:
     """Cancel the task of the running turn."""
 
-    turn: TurnRecord
+    turn: Turn
 
 
-class Publish(NamedTuple):
+@dataclass(slots=True)
+class Publish:
     """Tell whoever waits that the run is complete."""
 
     run: Run
@@ -144,8 +81,8 @@ class SessionCore:
         self.mark = 0
         # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
         self.queue: OrderedDict[int, Run] = OrderedDict()
-        self.turn: TurnRecord | None = None
-        self.settling: dict[int, TurnRecord] = {}
+        self.turn: Turn | None = None
+        self.settling: dict[int, Turn] = {}
         self._message_prefix = message_prefix
 
     @property
@@ -166,7 +103,7 @@ class SessionCore:
         effects: list[Effect] = []
         if self._covers(run):
             self._move(run, "enter", CANCEL_ON_ENTRY)
-            turn = self.settling[run.seq] = TurnRecord(run, covered=True)
+            turn = self.settling[run.seq] = Turn(run, covered=True)
             effects.append(Start(turn))
         elif self.turn is not None:
             self._move(run, "enter", QUEUED)
@@ -174,7 +111,7 @@ class SessionCore:
             self._enqueue(run)
         else:
             self._move(run, "enter", ACTIVE)
-            self.turn = TurnRecord(run)
+            self.turn = Turn(run)
             effects.append(Start(self.turn))
         self._leave_accepted(run)
         return effects
@@ -189,9 +126,9 @@ class SessionCore:
 
     def cancel(self) -> tuple[list[Run], list[Effect]]:
         """Cover every run of the session; drop what is queued."""
-        covered = [run for turn in self.settling.values() for run in turn.runs]
+        covered = [run for turn in self.settling.values() for run in turn._runs]
         if self.turn is not None:
-            covered += self.turn.runs
+            covered += self.turn._runs
         covered += self.queue.values()
         covered += self.accepted.values()
         covered.sort(key=lambda run: run.seq)
@@ -213,9 +150,9 @@ class SessionCore:
         return covered, []
 
     def covered_by_cancel_of(self, run: Run) -> list[Run]:
-        """The runs that a cancel of this one covers."""
+        """Return the runs that a cancel of this one covers."""
         if run.state is ACTIVE and self.turn is not None:
-            return self.turn.runs.copy()
+            return self.turn._runs.copy()
         return [] if run.state is COMPLETE else [run]
 
     def clear(self) -> tuple[list[Run], list[Effect]]:
@@ -225,23 +162,23 @@ class SessionCore:
 
     # Inputs from the turn.
 
-    def begin(self, turn: TurnRecord) -> bool:
+    def begin(self, turn: Turn) -> bool:
         """Say whether the runner is to be called: not if a cancel came first."""
         if turn.covered:
             return False
         turn.phase = RUNNING
         return True
 
-    def write(self, turn: TurnRecord, text: str) -> None:
+    def write(self, turn: Turn, text: str) -> None:
         """Keep text that the runner has produced."""
         if turn.phase is SETTLING:
-            raise TurnEnded(f"write to the turn of run {turn.lead.run_id}, which is over")
+            raise TurnEnded(f"write to the turn of run {turn.run.run_id}, which is over")
         turn.parts.append(text)
 
-    def fold(self, turn: TurnRecord) -> list[Run]:
+    def fold(self, turn: Turn) -> list[Run]:
         """Take the foldable runs at the head of the queue into the turn; none once a cancel covers it."""
         if turn.phase is SETTLING:
-            raise TurnEnded(f"fold into the turn of run {turn.lead.run_id}, which is over")
+            raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which is over")
         taken: list[Run] = []
         while self.queue and not turn.covered:
             run = next(iter(self.queue.values()))
@@ -250,53 +187,61 @@ class SessionCore:
             self._move(run, "fold", ACTIVE)
             del self.queue[run.seq]
             taken.append(run)
-        turn.runs += taken
+        turn._runs += taken
         return taken
 
-    def end(self, turn: TurnRecord, text: str | None, error: str | None) -> None:
+    def end(self, turn: Turn, text: str | None, error: str | None) -> None:
         """Take the outcome of the runner; from here on a cancel only changes what is put on record."""
         turn.phase = SETTLING
         turn.text = "".join(turn.parts) if text is None else text
         turn.error = error
 
-    def unwritten(self, turn: TurnRecord) -> list[Message]:
-        """Return what is to be written before the turn can finish; all again if a cancel has come since."""
-        reason = turn.finish_reason
-        if turn.store_error is not None or turn.written == reason:
-            return []
+    def outcome(self, turn: Turn) -> list[Message]:
+        """Return what is to be written of the turn as it stands now."""
+        session_id, prefix, lead = self.session_id, self._message_prefix, turn.run
         messages = [
-            Message(f"{self._message_prefix}{run.seq}-user", self.session_id, run.run_id, "user", run.prompt)
-            for run in turn.runs
+            Message(f"{prefix}{run.seq}-user", session_id, run.run_id, "user", run.prompt)
+            for run in turn._runs
         ]
-        lead, reply_id = turn.lead, self._reply_id(turn)
-        messages.append(Message(reply_id, self.session_id, lead.run_id, "assistant", turn.text, reason))
+        reason: FinishReason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
+        reply_id = f"{prefix}{lead.seq}-assistant"
+        messages.append(Message(reply_id, session_id, lead.run_id, "assistant", turn.text, reason))
         return messages
 
-    def written(self, turn: TurnRecord, messages: list[Message], error: str | None) -> None:
-        """Take note of what the store was given, and of what went wrong."""
-        turn.written = messages[-1].finish_reason
-        turn.store_error = error
+    def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        """Complete the runs of the turn and, in the same step, hand off.
 
-    def finish(self, turn: TurnRecord) -> list[Effect]:
-        """Complete the runs of a turn whose outcome is on record and, in the same step, hand off."""
-        assert turn.store_error is not None or turn.written == turn.finish_reason, "LAST_WORD"
-        lead = turn.lead
-        trigger = "finish" if turn is self.turn else "settle"
-        error = turn.store_error or (None if turn.covered else turn.error)
-        message_id = None if turn.store_error else self._reply_id(turn)
-        effects: list[Effect] = [
-            self._complete(
-                run, trigger, turn.text, error, turn.covered, message_id, None if run is lead else lead.run_id
+        Nothing when a cancel came while the messages were written: what they say is to be written again.
+        """
+        reply, lead, mine = messages[-1], turn.run, turn is self.turn
+        message_id = None if error is not None else reply.id
+        if turn.covered:
+            if error is None and reply.finish_reason != "canceled":
+                return []
+        elif error is None:
+            error = turn.error
+        trigger = "finish" if mine else "settle"
+        effects: list[Effect] = []
+        for run in turn._runs:
+            folded_into = None if run is lead else lead.run_id
+            effects.append(
+                self._complete(
+                    run,
+                    trigger,
+                    text=turn.text,
+                    error=error,
+                    cancelled=turn.covered,
+                    message_id=message_id,
+                    folded_into=folded_into,
+                )
             )
-            for run in turn.runs
-        ]
-        if turn is not self.turn:
+        if not mine:
             del self.settling[lead.seq]
         elif self.queue:
             successor = next(iter(self.queue.values()))
             self._move(successor, "handoff", ACTIVE)
             del self.queue[successor.seq]
-            self.turn = TurnRecord(successor)
+            self.turn = Turn(successor)
             effects.append(Start(self.turn))
         else:
             self.turn = None
@@ -313,6 +258,7 @@ class SessionCore:
         self,
         run: Run,
         trigger: str,
+        *,
         text: str = "",
         error: str | None = None,
         cancelled: bool = False,
@@ -359,8 +305,8 @@ class SessionCore:
         dropped, self.queue = self.queue, OrderedDict()
         return [self._complete(run, "drop", error=error, cancelled=cancelled) for run in dropped.values()]
 
-    def _reply_id(self, turn: TurnRecord) -> str:
-        return f"{self._message_prefix}{turn.lead.seq}-assistant"
+    def _reply_id(self, turn: Turn) -> str:
+        return f"{self._message_prefix}{turn.run.seq}-assistant"
 
     def __repr__(self) -> str:
         return (

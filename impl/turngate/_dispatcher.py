@@ -15,7 +15,7 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
-from turngate._core import ACCEPTED, Interrupt, Publish, SessionCore, Start
+from turngate._core import Interrupt, Publish, SessionCore, Start
 from turngate._errors import (
     ClosedFromRunner,
     DispatcherClosed,
@@ -25,22 +25,24 @@ from turngate._errors import (
     UnknownRun,
 )
 from turngate._events import Delta, Subscribers, Subscription, wake
-from turngate._journal import Journal
+from turngate._journal import Journal, JournaledCore
+from turngate._lifecycle import ACCEPTED
 from turngate._messages import MemoryMessages
-from turngate._run import Covered, Run, Turn, check_prompt
+from turngate._run import Covered, Run, check_prompt
 from turngate._settle import describe, settle, stop_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from types import TracebackType
-    from typing import Self, TextIO
+    from typing import Self, TextIO, Unpack
 
-    from turngate._core import Effect, State, TurnRecord
+    from turngate._core import Effect
     from turngate._events import RunComplete
     from turngate._journal import Entry
+    from turngate._lifecycle import State
     from turngate._messages import Messages
-    from turngate._run import Attachment, OnComplete, Runner, WhenBusy
+    from turngate._run import Attachment, OnComplete, PromptOptions, Runner, Turn, WhenBusy
 
 log = logging.getLogger("turngate")
 
@@ -95,7 +97,9 @@ class Dispatcher:
         self._complete_limit = complete_limit
         self._settle_timeout = settle_timeout
 
-        self._id = secrets.token_hex(6)
+        unique = secrets.token_hex(6)
+        self._run_prefix = f"run-{unique}-"
+        self._message_prefix = f"msg-{unique}-"
         self._context = contextvars.copy_context()
         self._loop: AbstractEventLoop | None = None
         self._seq = 0
@@ -129,7 +133,42 @@ class Dispatcher:
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
         """
-        return self._accept(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        check_prompt(session_id, prompt, run_id, attachments, when_busy)
+        attachments = tuple(attachments)
+        if self._closing:
+            raise DispatcherClosed("the dispatcher is closed")
+        if run_id is not None and (known := self._runs.get(run_id)) is not None:
+            if (known.session_id, known.prompt, known.attachments) != (session_id, prompt, attachments):
+                raise RunConflict(f"run {run_id!r} is known with another payload")
+            return known
+        core = self._sessions.get(session_id)
+        self._refuse_beyond_limits(core, when_busy)
+
+        effects: list[Effect] = []
+        if core is None:
+            core = self._sessions[session_id] = self._new_core(session_id)
+        elif when_busy == "interrupt":
+            _, effects = core.cancel()
+        self._seq = seq = self._seq + 1
+        if run_id is None:
+            run_id = f"{self._run_prefix}{seq}"
+            while run_id in self._runs:  # somebody chose an id that looks like one of ours
+                run_id += "+"
+        run = self._runs[run_id] = Run(
+            self,
+            session_id,
+            run_id=run_id,
+            seq=seq,
+            prompt=prompt,
+            attachments=attachments,
+            when_busy=when_busy,
+            on_complete=on_complete,
+        )
+        self._accepted += 1
+        core.accept(run)
+        if effects or self._journal.untold:
+            self._perform(effects)
+        return run
 
     async def enter(self, run: Run) -> State:
         """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
@@ -140,43 +179,18 @@ class Dispatcher:
             raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
         return self._enter(run)
 
-    async def submit(
-        self,
-        session_id: str,
-        prompt: str,
-        *,
-        run_id: str | None = None,
-        attachments: Sequence[Attachment | str] = (),
-        when_busy: WhenBusy = "fold",
-        on_complete: OnComplete | None = None,
-    ) -> Run:
-        """Accept now and enter in the background, on a later step of the loop. Refuses as accept does.
+    async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
+        """Accept now and enter in the background, on a later step of the loop. Takes what accept takes.
 
         Never waits; what becomes of the caller afterwards does not touch the run.
         """
-        run = self._accept(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        run = await self.accept(session_id, prompt, **options)
         self._bound_loop().call_soon(self._enter_later, run)
         return run
 
-    async def ask(
-        self,
-        session_id: str,
-        prompt: str,
-        *,
-        run_id: str | None = None,
-        attachments: Sequence[Attachment | str] = (),
-        when_busy: WhenBusy = "fold",
-        on_complete: OnComplete | None = None,
-    ) -> RunComplete:
+    async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
         """Submit, and wait for the RunComplete. When cancelled while waiting, the run goes on."""
-        run = await self.submit(
-            session_id,
-            prompt,
-            run_id=run_id,
-            attachments=attachments,
-            when_busy=when_busy,
-            on_complete=on_complete,
-        )
+        run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 
     async def wait(self, run_id: str) -> RunComplete:
@@ -209,7 +223,7 @@ class Dispatcher:
             return Covered([])
         core = self._session(run.session_id)
         covered, effects = core.cancel_run(run)
-        self._perform(core, effects)
+        self._perform(effects)
         return Covered(covered)
 
     async def cancel_all(self) -> Covered:
@@ -221,7 +235,7 @@ class Dispatcher:
         """Drop what is queued in the session, and return it; accepted and active runs go on. Never waits."""
         core = self._session(session_id)
         dropped, effects = core.clear()
-        self._perform(core, effects)
+        self._perform(effects)
         return dropped
 
     async def aclose(self) -> None:
@@ -259,21 +273,21 @@ class Dispatcher:
     # Looking on.
 
     def is_busy(self, session_id: str | None = None) -> bool:
-        """Whether a turn is active in the session, or in any."""
+        """Say whether a turn is active in the session, or in any."""
         if session_id is None:
             return any(core.turn is not None for core in self._sessions.values())
         return self._session(session_id).turn is not None
 
     def queued(self, session_id: str) -> list[Run]:
-        """The queued runs of the session, first in line first."""
+        """Return the queued runs of the session, first in line first."""
         return [*self._session(session_id).queue.values()]
 
     def accepted_count(self, session_id: str) -> int:
-        """How many runs of the session are accepted and have not entered."""
+        """Count the runs of the session that are accepted and have not entered."""
         return len(self._session(session_id).accepted)
 
     def cancel_mark(self, session_id: str) -> int:
-        """The highest sequence that a cancel of the session covers; 0 when no accepted run is covered."""
+        """Return the highest sequence that a cancel of the session covers; 0 when no accepted run is covered."""
         return self._session(session_id).mark
 
     def subscribe(self, session_id: str | None = None) -> Subscription:
@@ -301,44 +315,6 @@ class Dispatcher:
 
     # One core step each.
 
-    def _accept(
-        self,
-        session_id: str,
-        prompt: str,
-        run_id: str | None,
-        attachments: Sequence[Attachment | str],
-        when_busy: WhenBusy,
-        on_complete: OnComplete | None,
-    ) -> Run:
-        check_prompt(session_id, prompt, run_id, attachments, when_busy)
-        attachments = tuple(attachments)
-        if self._closing:
-            raise DispatcherClosed("the dispatcher is closed")
-        if run_id is not None and (known := self._runs.get(run_id)) is not None:
-            if (known.session_id, known.prompt, known.attachments) != (session_id, prompt, attachments):
-                raise RunConflict(f"run {run_id!r} is known with another payload")
-            return known
-        core = self._sessions.get(session_id)
-        self._refuse_beyond_limits(core, when_busy)
-
-        effects: list[Effect] = []
-        if core is None:
-            core = self._sessions[session_id] = self._session(session_id)
-        elif when_busy == "interrupt":
-            _, effects = core.cancel()
-        self._seq = seq = self._seq + 1
-        if run_id is None:
-            run_id = f"run-{self._id}-{seq}"
-            while run_id in self._runs:  # somebody chose an id that looks like one of ours
-                run_id += "+"
-        run = self._runs[run_id] = Run(
-            self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete
-        )
-        self._accepted += 1
-        core.accept(run)
-        self._perform(core, effects)
-        return run
-
     def _refuse_beyond_limits(self, core: SessionCore | None, when_busy: WhenBusy) -> None:
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
@@ -355,7 +331,7 @@ class Dispatcher:
         effects = core.enter(run)
         state = run.state
         self._accepted -= 1
-        self._perform(core, effects)
+        self._perform(effects)
         return state
 
     def _enter_later(self, run: Run) -> None:
@@ -366,32 +342,31 @@ class Dispatcher:
         core = self._session(run.session_id)
         effects = core.release(run)
         self._accepted -= len(effects)
-        self._perform(core, effects)
+        self._forget_if_quiet(core)
+        self._perform(effects)
 
     def _cancel(self, core: SessionCore) -> Covered:
         covered, effects = core.cancel()
-        self._perform(core, effects)
+        self._perform(effects)
         return Covered(covered)
 
-    def _write(self, turn: TurnRecord, text: str) -> None:
+    def _write(self, turn: Turn, text: str) -> None:
         if not isinstance(text, str):
             raise TypeError(f"a turn writes strings, not {type(text).__name__}")
-        self._session(turn.lead.session_id).write(turn, text)
-        if self._subscribers:
-            self._subscribers.deliver(Delta(turn.lead.session_id, turn.lead.run_id, text))
+        self._session(turn.run.session_id).write(turn, text)
+        if self._subscribers.by_session:
+            self._subscribers.deliver(Delta(turn.run.session_id, turn.run.run_id, text))
 
-    def _fold(self, turn: TurnRecord) -> list[Run]:
-        core = self._session(turn.lead.session_id)
+    def _fold(self, turn: Turn) -> list[Run]:
+        core = self._session(turn.run.session_id)
         taken = core.fold(turn)
-        self._perform(core, [])
+        self._perform([])
         return taken
 
     # Performing.
 
-    def _perform(self, core: SessionCore, effects: list[Effect]) -> None:
+    def _perform(self, effects: list[Effect]) -> None:
         """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
-        if core.quiet:
-            self._sessions.pop(core.session_id, None)
         if self._journal.untold:
             self._guard(self._journal.tell)
         self._effects += effects
@@ -402,12 +377,13 @@ class Dispatcher:
             while self._effects:
                 effect = self._effects.popleft()
                 match effect:
-                    case Start(turn):
-                        self._start(turn)
-                    case Interrupt(turn):
-                        self._guard(turn.task.cancel)
-                    case Publish(run):
-                        self._publish(run)
+                    case Publish():
+                        self._publish(effect.run)
+                    case Start():
+                        self._start(effect.turn)
+                    case Interrupt():
+                        assert effect.turn.task is not None
+                        self._guard(effect.turn.task.cancel)
                     case _:
                         assert_never(effect)
         finally:
@@ -415,38 +391,39 @@ class Dispatcher:
         if self._closing:
             self._close_if_quiet()
 
-    def _start(self, turn: TurnRecord) -> None:
-        conduct = self._conduct(self._sessions[turn.lead.session_id], turn)
+    def _start(self, turn: Turn) -> None:
+        conduct = self._conduct(self._sessions[turn.run.session_id], turn)
         conduct.send(None)
         try:
-            self._bound_loop().create_task(conduct, context=self._context.copy())
+            turn.task = self._bound_loop().create_task(conduct, context=self._context.copy())
         except Exception:
-            log.exception("the turn of run %s could not be started", turn.lead.run_id)
+            log.exception("the turn of run %s could not be started", turn.run.run_id)
             conduct.close()
 
-    async def _conduct(self, core: SessionCore, turn: TurnRecord) -> None:
-        """Call the runner unless a cancel came first, settle, finish: whatever happens, the turn ends here."""
+    async def _conduct(self, core: SessionCore, turn: Turn) -> None:
+        """Call the runner unless a cancel came first, settle, complete: however it goes, it ends here."""
         text: str | None = None
         error: str | None = None
         ended_by: BaseException | None = None
         try:
-            await _already_begun()
-            turn.task = asyncio.current_task()
+            await _begun()
+            if turn.task is None:  # an eager task takes its first step before anyone has been given it
+                turn.task = asyncio.current_task()
             if core.begin(turn):
-                text = await self._runner(Turn(self, turn))
+                text = await self._runner(turn)
                 if text is not None and not isinstance(text, str):
                     text, error = None, f"the runner returned {type(text).__name__}, not str or None"
         except asyncio.CancelledError:
             error = "the turn was cancelled from outside the dispatcher"
         except BaseException as exc:
-            ended_by = exc
-            error = describe(exc)
+            ended_by, error = exc, describe(exc)
         core.end(turn, text, error)
         if isinstance(ended_by, GeneratorExit):
-            core.written(turn, core.unwritten(turn), "the turn was closed before it could be written")
+            effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
         else:
-            await settle(core, turn, self.messages, self._settle_timeout)
-        self._perform(core, core.finish(turn))
+            effects = await settle(core, turn, self.messages, self._settle_timeout)
+        self._forget_if_quiet(core)
+        self._perform(effects)
         if ended_by is not None:
             stop_loop(self._bound_loop(), ended_by)
 
@@ -461,7 +438,7 @@ class Dispatcher:
         on_complete, run.on_complete = run.on_complete, None
         if on_complete is not None:
             self._guard(on_complete, complete)
-        elif self._subscribers:
+        elif self._subscribers.by_session:
             self._guard(self._subscribers.deliver, complete)
 
     def _close_if_quiet(self) -> None:
@@ -482,8 +459,17 @@ class Dispatcher:
             stop_loop(self._bound_loop(), exc)
 
     def _session(self, session_id: str) -> SessionCore:
-        """The core of the session; one that is quiet has a new one, which only an accept keeps."""
-        return self._sessions.get(session_id) or self._journal.new_core(session_id, f"{self._id}-")
+        """Return the core of the session; a quiet one has none, and gets one that only an accept keeps."""
+        return self._sessions.get(session_id) or self._new_core(session_id)
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        if self._journal.wanted:
+            return JournaledCore(session_id, self._message_prefix, self._journal.untold)
+        return SessionCore(session_id, self._message_prefix)
+
+    def _forget_if_quiet(self, core: SessionCore) -> None:
+        if core.quiet:
+            self._sessions.pop(core.session_id, None)
 
     def _bound_loop(self) -> AbstractEventLoop:
         if self._loop is None:
@@ -492,7 +478,7 @@ class Dispatcher:
 
 
 @types.coroutine
-def _already_begun() -> Generator[None, None, None]:
+def _begun() -> Generator[None, None, None]:
     """Suspend once, so that the coroutine has begun when it gets its task.
 
     A task that is cancelled before its first step never enters a coroutine that has not begun.

@@ -138,29 +138,28 @@ class Subscribers:
     """Who receives what: the subscriptions to each session, and to all."""
 
     def __init__(self) -> None:
-        self._of: dict[str | None, list[Subscription]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
+        self.by_session: dict[str | None, list[Subscription]] = {}
 
     def add(self, subscription: Subscription) -> None:
         """Deliver to the subscription from now on."""
-        self._of.setdefault(subscription.session_id, []).append(subscription)
+        self.by_session.setdefault(subscription.session_id, []).append(subscription)
 
     def remove(self, subscription: Subscription) -> None:
         """Deliver to the subscription no longer."""
-        of_session = self._of[subscription.session_id]
+        of_session = self.by_session[subscription.session_id]
         of_session.remove(subscription)
         if not of_session:
-            del self._of[subscription.session_id]
+            del self.by_session[subscription.session_id]
 
     def deliver(self, event: Event) -> None:
         """Give the event to those who subscribed to its session or to all."""
         for about in (event.session_id, None):
-            for subscription in [*self._of.get(about, ())]:
+            for subscription in [*self.by_session.get(about, ())]:
                 subscription._receive(event)
 
     def close(self) -> None:
         """End every subscription after what it has received."""
-        for subscription in [subscription for of_session in self._of.values() for subscription in of_session]:
+        for subscription in [
+            subscription for of_session in self.by_session.values() for subscription in of_session
+        ]:
             subscription.close()

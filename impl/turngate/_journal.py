@@ -7,13 +7,15 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from turngate._core import COMPLETE, SessionCore
+from turngate._core import SessionCore
+from turngate._lifecycle import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-    from turngate._core import Effect, Publish, State
+    from turngate._core import Effect, Publish
+    from turngate._lifecycle import State
     from turngate._run import Run
 
 Entry = dict[str, Any]
@@ -27,11 +29,10 @@ class Journal:
         self.untold: deque[Entry] = deque()
         self._record = record
 
-    def new_core(self, session_id: str, message_prefix: str) -> SessionCore:
-        """Make the core of a session; it keeps a journal only if somebody will be told."""
-        if self._record is None and not log.isEnabledFor(logging.DEBUG):
-            return SessionCore(session_id, message_prefix)
-        return JournaledCore(session_id, message_prefix, self.untold)
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody is to be told: the recording, or the log at debug level."""
+        return self._record is not None or log.isEnabledFor(logging.DEBUG)
 
     def end(self) -> None:
         """Say that nothing more will happen."""
@@ -96,12 +97,12 @@ class JournaledCore(SessionCore):
         if trigger == "enter":
             return {"state": to.value}
         if trigger == "fold" and self.turn is not None:
-            return {"into": self.turn.lead.run_id}
+            return {"into": self.turn.run.run_id}
         return {}
 
-    def _complete(self, run: Run, *args: Any, **kwargs: Any) -> Publish:
+    def _complete(self, run: Run, trigger: str, **outcome: Any) -> Publish:
         was = run.state
-        publish = super()._complete(run, *args, **kwargs)
+        publish = super()._complete(run, trigger, **outcome)
         assert run.complete is not None
         error = run.complete.error
         self._note_move(

@@ -38,6 +38,7 @@ class Messages(Protocol):
 
     async def list(self, session_id: str) -> list[Message]:
         """Return the messages of the session in the order in which they were first put."""
+        ...
 
 
 class MemoryMessages:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
-from turngate._core import ACCEPTED
 from turngate._errors import EmptyPrompt, MissingSession
 from turngate._events import RunComplete
+from turngate._lifecycle import ACCEPTED, STARTING
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Generator, Sequence
 
-    from turngate._core import State, TurnRecord
     from turngate._dispatcher import Dispatcher
+    from turngate._lifecycle import State
     from turngate._messages import Message
 
 OnComplete = Callable[[RunComplete], object]
 WhenBusy = Literal["fold", "queue", "interrupt", "reject"]
 Runner = Callable[["Turn"], Awaitable[str | None]]
 WHEN_BUSY = frozenset(get_args(WhenBusy))
+
+
+class PromptOptions(TypedDict, total=False):
+    """What accept, submit and ask take besides the session and the prompt."""
+
+    run_id: str | None
+    attachments: Sequence[Attachment | str]
+    when_busy: WhenBusy
+    on_complete: OnComplete | None
 
 
 class Attachment(NamedTuple):
@@ -65,14 +74,15 @@ class Run:
     """
 
     __slots__ = (
-        "__weakref__", "_dispatcher", "_waiters", "attachments", "complete", "covered", "on_complete", "prompt",
-        "run_id", "seq", "session_id", "state", "when_busy",
+        "_dispatcher", "_waiters", "attachments", "complete", "covered", "on_complete", "prompt", "run_id",
+        "seq", "session_id", "state", "when_busy",
     )  # fmt: skip
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         session_id: str,
+        *,
         run_id: str,
         seq: int,
         prompt: str,
@@ -101,7 +111,7 @@ class Run:
         while self.complete is None:
             if self._waiters is None:
                 self._waiters = set()
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiter: asyncio.Future[None] = self._dispatcher._bound_loop().create_future()
             self._waiters.add(waiter)
             try:
                 await waiter
@@ -125,44 +135,50 @@ class Run:
 
 
 class Turn:
-    """One call of the runner: what it is to answer, and what it can do meanwhile."""
+    """One call of the runner: what it is to answer, and what it can do meanwhile. Not to be changed.
 
-    __slots__ = ("_dispatcher", "_record")
+    `run` is the lead run; `covered` says whether a cancel covers the turn.
+    """
 
-    def __init__(self, dispatcher: Dispatcher, record: TurnRecord) -> None:
-        self._dispatcher = dispatcher
-        self._record = record
+    __slots__ = ("_runs", "covered", "error", "parts", "phase", "run", "task", "text")
 
-    @property
-    def run(self) -> Run:
-        """The lead run."""
-        return self._record.lead
+    def __init__(self, run: Run, *, covered: bool = False) -> None:
+        self.run = run
+        self._runs = [run]
+        self.covered = covered
+        self.phase = STARTING
+        self.parts: list[str] = []
+        self.text = ""
+        self.error: str | None = None
+        self.task: asyncio.Task[None] | None = None
 
     @property
     def runs(self) -> list[Run]:
         """The lead run and the folded ones, in the order in which they joined."""
-        return self._record.runs.copy()
+        return self._runs.copy()
 
     def write(self, text: str) -> None:
         """Stream text to the subscribers; it is the turn's text if the runner returns none."""
-        self._dispatcher._write(self._record, text)
+        self.run._dispatcher._write(self, text)
 
     async def fold(self) -> list[Run]:
         """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
 
         Never waits, so it is never cancelled half-way.
         """
-        return self._dispatcher._fold(self._record)
+        return self.run._dispatcher._fold(self)
 
     async def history(self) -> list[Message]:
         """Return what the store holds of the session: the earlier turns, not this one.
 
-        Waits as long as the store does; cancelling it is up to the store.
+        When cancelled while waiting, the store is.
         """
-        return await self._dispatcher.messages.list(self._record.lead.session_id)
+        return await self.run._dispatcher.messages.list(self.run.session_id)
 
     def __repr__(self) -> str:
-        return f"<Turn: {self._record!r}>"
+        folded = f" and {len(self._runs) - 1} folded" if len(self._runs) > 1 else ""
+        covered = ", covered" if self.covered else ""
+        return f"<Turn of {self.run.run_id}{folded}, {self.phase.value}{covered}>"
 
 
 @dataclass(frozen=True)

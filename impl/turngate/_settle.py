@@ -7,59 +7,67 @@ import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task, TimerHandle
-    from collections.abc import Awaitable, Generator
+    from asyncio import AbstractEventLoop, Task
+    from collections.abc import Generator
 
-    from turngate._core import SessionCore, TurnRecord
+    from turngate._core import Effect, SessionCore
     from turngate._messages import Messages
+    from turngate._run import Turn
 
 
-async def settle(core: SessionCore, turn: TurnRecord, store: Messages, timeout: float) -> None:
-    """Put the outcome of the turn on record, again if a cancel changes it meanwhile.
+async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) -> list[Effect]:
+    """Put the outcome of the turn on record, again if a cancel changes it meanwhile; return what follows.
 
     Cancelling the task does not end the write: a store that was interrupted is given the same messages
-    again. All writes of the turn share one time-out.
+    again. All writes of the turn share one time-out, `within` seconds, which starts when the store first
+    makes the turn wait.
     """
-    task = asyncio.current_task()
+    task = turn.task
     assert task is not None
-    clock = _Clock(task, timeout)
-    undelivered = _forget_cancels(task)
-    while messages := core.unwritten(turn):
-        clock.started = False
+    undelivered = task.cancelling() > 0 and _forget_cancels(task)
+    clock: _Clock | None = None
+    while True:
+        messages = core.outcome(turn)
+        error = None
         try:
-            await _timed(store.put(messages), clock)
-            error = None
-        except asyncio.CancelledError as exc:
-            if clock.started and not clock.expired and (_forget_cancels(task) or undelivered):
-                undelivered = False
-                continue
-            error = f"writing the messages failed: {describe(exc)}"
-            if clock.expired:
-                error = f"writing the messages took longer than {timeout:g} s"
+            put: Any = store.put(messages).__await__()
+            waiting_for = put.send(None)
+        except StopIteration:
+            pass
         except BaseException as exc:
-            error = f"writing the messages failed: {describe(exc)}"
-            stop_loop(task.get_loop(), exc)
-        core.written(turn, messages, error)
+            error = _failure(exc, task)
+        else:
+            clock = clock or _Clock(task, within)
+            try:
+                await _timed(put, waiting_for, clock)
+            except asyncio.CancelledError as exc:
+                if clock.expired:
+                    error = f"writing the messages took longer than {within:g} s"
+                elif _forget_cancels(task) or undelivered:
+                    undelivered = False
+                    continue
+                else:
+                    error = _failure(exc, task)
+            except BaseException as exc:
+                error = _failure(exc, task)
+        if effects := core.written(turn, messages, error):
+            return effects
 
 
 class _Clock:
-    """The time-out of a turn's writes; it starts when the store first makes the turn wait."""
+    """Cancels the task at the deadline, whenever it is ticking then."""
 
-    __slots__ = ("_deadline", "_task", "_timeout", "expired", "started")
-
-    def __init__(self, task: Task[Any], timeout: float) -> None:
+    def __init__(self, task: Task[None], within: float) -> None:
         self._task = task
-        self._timeout = timeout
-        self._deadline: float | None = None
-        self.started = False
+        self._loop = task.get_loop()
+        self._deadline = self._loop.time() + within
         self.expired = False
 
-    def start(self) -> TimerHandle:
-        loop = self._task.get_loop()
-        if self._deadline is None:
-            self._deadline = loop.time() + self._timeout
-        self.started = True
-        return loop.call_at(self._deadline, self._expire)
+    def __enter__(self) -> None:
+        self._timer = self._loop.call_at(self._deadline, self._expire)
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
 
     def _expire(self) -> None:
         self.expired = True
@@ -67,34 +75,32 @@ class _Clock:
 
 
 @types.coroutine
-def _timed(write: Awaitable[None], clock: _Clock) -> Generator[Any, Any, None]:
-    """Await the write, as `await` does; a write that does not wait pays for no timer."""
-    steps: Any = write.__await__()
-    try:
-        waiting_for = steps.send(None)
-    except StopIteration:
-        return
-    timer = clock.start()
-    try:
-        while True:
-            try:
-                sent = yield waiting_for
-            except BaseException as exc:
-                waiting_for = steps.throw(exc)
-            else:
-                waiting_for = steps.send(sent)
-    except StopIteration:
-        return
-    finally:
-        timer.cancel()
+def _timed(steps: Any, waiting_for: Any, clock: _Clock) -> Generator[Any, Any, None]:
+    """Go on with an awaitable after its first step, as `await` does, while the clock ticks."""
+    with clock:
+        try:
+            while True:
+                try:
+                    sent = yield waiting_for
+                except BaseException as exc:
+                    waiting_for = steps.throw(exc)
+                else:
+                    waiting_for = steps.send(sent)
+        except StopIteration:
+            return
 
 
-def _forget_cancels(task: Task[Any]) -> bool:
+def _forget_cancels(task: Task[None]) -> bool:
     """Give the store a task that nobody has cancelled, and say whether somebody had."""
     cancelled = task.cancelling() > 0
     while task.cancelling():
         task.uncancel()
     return cancelled
+
+
+def _failure(exc: BaseException, task: Task[None]) -> str:
+    stop_loop(task.get_loop(), exc)
+    return f"writing the messages failed: {describe(exc)}"
 
 
 def describe(exc: BaseException) -> str:
@@ -106,7 +112,7 @@ def describe(exc: BaseException) -> str:
 
 
 def stop_loop(loop: AbstractEventLoop, exc: BaseException) -> None:
-    """Let an exception that is to end the process go on, out of the loop and out of no run's way."""
+    """Let an exception that is to end the process go on, out of the loop and out of every run's way."""
     if isinstance(exc, KeyboardInterrupt | SystemExit):
         loop.call_soon(_raise, exc)
 

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turngate._errors import UnknownSchema
 from turngate._messages import Message
@@ -67,7 +67,8 @@ class SqliteMessages:
 
     async def list(self, session_id: str) -> list[Message]:
         """Return the messages of the session in the order in which they were first put."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._list, session_id)
+        rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._rows, session_id)
+        return [Message(*row) for row in rows]
 
     async def close(self) -> None:
         """Close the file when everything that was put is written. Idempotent.
@@ -100,8 +101,8 @@ class SqliteMessages:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(_PUT, messages)
 
-    def _list(self, session_id: str) -> list[Message]:
-        return [Message(*row) for row in self._connected().execute(_LIST, (session_id,))]
+    def _rows(self, session_id: str) -> Sequence[tuple[Any, ...]]:
+        return self._connected().execute(_LIST, (session_id,)).fetchall()
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
