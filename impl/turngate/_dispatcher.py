@@ -287,7 +287,7 @@ class Dispatcher:
         return len(self._session(session_id).accepted)
 
     def cancel_mark(self, session_id: str) -> int:
-        """Return the highest sequence that a cancel of the session covers; 0 when no accepted run is covered."""
+        """Return the highest sequence that a cancel covers; 0 when it covers no accepted run."""
         return self._session(session_id).mark
 
     def subscribe(self, session_id: str | None = None) -> Subscription:
