@@ -40,7 +40,7 @@ class Journal:
             self.untold.append({"event": "end"})
 
     def tell(self) -> None:
-        """Tell all that is untold; recording stops when the recording fails."""
+        """Tell all that is untold; raises what the recording raises, and then records no more."""
         while self.untold:
             entry = self.untold.popleft()
             log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
@@ -52,9 +52,10 @@ class Journal:
                     record(entry)
                 else:
                     record.write(json.dumps(entry) + "\n")
-            except Exception:
+            except BaseException:
                 self._record = None
-                log.exception("the recording failed and stops here")
+                log.error("the recording fails, and stops here")  # noqa: TRY400 - whoever catches it logs it
+                raise
 
 
 class JournaledCore(SessionCore):
