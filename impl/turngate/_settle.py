@@ -61,7 +61,12 @@ class _Clock:
         self._task = task
         self._loop = task.get_loop()
         self._deadline = self._loop.time() + within
-        self.expired = False
+        self._expired = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is up; the timer alone cannot tell if cancels keep coming before it."""
+        return self._expired or self._loop.time() >= self._deadline
 
     def __enter__(self) -> None:
         self._timer = self._loop.call_at(self._deadline, self._expire)
@@ -70,7 +75,7 @@ class _Clock:
         self._timer.cancel()
 
     def _expire(self) -> None:
-        self.expired = True
+        self._expired = True
         self._task.cancel()
 
 
