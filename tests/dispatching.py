@@ -1,4 +1,4 @@
-"""What the dispatcher's tests share: a loop that tolerates no stray problem, a scripted runner, odd stores."""
+"""What the dispatcher's tests share: a loop that tolerates no problem, scripted runners, odd stores."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from itertools import count, permutations
 from typing import Any
 
 import pytest
-
 from turngate import AlreadyEntered, Run, State, Turn, TurnEnded, UndeclaredMove
 from turngate._core import Interrupt, Publish, SessionCore, Start
 from turngate._lifecycle import Phase
@@ -23,7 +22,9 @@ class Session:
 
     def accept(self, run_id: str, **options: Any) -> Run:
         dispatcher: Any = None
-        run = Run(dispatcher, "s", run_id=run_id, seq=next(self._seq), prompt=f"prompt of {run_id}", **options)
+        run = Run(
+            dispatcher, "s", run_id=run_id, seq=next(self._seq), prompt=f"prompt of {run_id}", **options
+        )
         self.core.accept(run)
         return run
 
@@ -49,7 +50,9 @@ def s() -> Session:
 
 def test_the_core_needs_no_asyncio() -> None:
     program = "import sys, turngate._core; sys.exit('asyncio' in sys.modules)"
-    package = "import types, sys; sys.modules['turngate'] = m = types.ModuleType('turngate'); m.__path__ = [{!r}]"
+    package = (
+        "import types, sys; sys.modules['turngate'] = m = types.ModuleType('turngate'); m.__path__ = [{!r}]"
+    )
     path = sys.modules["turngate"].__path__[0]
     subprocess.run([sys.executable, "-c", f"{package.format(path)}\n{program}"], check=True)
 

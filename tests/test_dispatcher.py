@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from dispatching import Agent, SlowMessages, active, in_loop, on_record, outcome, queued, steps
-
 from turngate import (
     ClosedFromRunner,
     Dispatcher,
@@ -20,6 +19,7 @@ from turngate import (
     RunComplete,
     State,
     Turn,
+    TurnEnded,
     UnknownRun,
 )
 
@@ -69,10 +69,15 @@ async def test_a_malformed_prompt_is_refused() -> None:
         (TypeError, "on_complete must be callable, not str", {"on_complete": "print"}),
         (ValueError, "run_id must be a non-empty string, not ''", {"run_id": ""}),
         (ValueError, "run_id must be a non-empty string, not 7", {"run_id": 7}),
-        (ValueError, "when_busy must be one of fold, queue, interrupt, reject, not 'wait'", {"when_busy": "wait"}),
+        (
+            ValueError,
+            "when_busy must be one of fold, queue, interrupt, reject, not 'wait'",
+            {"when_busy": "wait"},
+        ),
     ]
     async with Dispatcher(echo) as d:
         for error, what, options in wrong:
+            take_in: Any
             for take_in in (d.accept, d.submit, d.ask):
                 with pytest.raises(error, match=what):
                     await take_in("s", **{"prompt": "p", **options})
@@ -264,7 +269,7 @@ class Rude(BaseException):
     pass
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError
 
@@ -274,7 +279,7 @@ class Unspeakable(Exception):
     [
         (RuntimeError("boom"), "boom"),
         (RuntimeError(), "RuntimeError"),
-        (Unspeakable(), "Unspeakable"),
+        (UnspeakableError(), "UnspeakableError"),
         (Rude("rude"), "rude"),
         (GeneratorExit(), "the turn was closed before it could be written"),
         (StopAsyncIteration("odd"), "odd"),
@@ -324,8 +329,6 @@ async def test_a_runner_that_is_no_coroutine_function() -> None:
 
 @in_loop
 async def test_a_turn_that_is_over_refuses_writes_and_folds() -> None:
-    from turngate import TurnEnded
-
     agent = Agent()
     async with Dispatcher(agent) as d, d.subscribe() as events:
         run = await active(d, "s", "p")
@@ -478,7 +481,7 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
     d = loop.run_until_complete(main())
     (task,) = asyncio.all_tasks(loop)
     loop.close()
-    task.get_coro().close()  # type: ignore[union-attr]
+    task.get_coro().close()
     assert {run.complete.error for run in runs if run.complete} == {
         "the turn was closed before it could be written"
     }
@@ -581,7 +584,9 @@ async def test_run_complete_is_published_before_the_next_turn_starts_and_after_t
         return turn.run.prompt
 
     async with Dispatcher(runner, messages=Store()) as d:
-        first = await d.accept("s", "p1", on_complete=lambda complete: order.append(f"complete {complete.text}"))
+        first = await d.accept(
+            "s", "p1", on_complete=lambda complete: order.append(f"complete {complete.text}")
+        )
         second = await d.accept("s", "p2")
         await d.enter(first)
         await d.enter(second)
@@ -598,7 +603,7 @@ async def test_a_step_taken_by_on_complete_is_performed_after_the_step_that_call
         with pytest.raises(StopIteration):
             d.cancel("s").send(None)
         with pytest.raises(StopIteration):
-            d.aclose().send(None) if complete.text == "never" else d.cancel("s").send(None)
+            d.cancel("s").send(None)
 
     def record(entry: dict[str, Any]) -> None:
         history.append(f"{entry['event']} {entry.get('run', '')}".strip())
@@ -614,7 +619,14 @@ async def test_a_step_taken_by_on_complete_is_performed_after_the_step_that_call
         await d.wait("next")
         received = [(await anext(events)) for _ in range(3)]
     assert [event.run_id for event in received] == ["folded", "dropped", "next"]
-    assert history[:6] == ["complete lead", "complete folded", "handoff next", "cancel", "complete dropped", "cancel"]
+    assert history[:6] == [
+        "complete lead",
+        "complete folded",
+        "handoff next",
+        "cancel",
+        "complete dropped",
+        "cancel",
+    ]
 
 
 # Closing.
@@ -664,7 +676,9 @@ async def test_a_runner_cannot_close_the_dispatcher_it_runs_in() -> None:
 
     async with Dispatcher(closes) as d:
         complete = await d.ask("s", "p")
-        assert complete.error == str(ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it"))
+        assert complete.error == str(
+            ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        )
         assert (await d.ask("s", "still open")).error
 
 
@@ -695,12 +709,6 @@ async def test_closing_releases_a_submitted_run_that_has_not_entered() -> None:
 async def test_closing_from_on_complete_delivers_the_last_events_first() -> None:
     agent = Agent()
 
-    def close(_: RunComplete) -> None:
-        closing = d.aclose()
-        with pytest.raises(StopIteration):
-            closing.send(None)
-            raise AssertionError("it had to wait")
-
     def start_closing(_: RunComplete) -> None:
         tasks.append(asyncio.get_running_loop().create_task(d.aclose()))
         coroutine = d.aclose()
@@ -714,7 +722,6 @@ async def test_closing_from_on_complete_delivers_the_last_events_first() -> None
         folded = await queued(d, "s", "q")
         await agent.turns[0].fold()
         agent.finish(lead)
-        await tasks[0] if tasks else None
         assert [event async for event in events] == [await folded]
     await tasks[0]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from dispatching import Agent, active, in_loop, queued, steps
-
 from turngate import Dispatcher, Turn
 from turngate._core import SessionCore
 
@@ -121,12 +120,15 @@ async def test_every_move_is_logged_at_debug_level_with_what_it_is_about(caplog:
     caplog.set_level(logging.DEBUG, logger="turngate")
     async with Dispatcher(echo) as d:
         await d.ask("s", "p", run_id="r")
-    assert caplog.messages == [
-        "event=accept session=s run=r seq=1",
-        "event=enter session=s run=r seq=1 from=accepted to=active state=active",
-        "event=complete session=s run=r seq=1 from=active to=complete cancelled=False",
-        "event=cancel session=s",
-    ][:3]
+    assert (
+        caplog.messages
+        == [
+            "event=accept session=s run=r seq=1",
+            "event=enter session=s run=r seq=1 from=accepted to=active state=active",
+            "event=complete session=s run=r seq=1 from=active to=complete cancelled=False",
+            "event=cancel session=s",
+        ][:3]
+    )
     assert caplog.records[1].turngate["to"] == "active"
 
 

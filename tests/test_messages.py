@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 from dispatching import in_loop
-
 from turngate import MemoryMessages, Message, Messages, SqliteMessages
 
 
-def message(id: str, text: str = "text", session: str = "s", **more: Any) -> Message:
-    return Message(id, session, "run", "user", text, **more)
+def message(message_id: str, text: str = "text", session: str = "s", **more: Any) -> Message:
+    return Message(message_id, session, "run", "user", text, **more)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 from dispatching import Agent, active, in_loop, queued, steps
-
 from turngate import Attachment, Covered, Dispatcher, Run, State, Turn
 
 

@@ -16,7 +16,6 @@ from dispatching import (
     queued,
     steps,
 )
-
 from turngate import Attachment, Dispatcher, EmptyPrompt, MissingSession, RunComplete, State, Turn
 
 CANCELED_TURN = [("user", "hello", None), ("assistant", "", "canceled")]

@@ -19,7 +19,6 @@ from dispatching import (
     queued,
     steps,
 )
-
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 
 
@@ -130,9 +129,9 @@ async def test_the_write_is_made_again_when_the_task_is_cancelled_from_outside()
 
     async with Dispatcher(runner, messages=store) as d:
         run = await active(d, "s", "p")
+        task = turns[0].task
+        assert task is not None
         for n in range(3):
-            task = turns[0].task
-            assert task is not None
             task.cancel()
             await steps()
             assert len(store.puts) == n + 2
@@ -163,7 +162,12 @@ async def test_a_canceled_turn_is_written_although_every_task_is_cancelled() -> 
     assert (await run).cancelled
     assert (await entered).cancelled
     assert sorted(await on_record(d, "s")) == sorted(
-        [("user", "p", None), ("assistant", "", "canceled"), ("user", "q", None), ("assistant", "", "canceled")]
+        [
+            ("user", "p", None),
+            ("assistant", "", "canceled"),
+            ("user", "q", None),
+            ("assistant", "", "canceled"),
+        ]
     )
     await d.aclose()
 
@@ -280,7 +284,7 @@ async def test_a_store_may_return_any_awaitable() -> None:
 @in_loop
 async def test_a_store_that_is_none_has_failed() -> None:
     class Sync(MemoryMessages):
-        def put(self, messages: Sequence[Message]) -> None:  # type: ignore[override]
+        def put(self, messages: Sequence[Message]) -> Any:
             return None
 
     async with Dispatcher(echo, messages=Sync()) as d:
@@ -332,7 +336,10 @@ def test_cancelling_any_task_at_any_step_loses_no_completion(store: str, step: i
 
     @in_loop
     async def check() -> None:
-        async with Dispatcher(runner, messages=Waits() if store == "waits" else None) as d, d.subscribe() as events:
+        async with (
+            Dispatcher(runner, messages=Waits() if store == "waits" else None) as d,
+            d.subscribe() as events,
+        ):
             runs = [await d.submit("s", f"p{n}", when_busy="queue" if n == 2 else "fold") for n in range(4)]
             runs.append(await d.submit("t", "other"))
             await d.cancel_run(runs[3].run_id)

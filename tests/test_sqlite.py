@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatching import in_loop, outcome, steps
-
 import turngate
+from dispatching import in_loop, outcome, steps
 from turngate import Dispatcher, Message, SqliteMessages, Turn, UnknownSchema
 
 SOURCE = str(Path(turngate.__file__).parent.parent)

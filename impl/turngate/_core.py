@@ -305,9 +305,6 @@ class SessionCore:
         dropped, self.queue = self.queue, OrderedDict()
         return [self._complete(run, "drop", error=error, cancelled=cancelled) for run in dropped.values()]
 
-    def _reply_id(self, turn: Turn) -> str:
-        return f"{self._message_prefix}{turn.run.seq}-assistant"
-
     def __repr__(self) -> str:
         return (
             f"<session {self.session_id!r}: {self.turn or 'no turn'}, {len(self.queue)} queued, "

@@ -133,7 +133,14 @@ class Dispatcher:
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
         """
-        check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        check_prompt(
+            session_id,
+            prompt,
+            run_id=run_id,
+            attachments=attachments,
+            when_busy=when_busy,
+            on_complete=on_complete,
+        )
         attachments = tuple(attachments)
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")

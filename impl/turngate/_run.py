@@ -44,6 +44,7 @@ class Attachment(NamedTuple):
 def check_prompt(
     session_id: object,
     prompt: object,
+    *,
     run_id: object,
     attachments: Sequence[Attachment | str],
     when_busy: object,
