@@ -133,7 +133,7 @@ class Dispatcher:
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
         """
-        check_prompt(
+        attachments = check_prompt(
             session_id,
             prompt,
             run_id=run_id,
@@ -141,7 +141,6 @@ class Dispatcher:
             when_busy=when_busy,
             on_complete=on_complete,
         )
-        attachments = tuple(attachments)
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")
         if run_id is not None and (known := self._runs.get(run_id)) is not None:

@@ -49,15 +49,16 @@ def check_prompt(
     attachments: Sequence[Attachment | str],
     when_busy: object,
     on_complete: object,
-) -> None:
-    """Refuse what no run can be made of, before anything has changed."""
+) -> tuple[Attachment | str, ...]:
+    """Refuse what no run can be made of, before anything has changed; return the attachments for good."""
     if not isinstance(session_id, str) or not session_id:
         raise MissingSession(f"the session id must be a non-empty string, not {session_id!r}")
     if not isinstance(prompt, str):
         raise TypeError(f"the prompt must be a string, not {type(prompt).__name__}")
     if isinstance(attachments, str):
         raise TypeError("attachments must be a sequence of attachments, not one string")
-    if not prompt.strip() and not any(_is_text(attachment) for attachment in attachments):
+    attached = tuple(attachments)
+    if not prompt.strip() and not any(_is_text(attachment) for attachment in attached):
         raise EmptyPrompt(f"the prompt for session {session_id!r} has neither text nor a text attachment")
     if run_id is not None and (not isinstance(run_id, str) or not run_id):
         raise ValueError(f"run_id must be a non-empty string, not {run_id!r}")
@@ -65,6 +66,7 @@ def check_prompt(
         raise TypeError(f"on_complete must be callable, not {type(on_complete).__name__}")
     if when_busy not in WHEN_BUSY:
         raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
+    return attached
 
 
 def _is_text(attachment: Attachment | str) -> bool:
