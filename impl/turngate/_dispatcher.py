@@ -148,7 +148,10 @@ class Dispatcher:
                 raise RunConflict(f"run {run_id!r} is known with another payload")
             return known
         core = self._sessions.get(session_id)
-        self._refuse_beyond_limits(core, when_busy)
+        if core is not None:
+            self._refuse_beyond_limit(core, when_busy)
+        if self._accepted >= self._accepted_limit:
+            raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
 
         effects: list[Effect] = []
         if core is None:
@@ -321,11 +324,7 @@ class Dispatcher:
 
     # One core step each.
 
-    def _refuse_beyond_limits(self, core: SessionCore | None, when_busy: WhenBusy) -> None:
-        if self._accepted >= self._accepted_limit:
-            raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
-        if core is None:
-            return
+    def _refuse_beyond_limit(self, core: SessionCore, when_busy: WhenBusy) -> None:
         if when_busy == "reject":
             raise SessionBusy(f"session {core.session_id!r} has something in flight")
         waiting = len(core.accepted) + (0 if when_busy == "interrupt" else len(core.queue))
@@ -375,13 +374,14 @@ class Dispatcher:
         """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
         if self._journal.untold:
             self._guard(self._journal.tell)
-        self._effects += effects
+        to_perform = self._effects
+        to_perform += effects
         if self._performing:
             return
         self._performing = True
         try:
-            while self._effects:
-                effect = self._effects.popleft()
+            while to_perform:
+                effect = to_perform.popleft()
                 match effect:
                     case Publish():
                         self._publish(effect.run)
@@ -428,7 +428,8 @@ class Dispatcher:
             effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
         else:
             effects = await settle(core, turn, self.messages, self._settle_timeout)
-        self._forget_if_quiet(core)
+        if core.turn is None:
+            self._forget_if_quiet(core)
         self._perform(effects)
         if ended_by is not None:
             stop_loop(self._bound_loop(), ended_by)
