@@ -88,6 +88,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __del__(self) -> None:
         self.close()
 
+    def _check_closed(self) -> None:
+        """Let what is left of an abandoned world come to nothing, without complaint."""
+
     # What asyncio asks of it.
 
     def time(self) -> float:

@@ -80,9 +80,13 @@ class Store:
 
     def __init__(self, world: World) -> None:
         self.plans: deque[Plan] = deque()
-        """What the next writes will be like; immediate when nothing is planned."""
+        """What the next writes will be like."""
+        self.always: Plan = "now"
+        """What a write is like when nothing is planned for it."""
         self.waiting: list[asyncio.Future[None]] = []
         """Writes that wait to be let through."""
+        self.doors: dict[str, asyncio.Future[None]] = {}
+        """The same, by the lead run of the turn that is written."""
         self.calls = 0
         self._world = world
         self._inner = MemoryMessages()
@@ -92,9 +96,9 @@ class Store:
         self.calls += 1
         reason: Any = "unwritten"
         try:
-            plan = self.plans.popleft() if self.plans else "now"
+            plan = self.plans.popleft() if self.plans else self.always
             if plan == "slow":
-                door = self._world.loop.create_future()
+                door = self.doors[messages[-1].run_id] = self._world.loop.create_future()
                 self.waiting.append(door)
                 try:
                     await door
