@@ -14,7 +14,7 @@ from turngate_model import DESIGNS, Property, lifecycle_svg, sequence_svg
 if TYPE_CHECKING:
     from ._verify import Verification
 
-PAGE = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+PAGE = Template(resources.files("turngate._cli").joinpath("page.html").read_text(encoding="utf-8"))
 
 
 def write_report(verification: Verification, folder: Path) -> Path:

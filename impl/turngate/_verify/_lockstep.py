@@ -19,9 +19,10 @@ from turngate_model._history import Cancel, Clear, Complete, Enter, Event, Fold,
 from turngate_model._how import Action
 from turngate_model._machine import TABLE
 
-from ._world import Broken, Make, RunnerFailed, StoreDown, World
+from ._world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World
 
 SESSION = "s"
+_WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
 DECLARED = frozenset((str(row.trigger), str(row.source), str(row.target)) for row in TABLE)
 
 
@@ -90,7 +91,7 @@ def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:
 
 
 def _outcomes(events: Iterable[Event]) -> list[Event]:
-    """Leave out commands, which nobody but their caller decides, and the words of errors that others chose."""
+    """Leave out commands, which only their caller decides, and the words of errors that others chose."""
     fixed = (None, "released before entry", "cleared from the queue")
     return [
         event._replace(error="failed") if isinstance(event, Complete) and event.error not in fixed else event
@@ -102,8 +103,8 @@ def _outcomes(events: Iterable[Event]) -> list[Event]:
 def _perform(world: World, action: Action) -> None:
     """Have the real world do what the mechanism does in one step."""
     match action.name, action.how:
-        case "accept", ("fold" | "queue" | "interrupt") as when_busy:
-            world.accept(SESSION, action.run, when_busy=when_busy)
+        case "accept", how:
+            world.accept(SESSION, action.run, when_busy=_WHEN_BUSY[how])
         case "again", _:
             _accept_again(world, action.run)
         case "enter", _:
