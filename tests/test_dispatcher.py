@@ -41,11 +41,12 @@ async def echo(turn: Turn) -> str:
         ("delta_limit", -1),
         ("complete_limit", 0),
         ("settle_timeout", 0),
+        ("settle_timeout", "soon"),
         ("settle_timeout", float("nan")),
     ],
 )
 def test_a_bad_limit_is_refused_in_one_line(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^{option} must be .*, not {value}$"):
+    with pytest.raises(ValueError, match=rf"^{option} must be .*, not {value!r}$"):
         Dispatcher(echo, **{option: value})
 
 

@@ -27,6 +27,7 @@ from turngate._errors import (
 from turngate._events import Delta, Subscribers, Subscription, wake
 from turngate._journal import Journal, JournaledCore
 from turngate._lifecycle import ACCEPTED
+from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
 from turngate._run import Covered, Run, check_prompt
 from turngate._settle import describe, settle, stop_loop
@@ -34,7 +35,6 @@ from turngate._settle import describe, settle, stop_loop
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Generator, Sequence
-    from types import TracebackType
     from typing import Self, TextIO, Unpack
 
     from turngate._core import Effect
@@ -77,25 +77,14 @@ class Dispatcher:
         complete_limit: int = 65_536,
         settle_timeout: float = 5.0,
     ) -> None:
-        for name, value, least in (
-            ("queue_limit", queue_limit, 1),
-            ("accepted_limit", accepted_limit, 1),
-            ("completions_kept", completions_kept, 0),
-            ("delta_limit", delta_limit, 0),
-            ("complete_limit", complete_limit, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if not settle_timeout > 0:
-            raise ValueError(f"settle_timeout must be more than 0 seconds, not {settle_timeout!r}")
         self.messages: Messages = MemoryMessages() if messages is None else messages
         self._runner = runner
-        self._queue_limit = queue_limit
-        self._accepted_limit = accepted_limit
-        self._completions_kept = completions_kept
-        self._delta_limit = delta_limit
-        self._complete_limit = complete_limit
-        self._settle_timeout = settle_timeout
+        self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
+        self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
+        self._completions_kept = whole_number("completions_kept", completions_kept, at_least=0)
+        self._delta_limit = whole_number("delta_limit", delta_limit, at_least=0)
+        self._complete_limit = whole_number("complete_limit", complete_limit, at_least=1)
+        self._settle_timeout = seconds("settle_timeout", settle_timeout)
 
         unique = secrets.token_hex(6)
         self._run_prefix = f"run-{unique}-"
@@ -274,9 +263,7 @@ class Dispatcher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # Looking on.
