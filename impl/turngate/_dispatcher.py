@@ -98,8 +98,7 @@ class Dispatcher:
         self._complete: deque[str] = deque()
         self._subscribers = Subscribers()
         self._journal = Journal(record)
-        self._effects: deque[Effect] = deque()
-        self._performing = False
+        self._performing: list[Effect] | None = None
         self._closing = False
         self._closed = False
         self._close_waiters: set[Future[None]] = set()
@@ -361,14 +360,13 @@ class Dispatcher:
         """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
         if self._journal.untold:
             self._guard(self._journal.tell)
-        to_perform = self._effects
-        to_perform += effects
-        if self._performing:
+        if self._performing is not None:
+            self._performing += effects
             return
-        self._performing = True
+        self._performing = effects
+        to_come = iter(effects)  # goes on to what is added meanwhile
         try:
-            while to_perform:
-                effect = to_perform.popleft()
+            for effect in to_come:
                 match effect:
                     case Publish():
                         self._publish(effect.run)
@@ -380,7 +378,9 @@ class Dispatcher:
                     case _:
                         assert_never(effect)
         finally:
-            self._performing = False
+            self._performing = None
+            if left := [*to_come]:  # a signal handler raised; it must not cost anyone their RunComplete
+                self._bound_loop().call_soon(self._perform, left)
         if self._closing:
             self._close_if_quiet()
 
@@ -436,7 +436,7 @@ class Dispatcher:
             self._guard(self._subscribers.deliver, complete)
 
     def _close_if_quiet(self) -> None:
-        if self._closed or self._sessions or self._performing:
+        if self._closed or self._sessions or self._performing is not None:
             return
         self._closed = True
         self._journal.end()
