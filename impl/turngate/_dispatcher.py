@@ -411,10 +411,12 @@ class Dispatcher:
         except BaseException as exc:
             ended_by, error = exc, describe(exc)
         core.end(turn, text, error)
-        if isinstance(ended_by, GeneratorExit):
-            effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
-        else:
+        try:
+            if isinstance(ended_by, GeneratorExit):
+                raise ended_by
             effects = await settle(core, turn, self.messages, self._settle_timeout)
+        except GeneratorExit:  # no waiting any more
+            effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
         if core.turn is None:
             self._forget_if_quiet(core)
         self._perform(effects)
