@@ -241,8 +241,8 @@ class Dispatcher:
         Idempotent: all callers wait for the same end. When cancelled while waiting, closing goes on. A runner
         cannot call it, for it would wait for itself: that raises ClosedFromRunner.
         """
-        task = asyncio.current_task()
-        if any(core.turn is not None and core.turn.task is task for core in self._sessions.values()):
+        turns = [core.turn for core in self._sessions.values() if core.turn is not None]
+        if (task := asyncio.current_task()) is not None and task in [turn.task for turn in turns]:
             raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
         if not self._closing:
             self._closing = True
