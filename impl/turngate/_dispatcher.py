@@ -377,10 +377,11 @@ class Dispatcher:
                         self._guard(effect.turn.task.cancel)
                     case _:
                         assert_never(effect)
-        finally:
+        except BaseException:  # a signal handler raised; it must not cost anyone their RunComplete
             self._performing = None
-            if left := [*to_come]:  # a signal handler raised; it must not cost anyone their RunComplete
-                self._bound_loop().call_soon(self._perform, left)
+            self._bound_loop().call_soon(self._perform, [*to_come])
+            raise
+        self._performing = None
         if self._closing:
             self._close_if_quiet()
 
