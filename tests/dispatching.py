@@ -10,7 +10,7 @@ from typing import Any
 
 from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
 
-HANG = 60.0  # seconds after which a test counts as hung
+HANG = 20.0  # seconds after which a test counts as hung
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

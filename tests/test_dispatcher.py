@@ -42,11 +42,12 @@ async def echo(turn: Turn) -> str:
         ("delta_limit", -1),
         ("complete_limit", 0),
         ("settle_timeout", 0),
+        ("settle_timeout", "soon"),
         ("settle_timeout", float("nan")),
     ],
 )
 def test_a_bad_limit_is_refused_in_one_line(option: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^{option} must be .*, not {value}$"):
+    with pytest.raises(ValueError, match=rf"^{option} must be .*, not {value!r}$"):
         Dispatcher(echo, **{option: value})
 
 
@@ -234,7 +235,7 @@ async def test_a_quiet_session_holds_nothing() -> None:
                         agent.finish(turn.run)
             await accepted
             assert d._sessions == {}, way
-        assert (d._runs, d._accepted, [*d._effects]) == ({}, 0, [])
+        assert (d._runs, d._accepted, d._performing) == ({}, 0, None)
         assert not d.is_busy()
 
 
@@ -542,6 +543,28 @@ async def test_eager_tasks() -> None:
             assert (await d.ask("s", "hello")).text == "hello"
             assert (await d.ask("s", "cancel")).cancelled
             loop.set_task_factory(None)
+
+
+@in_loop
+async def test_what_a_signal_handler_raises_costs_nobody_their_run_complete() -> None:
+    class Interrupted(Dispatcher):
+        interrupt = True
+
+        def _publish(self, run: Run) -> None:
+            super()._publish(run)
+            if self.interrupt:
+                self.interrupt = False
+                raise Rude("as a signal handler might, anywhere")
+
+    agent = Agent()
+    async with Interrupted(agent) as d:
+        turn = await active(d, "s", "p")
+        waiting = [await queued(d, "s", "q") for _ in range(3)]
+        with pytest.raises(Rude):
+            await d.clear_queue("s")
+        assert [(await run).error for run in waiting] == ["cleared from the queue"] * 3
+        agent.finish(turn)
+        assert (await turn).text == "done"
 
 
 # Callbacks, and the order of things.

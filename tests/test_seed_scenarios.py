@@ -1,4 +1,4 @@
-"""Scenarios from a dispatcher in production, each of which was once a bug or the test of a fix."""
+"""Thirty-two scenarios that are easy to get wrong: accepting, cancelling early and late, the queue."""
 
 from __future__ import annotations
 

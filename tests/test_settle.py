@@ -316,6 +316,32 @@ async def test_a_store_that_fails_a_cancel_on_entry_gives_the_error() -> None:
         assert outcome(await run) == ("", "writing the messages failed: no", True)
 
 
+@in_loop
+async def test_a_turn_closed_while_it_is_written_completes_at_once() -> None:
+    store = SlowMessages()
+    turns: list[Turn] = []
+
+    async def runner(turn: Turn) -> str:
+        turns.append(turn)
+        return "done"
+
+    async with Dispatcher(runner, messages=store) as d:
+        run = await active(d, "s", "p")
+        task: Any = turns[0].task
+        task.get_coro().close()
+        assert d._sessions == {}
+        assert run.complete is not None
+        assert outcome(run.complete) == (
+            "done",
+            "the turn was closed before it could be written",
+            False,
+        )
+        task.cancel()
+        await steps()
+        assert isinstance(task.exception(), RuntimeError)  # its coroutine was closed behind its back
+        assert not d.is_busy()
+
+
 def faults() -> list[tuple[str, int]]:
     return [(store, step) for store in ("memory", "waits") for step in range(14)]
 

@@ -261,9 +261,9 @@ class SessionCore:
         run: Run,
         trigger: str,
         *,
+        cancelled: bool,
         text: str = "",
         error: str | None = None,
-        cancelled: bool = False,
         message_id: str | None = None,
         folded_into: str | None = None,
     ) -> Publish:

@@ -27,6 +27,7 @@ from turngate._errors import (
 from turngate._events import Delta, Subscribers, Subscription, wake
 from turngate._journal import Journal, JournaledCore
 from turngate._lifecycle import ACCEPTED
+from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
 from turngate._run import Covered, Run, check_prompt
 from turngate._settle import describe, settle, stop_loop
@@ -34,7 +35,6 @@ from turngate._settle import describe, settle, stop_loop
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Generator, Sequence
-    from types import TracebackType
     from typing import Self, TextIO, Unpack
 
     from turngate._core import Effect
@@ -77,25 +77,14 @@ class Dispatcher:
         complete_limit: int = 65_536,
         settle_timeout: float = 5.0,
     ) -> None:
-        for name, value, least in (
-            ("queue_limit", queue_limit, 1),
-            ("accepted_limit", accepted_limit, 1),
-            ("completions_kept", completions_kept, 0),
-            ("delta_limit", delta_limit, 0),
-            ("complete_limit", complete_limit, 1),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if not settle_timeout > 0:
-            raise ValueError(f"settle_timeout must be more than 0 seconds, not {settle_timeout!r}")
         self.messages: Messages = MemoryMessages() if messages is None else messages
         self._runner = runner
-        self._queue_limit = queue_limit
-        self._accepted_limit = accepted_limit
-        self._completions_kept = completions_kept
-        self._delta_limit = delta_limit
-        self._complete_limit = complete_limit
-        self._settle_timeout = settle_timeout
+        self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
+        self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
+        self._completions_kept = whole_number("completions_kept", completions_kept, at_least=0)
+        self._delta_limit = whole_number("delta_limit", delta_limit, at_least=0)
+        self._complete_limit = whole_number("complete_limit", complete_limit, at_least=1)
+        self._settle_timeout = seconds("settle_timeout", settle_timeout)
 
         unique = secrets.token_hex(6)
         self._run_prefix = f"run-{unique}-"
@@ -109,8 +98,7 @@ class Dispatcher:
         self._complete: deque[str] = deque()
         self._subscribers = Subscribers()
         self._journal = Journal(record)
-        self._effects: deque[Effect] = deque()
-        self._performing = False
+        self._performing: list[Effect] | None = None
         self._closing = False
         self._closed = False
         self._close_waiters: set[Future[None]] = set()
@@ -253,8 +241,8 @@ class Dispatcher:
         Idempotent: all callers wait for the same end. When cancelled while waiting, closing goes on. A runner
         cannot call it, for it would wait for itself: that raises ClosedFromRunner.
         """
-        task = asyncio.current_task()
-        if any(core.turn is not None and core.turn.task is task for core in self._sessions.values()):
+        turns = [core.turn for core in self._sessions.values() if core.turn is not None]
+        if (task := asyncio.current_task()) is not None and task in [turn.task for turn in turns]:
             raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
         if not self._closing:
             self._closing = True
@@ -274,9 +262,7 @@ class Dispatcher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     # Looking on.
@@ -374,14 +360,13 @@ class Dispatcher:
         """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
         if self._journal.untold:
             self._guard(self._journal.tell)
-        to_perform = self._effects
-        to_perform += effects
-        if self._performing:
+        if self._performing is not None:
+            self._performing += effects
             return
-        self._performing = True
+        self._performing = effects
+        to_come = iter(effects)  # goes on to what is added meanwhile
         try:
-            while to_perform:
-                effect = to_perform.popleft()
+            for effect in to_come:
                 match effect:
                     case Publish():
                         self._publish(effect.run)
@@ -392,8 +377,11 @@ class Dispatcher:
                         self._guard(effect.turn.task.cancel)
                     case _:
                         assert_never(effect)
-        finally:
-            self._performing = False
+        except BaseException:  # a signal handler raised; it must not cost anyone their RunComplete
+            self._performing = None
+            self._bound_loop().call_soon(self._perform, [*to_come])
+            raise
+        self._performing = None
         if self._closing:
             self._close_if_quiet()
 
@@ -424,10 +412,12 @@ class Dispatcher:
         except BaseException as exc:
             ended_by, error = exc, describe(exc)
         core.end(turn, text, error)
-        if isinstance(ended_by, GeneratorExit):
-            effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
-        else:
+        try:
+            if isinstance(ended_by, GeneratorExit):
+                raise ended_by
             effects = await settle(core, turn, self.messages, self._settle_timeout)
+        except GeneratorExit:  # no waiting any more
+            effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
         if core.turn is None:
             self._forget_if_quiet(core)
         self._perform(effects)
@@ -449,7 +439,7 @@ class Dispatcher:
             self._guard(self._subscribers.deliver, complete)
 
     def _close_if_quiet(self) -> None:
-        if self._closed or self._sessions or self._performing:
+        if self._closed or self._sessions or self._performing is not None:
             return
         self._closed = True
         self._journal.end()

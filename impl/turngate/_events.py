@@ -10,7 +10,6 @@ from turngate._errors import SubscriberCutOff
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Iterable
-    from types import TracebackType
     from typing import Self
 
 
@@ -103,9 +102,7 @@ class Subscription:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __aiter__(self) -> Self:

@@ -43,7 +43,8 @@ class Journal:
         """Tell all that is untold; raises what the recording raises, and then records no more."""
         while self.untold:
             entry = self.untold.popleft()
-            log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
             record = self._record
             if record is None:
                 continue

@@ -104,6 +104,8 @@ def _forget_cancels(task: Task[None]) -> bool:
 
 
 def _failure(exc: BaseException, task: Task[None]) -> str:
+    if isinstance(exc, GeneratorExit):
+        raise exc  # the turn itself is being closed, and its coroutine has to know
     stop_loop(task.get_loop(), exc)
     return f"writing the messages failed: {describe(exc)}"
 

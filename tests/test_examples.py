@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import turngate
+
+ROOT = Path(__file__).parent.parent
+SOURCE = str(Path(turngate.__file__).parent.parent)
+
+
+def run(example: str, typed: str = "") -> str:
+    return subprocess.run(
+        [sys.executable, ROOT / "examples" / example],
+        input=typed,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONWARNINGS": "error"},
+    ).stdout
+
+
+def test_echo() -> None:
+    printed = run("echo.py")
+    assert "text='hello / and good morning'" in printed
+    assert printed.endswith("user      never mind (None)\nassistant  (canceled)\n")
+
+
+def test_streaming_from_a_pipe() -> None:
+    assert run("streaming.py").endswith("Ctrl-D ends.\n")
+    printed = run("streaming.py", "one\ntwo\n\n\nthree\n")
+    assert printed.count("-- cancelled") == 1
+    assert "[3] you said: three" in printed
+    assert printed.endswith("-- done\n")
