@@ -171,7 +171,9 @@ inline lower_mark()
 {
 #if DESIGN == HASTY_CLEAR
     mark[s] = 0
-#elif DESIGN != LEAKY_SESSION
+#elif DESIGN == LEAKY_SESSION
+    skip
+#else
     applies = false;
     for (i : 1 .. PROMPTS) {
         applies = applies || (STATE[i] == ACCEPTED && i <= mark[s])
