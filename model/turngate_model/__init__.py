@@ -5,6 +5,7 @@ from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
 from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
 from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
+from ._oracles import Comparison, OracleFailed, OracleMissing, Oracles
 from ._properties import Property, Violation
 from ._what import AbstractSession
 
@@ -15,6 +16,7 @@ __all__ = [
     "TABLE",
     "AbstractSession",
     "Bounds",
+    "Comparison",
     "Counterexample",
     "Design",
     "Exploration",
@@ -23,6 +25,9 @@ __all__ = [
     "How",
     "Lifecycle",
     "Limits",
+    "OracleFailed",
+    "OracleMissing",
+    "Oracles",
     "Progress",
     "Property",
     "Row",
