@@ -12,7 +12,7 @@ import sys
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        from ._cli import run
+        from ._cli import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("turngate"):
             raise

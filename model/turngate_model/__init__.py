@@ -2,6 +2,7 @@
 
 from ._counterexample import Counterexample, Step
 from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
+from ._diagrams import Generated, generate, refute, stale, write
 from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
 from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
@@ -21,6 +22,7 @@ __all__ = [
     "Design",
     "Exploration",
     "Explorer",
+    "Generated",
     "Guard",
     "How",
     "Lifecycle",
@@ -37,5 +39,9 @@ __all__ = [
     "Trigger",
     "UndeclaredMove",
     "Violation",
+    "generate",
+    "refute",
+    "stale",
     "successor",
+    "write",
 ]

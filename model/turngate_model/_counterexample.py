@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
     def __str__(self) -> str:
         """Say the step in domain words."""
-        return _told(self.action) + _outcome(self.action, self.events)
+        return told(self.action) + _outcome(self.action, self.events)
 
 
 class Counterexample(NamedTuple):
@@ -36,14 +36,9 @@ class Counterexample(NamedTuple):
     what: str
     steps: tuple[Step, ...]
 
-    @property
-    def sessions(self) -> int:
-        """How many sessions take part."""
-        return len({step.session for step in self.steps})
-
     def told(self) -> list[str]:
         """Return the steps in words, naming the session where there are two."""
-        if self.sessions == 1:
+        if len({step.session for step in self.steps}) == 1:
             return [str(step) for step in self.steps]
         return [f"{step} (session {step.session + 1})" for step in self.steps]
 
@@ -81,7 +76,8 @@ def replay(
     return Counterexample(violation.property, said, tuple(steps))
 
 
-def _told(action: Action) -> str:
+def told(action: Action) -> str:
+    """Say in domain words what was done."""
     match action.name, action.how:
         case "accept", "fold":
             return f"accept {action.run}"
@@ -105,9 +101,9 @@ def _told(action: Action) -> str:
             return f"the turn of {action.run} fails"
         case "end", _:
             return f"the turn of {action.run} ends, cancelled"
-        case ("written" | "settle"), "ok":
+        case (("written" | "settle"), "ok"):
             return f"the messages of {action.run} are written"
-        case ("written" | "settle"), _:
+        case (("written" | "settle"), _):
             return f"writing the messages of {action.run} fails"
         case "resume", how:
             return how + (f" {action.run}" if action.run else "")
@@ -116,19 +112,26 @@ def _told(action: Action) -> str:
 
 
 def _outcome(action: Action, events: tuple[Event, ...]) -> str:
-    """Say what was seen to come of a step."""
+    if action.name == "enter":
+        return "".join(f": {event.state}" for event in events if isinstance(event, Enter))
+    seen = consequences(events)
+    return f": {seen}" if seen else ""
+
+
+def consequences(events: tuple[Event, ...]) -> str:
+    """Say in domain words what was seen to come of a step."""
     seen = []
     for event in events:
         match event:
             case Enter(run, state):
-                seen.append(f"{run} is {state}" if action.name != "enter" else str(state))
+                seen.append(f"{run} is {state}")
             case Handoff(run):
                 seen.append(f"{run} becomes active")
             case Fold(run, into):
                 seen.append(f"{run} joins the turn of {into}")
             case Complete(run, cancelled, error):
-                outcome = "cancelled" if cancelled else (error or "finished")
-                seen.append(f"RunComplete of {run}: {outcome}")
+                outcome = [*(["cancelled"] if cancelled else []), *([error] if error else [])]
+                seen.append(f"RunComplete of {run}: {', '.join(outcome) or 'finished'}")
             case _:
                 pass
-    return ": " + ", ".join(seen) if seen else ""
+    return ", ".join(seen)

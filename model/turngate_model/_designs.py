@@ -209,7 +209,9 @@ class LateOwnComplete(How):
 
     def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
         if s.queue:
-            s.unfinished.append(Half("publish the RunComplete held back:", tuple(turn.runs), int(turn.cancelled)))
+            s.unfinished.append(
+                Half("publish the RunComplete held back:", tuple(turn.runs), int(turn.cancelled))
+            )
         else:
             super().complete_turn(s, turn, error)
 

@@ -36,11 +36,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ._counterexample import Counterexample, Place, replay
-from ._how import INTERNAL, Action, How, Run
+from ._how import INTERNAL, Action, How, Mode, Run
 from ._machine import Successor, successor
 from ._nodes import BUDGETED, Edge, Nodes, components
 from ._properties import Property, Violation
 from ._sometimes import required
+from ._what import AbstractSession
 
 NAMES = "abcdefgh"
 CLOSE = Action("caller", "close")
@@ -180,7 +181,7 @@ class Explorer:
         # A design need not map to the abstract session; what it breaks for its users is what counts.
         self.nodes = Nodes(design, declared, refine=name is None)
         self.result = Exploration(bounds, name, claimed)
-        self._modes = [mode for mode in design.modes if mode not in bounds.without]
+        self._modes: list[Mode] = [mode for mode in design.modes if mode not in bounds.without]
         self._may_close = "close" not in bounds.without
         self._menus: dict[int, _Menu] = {}
         self._seen: dict[int, int] = {}
@@ -206,6 +207,12 @@ class Explorer:
         result.exercised = frozenset(self.nodes.witness.exercised)
         result.seconds = time.monotonic() - began
         return result
+
+    def steps(self) -> Iterator[tuple[AbstractSession, Action, AbstractSession]]:
+        """Yield every step of one session that the exploration has worked out."""
+        for key, menu in self._menus.items():
+            for edge in menu.edges:
+                yield self.nodes.what(key >> 2 & _NODE), edge.action, self.nodes.what(edge.target)
 
     def _decided(self) -> bool:
         wanted = self.result.claimed or tuple(Property)
@@ -249,7 +256,7 @@ class Explorer:
             self.nodes.witness.exercised.add(Property.ISOLATION)
 
     def _menus_of(self, state: int, nodes: tuple[int, int], place: int) -> Iterator[tuple[_Menu, int]]:
-        """Yield the menus of one session that are open in a state, each with what its steps leave as it is."""
+        """Yield the menus of a session that are open in a state, each with what its steps leave as it is."""
         node, common = nodes[place], state >> _COMMON_SHIFT & 0xFF
         rest = state & _OTHERS[place]
         if not state & _CLOSED:
@@ -270,7 +277,7 @@ class Explorer:
         return menu
 
     def _edges(self, kind: int, node: int, common: int) -> Iterator[Edge]:
-        """Work out the steps of a node: those that are free, those of which there are only so many, accepts."""
+        """Work out steps of a node: those that are free, those of which there are only so many, accepts."""
         if kind == _ACCEPTS:
             runs = self.nodes.runs(node)
             for mode in self._modes:
@@ -310,7 +317,9 @@ class Explorer:
                 self._violated(state, (place, edge.action), (Violation(Property.ISOLATION, changed),))
 
     def _violated(self, state: int, last: tuple[int, Action], violations: tuple[Violation, ...]) -> None:
-        fresh = {each.property: each for each in violations if each.property not in self.result.counterexamples}
+        fresh = {
+            each.property: each for each in violations if each.property not in self.result.counterexamples
+        }
         if fresh:
             path = [*self._path(state), last]
             for violation in fresh.values():
@@ -345,7 +354,9 @@ class Explorer:
                     state = next(s for s in self._seen if node in (s >> _NODE_BITS & _NODE, s & _NODE))
                     place = 0 if state >> _NODE_BITS & _NODE == node else 1
                     endless = "this can go on for ever: the run should have been given its RunComplete"
-                    self._violated(state, (place, edge.action), (Violation(Property.EXACTLY_ONE_COMPLETE, endless),))
+                    self._violated(
+                        state, (place, edge.action), (Violation(Property.EXACTLY_ONE_COMPLETE, endless),)
+                    )
                     return
 
     def _check_witness(self) -> None:

@@ -241,14 +241,14 @@ class How:
             self.join(s, turn, s.queue.pop(0))
 
     def end(self, s: Session, turn: Turn, outcome: FinishReason) -> None:
-        """The runner's call is over; begin to write down what came of it."""
+        """End the runner's call and begin to write down what came of it."""
         self.see(Ended(turn.lead.name))
         turn.writing = "canceled" if turn.cancelled else outcome
 
     # Steps of the store.
 
     def written(self, s: Session, turn: Turn, ok: bool) -> None:
-        """The write has returned. If a cancel came meanwhile the record is wrong: write again, then complete."""
+        """Return from the write. If a cancel came meanwhile the record is wrong: write it again first."""
         self.record(turn.runs, turn.writing, ok)
         if ok and turn.cancelled and turn.writing != "canceled":
             turn.writing = "canceled"
@@ -257,7 +257,7 @@ class How:
         self.hand_off(s, turn)
 
     def settle(self, s: Session, run: Run, ok: bool) -> None:
-        """The canceled turn of a run cancelled on entry is written, or writing it has failed."""
+        """Return from writing the canceled turn of a run cancelled on entry, well or not."""
         self.record([run], "canceled", ok)
         s.entering.remove(run)
         self.see(Complete(run.name, True, None if ok else "store failed"))

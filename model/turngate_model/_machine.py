@@ -149,7 +149,9 @@ TABLE = (
         "the runner asks for follow-ups; one after another from the head of the queue",
     ),
     Row(Trigger.DROP, State.QUEUED, State.COMPLETE, (Guard.COVERED,), (), "a cancel covers it"),
-    Row(Trigger.DROP, State.QUEUED, State.COMPLETE, (Guard.CLEARED,), (Guard.COVERED,), "the queue is cleared"),
+    Row(
+        Trigger.DROP, State.QUEUED, State.COMPLETE, (Guard.CLEARED,), (Guard.COVERED,), "the queue is cleared"
+    ),
     Row(
         Trigger.SETTLE,
         State.CANCEL_ON_ENTRY,

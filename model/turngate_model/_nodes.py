@@ -16,7 +16,6 @@ from ._properties import Property, Violation
 from ._sometimes import Witness
 from ._what import AbstractSession
 
-
 BUDGETED = ("cancel", "cancel_run")
 """Steps of which there are only so many within the bounds, besides accept."""
 
@@ -109,7 +108,9 @@ def _unrefined(how: Session, what: AbstractSession) -> Iterator[Violation]:
     }
     for name, (held, abstract) in pairs.items():
         if held != abstract:
-            yield Violation(Property.REFINES, f"{name}: the mechanism has {held}, the abstract session {abstract}")
+            yield Violation(
+                Property.REFINES, f"{name}: the mechanism has {held}, the abstract session {abstract}"
+            )
 
 
 class Nodes:
@@ -136,6 +137,10 @@ class Nodes:
         """Return the names of the runs that a node's session has ever had."""
         return list(self._sessions[node][1].states)
 
+    def how(self, node: int) -> Session:
+        """Return the mechanism's session of a node."""
+        return self._sessions[node][0]
+
     def what(self, node: int) -> AbstractSession:
         """Return the abstract session of a node."""
         return self._sessions[node][1]
@@ -157,7 +162,9 @@ class Nodes:
         key = (node, common, run, mode)
         edge = self._accepts.get(key)
         if edge is None:
-            edge = self._accepts[key] = self.step(node, common, Action("caller", "accept", run.name, mode), run)
+            edge = self._accepts[key] = self.step(
+                node, common, Action("caller", "accept", run.name, mode), run
+            )
         return edge
 
     def _intern(self, how: Session, what: AbstractSession) -> int:
@@ -181,10 +188,10 @@ def components(graph: dict[int, list[int]]) -> dict[int, int]:
     low: dict[int, int] = {}
     component: dict[int, int] = {}
     stack: list[int] = []
-    for root in graph:
+    for root, from_root in graph.items():
         if root in order:
             continue
-        work = [(root, iter(graph[root]))]
+        work = [(root, iter(from_root))]
         order[root] = low[root] = len(order)
         stack.append(root)
         while work:
@@ -205,5 +212,3 @@ def components(graph: dict[int, list[int]]) -> dict[int, int]:
                     while component.get(node) is None:
                         component[stack.pop()] = order[node]
     return component
-
-

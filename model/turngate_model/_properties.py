@@ -41,23 +41,23 @@ _SENTENCES = {
         "RunComplete; none of them becomes active after the cancel, and each completes with cancelled=True."
     ),
     Property.EXACTLY_ONE_COMPLETE: (
-        "Every accepted run gets exactly one RunComplete, whichever way it ends; never two, and none is owed "
-        "when the dispatcher is quiet."
+        "Every accepted run gets exactly one RunComplete, whichever way it ends; never two, and none is "
+        "owed when the dispatcher is quiet."
     ),
     Property.ONE_TURN: "At most one turn runs per session at any instant.",
     Property.NO_STRAND: (
-        "When no turn is active the queue is empty: a turn that fails or is cancelled hands off like one that "
-        "finishes."
+        "When no turn is active the queue is empty: a turn that fails or is cancelled hands off like one "
+        "that finishes."
     ),
     Property.FIFO: "Queued runs become active in sequence order; a newcomer never overtakes a queue.",
     Property.IDLE_CANCEL: "A cancel of a session with nothing in flight changes nothing.",
     Property.LAST_WORD: (
-        "RunComplete is the last event of its run, comes after the run's messages are written, and before the "
-        "next turn of the session starts."
+        "RunComplete is the last event of its run, comes after the run's messages are written, and before "
+        "the next turn of the session starts."
     ),
     Property.ON_RECORD: (
-        "A run cancelled on entry or while active leaves its user message and an assistant message with finish "
-        "reason canceled; a run dropped from the queue leaves no message."
+        "A run cancelled on entry or while active leaves its user message and an assistant message with "
+        "finish reason canceled; a run dropped from the queue leaves no message."
     ),
     Property.ISOLATION: "What happens in one session changes nothing in another.",
     Property.NO_RESIDUE: "A quiet session holds no memory in the dispatcher.",

@@ -17,7 +17,9 @@ from ._what import AbstractSession
 
 _ASKED = {
     state: tuple(
-        (int(guard), f"guard {guard.label} true", f"guard {guard.label} false") for guard in Guard if any(guard in (*row.conditions, *row.unless) for row in TABLE if row.source is state)
+        (int(guard), f"guard {guard.label} true", f"guard {guard.label} false")
+        for guard in Guard
+        if any(guard in (*row.conditions, *row.unless) for row in TABLE if row.source is state)
     )
     for state in State
 }

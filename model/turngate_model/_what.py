@@ -133,12 +133,9 @@ class AbstractSession:
                 if foldable:
                     self.foldable.add(run)
                 return []
-            case Cancel(None):
+            case Cancel(runs):
                 # A cancel covers exactly the runs accepted before it that are not complete.
-                self.covered.update(self.in_flight)
-                return []
-            case Cancel(frozenset() as runs):
-                self.covered.update(runs)
+                self.covered.update(self.in_flight if runs is None else runs)
                 return []
             case Clear():
                 self.cleared.update(self.queue)
@@ -160,7 +157,9 @@ class AbstractSession:
             case _:
                 assert_never(event)
 
-    def _move(self, run: str, trigger: Trigger, target: State, broken: Iterator[Violation]) -> list[Violation]:
+    def _move(
+        self, run: str, trigger: Trigger, target: State, broken: Iterator[Violation]
+    ) -> list[Violation]:
         """Move a run, and ask the machine whether it declares the move if nothing else is wrong with it."""
         source = self.states[run]
         expected = self._declared(source, trigger, self.facts(run))
@@ -211,12 +210,13 @@ class AbstractSession:
         yield from self._overtakes(run)
         if self.turn and self.running:
             yield Violation(
-                Property.ONE_TURN, f"{run} becomes active while the turn of {self.lead} still runs: it should wait"
+                Property.ONE_TURN,
+                f"{run} becomes active while the turn of {self.lead} still runs: it should wait",
             )
         elif self.turn:
             yield Violation(
                 Property.LAST_WORD,
-                f"{run} becomes active before the RunComplete of {_listed(self.turn)}, which should have come first",
+                f"{run} becomes active before the RunComplete of {_listed(self.turn)}, which should come first",
             )
 
     def _folded(self, run: str) -> Iterator[Violation]:
@@ -237,7 +237,8 @@ class AbstractSession:
         state = self.states[run]
         if state is State.COMPLETE:
             yield Violation(
-                Property.LAST_WORD, f"the messages of {run} are written after its RunComplete: they should come first"
+                Property.LAST_WORD,
+                f"the messages of {run} are written after its RunComplete: they should come first",
             )
             return
         if state is State.QUEUED:
@@ -257,11 +258,13 @@ class AbstractSession:
             said = self.record.get(run)
             if said is None:
                 yield Violation(
-                    Property.LAST_WORD, f"the RunComplete of {run} comes before its messages: they should be first"
+                    Property.LAST_WORD,
+                    f"the RunComplete of {run} comes before its messages: they should be first",
                 )
             elif cancelled and said not in _SAYS_CANCELED:
                 yield Violation(
-                    Property.ON_RECORD, f"{run} is cancelled, but its record says {said}: it should say canceled"
+                    Property.ON_RECORD,
+                    f"{run} is cancelled, but its record says {said}: it should say canceled",
                 )
 
     def key(self) -> Hashable:

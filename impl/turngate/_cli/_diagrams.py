@@ -1,8 +1,42 @@
-"""``turngate diagrams``."""
+"""``turngate diagrams``: the pictures, and the generated parts of SPEC.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
 import click
+
+from turngate_model import DESIGNS, generate, stale, write
+
+from ._show import EXIT_CODES, stages
 
 
 @click.command()
-def diagrams() -> int:
-    """Write diagrams."""
-    return 3
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 and say what is stale.")
+@click.option(
+    "--directory",
+    default=Path("diagrams"),
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the pictures are; a SPEC.md beside it has its generated parts kept true as well.",
+)
+def diagrams(check: bool, directory: Path) -> int:
+    """Write the diagrams of the lifecycle, the session, the races and the known-bad designs."""
+    if not check:
+        directory.mkdir(parents=True, exist_ok=True)
+    with stages(len(DESIGNS) + 1) as begin:
+        generated = generate(begin)
+    if generated.skipped:
+        click.echo(f"turngate: {generated.skipped}", err=True)
+    spec = directory.parent / "SPEC.md"
+    try:
+        changed = stale(generated, directory, spec) if check else write(generated, directory, spec)
+    except ValueError as wrong:
+        raise click.ClickException(str(wrong)) from None
+    for path in changed:
+        click.echo(path if check else f"wrote {path}")
+    if check and changed:
+        click.echo("run: turngate diagrams", err=True)
+        return EXIT_CODES["violated"]
+    click.echo(f"{len(generated.drawings)} diagrams are up to date")
+    return 0

@@ -16,9 +16,13 @@ from ._show import EXIT_CODES, out, print_counterexample, print_json, progress_o
 @click.option("--cancels", default=2, show_default=True, help="Cancels that may be issued, 0 to 16.")
 @click.option("--sessions", default=2, show_default=True, help="Sessions there are, 1 or 2.")
 @click.option("--design", metavar="NAME", help="Explore a known-bad design instead ('list' names them).")
-@click.option("--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default).")
+@click.option(
+    "--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default)."
+)
 @click.option("--max-seconds", default=600.0, show_default=True, help="Give up after so long.")
-@click.option("--max-memory", default=2048, show_default=True, metavar="MIB", help="Give up at so much memory.")
+@click.option(
+    "--max-memory", default=2048, show_default=True, metavar="MIB", help="Give up at so much memory."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explore(
     prompts: int,
@@ -114,9 +118,13 @@ def print_exploration(result: Exploration) -> None:
         out.print(f"without {', '.join(sorted(bounds.without))}, which the design does not have")
     if result.counterexample:
         print_counterexample(result.counterexample)
-        others = {p: len(e.steps) for p, e in result.counterexamples.items() if p != result.counterexample.property}
+        others = {
+            p: len(e.steps) for p, e in result.counterexamples.items() if p != result.counterexample.property
+        }
         if others:
-            out.print("  on the way: " + ", ".join(f"{name} in {steps} steps" for name, steps in others.items()))
+            out.print(
+                "  on the way: " + ", ".join(f"{name} in {steps} steps" for name, steps in others.items())
+            )
     for reason in reasons(result) if result.verdict == "unknown" else ():
         out.print(f"  {reason}")
     verdict = result.verdict

@@ -51,8 +51,10 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
 
         def show(now: Explored) -> None:
             rate = now.states / now.seconds if now.seconds else 0
-            told = f"{title}: {now.states:,} states, frontier {now.frontier:,}, depth {now.depth}, {rate:,.0f} a second"
-            bar.update(task, description=told)
+            told = (
+                f"{now.states:,} states, frontier {now.frontier:,}, depth {now.depth}, {rate:,.0f} a second"
+            )
+            bar.update(task, description=f"{title}: {told}")
 
         yield show
 
@@ -63,7 +65,11 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
     if not err.is_terminal:
         yield lambda _name: None
         return
-    columns = (BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total} {task.description}"), TimeElapsedColumn())
+    columns = (
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed}/{task.total} {task.description}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("", total=total)
         begun = 0

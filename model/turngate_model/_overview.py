@@ -1,0 +1,70 @@
+"""The session overview: what a session can be doing, and what takes it from one to the other.
+
+It is not drawn by hand. Every step of every session reachable within small
+bounds is looked at, and sessions are told apart by two things only: how far the
+turn is, and whether anything is queued.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ._explorer import Bounds, Explorer
+from ._how import Action
+from ._machine import State
+from ._what import AbstractSession
+
+_COLOURS = {"idle": "#ffffff", "running": "#4d9d6a", "unwinding": "#e08e45", "settling": "#9fc5ad"}
+_BOUNDS = Bounds(prompts=3, cancels=1, sessions=1)
+_ORDER = ["idle", "running", "unwinding", "settling"]
+
+
+class Overview(NamedTuple):
+    """The conditions a session can be in, each with its colour, and the moves between them."""
+
+    conditions: dict[str, str]
+    moves: dict[tuple[str, str], list[str]]
+
+
+def overview() -> Overview:
+    """Return the overview of everything that a session does within small bounds."""
+    explorer = Explorer(_BOUNDS)
+    explorer.run()
+    moves: dict[tuple[str, str], set[str]] = {}
+    for before, action, after in explorer.steps():
+        source, target = _condition(before), _condition(after)
+        if source != target:
+            moves.setdefault((source, target), set()).add(_label(before, action, after))
+    names = sorted({name for pair in moves for name in pair}, key=_rank)
+    colours = {name: _COLOURS[name.split(",")[0]] for name in names}
+    ordered = sorted(moves, key=lambda pair: (_rank(pair[0]), _rank(pair[1])))
+    return Overview(colours, {pair: sorted(moves[pair]) for pair in ordered})
+
+
+def _condition(session: AbstractSession) -> str:
+    if not session.turn:
+        return "idle"
+    covered = session.covered.intersection(session.turn)
+    doing = ("unwinding" if covered else "running") if session.running else "settling"
+    return f"{doing}, queue" if session.queue else doing
+
+
+def _rank(condition: str) -> tuple[int, bool]:
+    return _ORDER.index(condition.split(",", maxsplit=1)[0]), "queue" in condition
+
+
+def _label(before: AbstractSession, action: Action, after: AbstractSession) -> str:
+    match action.name:
+        case "accept" | "cancel" | "close":
+            return "cancel, interrupt or shut down"
+        case "cancel_run":
+            queued = before.states[action.run] is State.QUEUED
+            return "cancel_run of a queued run" if queued else "cancel_run of the turn"
+        case "written":
+            return "messages settled: handoff" if after.turn else "messages settled"
+        case "enter":
+            return f"enter: {after.states[action.run]}"
+        case "end":
+            return "the runner ends"
+        case name:
+            return name

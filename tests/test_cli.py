@@ -1,0 +1,160 @@
+"""The command line: what it prints, what it refuses, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turngate._cli import run
+from turngate_model import DESIGNS, Property
+
+ROOT = Path(__file__).parents[1]
+
+
+def turngate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out, err = turngate(capsys, *arguments, "--json")
+    assert err == ""
+    return code, json.loads(out)
+
+
+def test_explore_says_that_the_model_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = json_of(capsys, "explore", "--prompts", "2", "--cancels", "1")
+    assert code == 0
+    assert told.pop("seconds") >= 0
+    assert told == {
+        "verdict": "holds",
+        "design": None,
+        "prompts": 2,
+        "cancels": 1,
+        "sessions": 2,
+        "states": 596,
+        "transitions": 3962,
+        "depth": 10,
+    }
+    code, out, _ = turngate(capsys, "explore", "--prompts", "2", "--cancels", "1")
+    assert code == 0
+    assert "596 states, 3,962 transitions, depth 10" in out
+    assert out.endswith("verdict: holds\n")
+
+
+def test_explore_refutes_a_design(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = json_of(capsys, "explore", "--design", "hasty-clear")
+    assert code == 1
+    assert (told["verdict"], told["design"], told["property"]) == ("violated", "hasty-clear", "FULL_COVERAGE")
+    assert told["counterexample"] == [
+        "accept a",
+        "accept b",
+        "cancel",
+        "enter a: cancel_on_entry",
+        "enter b: active",
+    ]
+    code, out, _ = turngate(capsys, "explore", "--design", "hasty-clear")
+    assert code == 1
+    assert "   5  enter b: active\n" in out
+    assert "but b was accepted before the cancel: it should be cancelled on entry, not active" in out
+
+
+def test_explore_names_what_was_broken_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = turngate(capsys, "explore", "--design", "swallowed-outer")
+    assert "on the way: LAST_WORD in 6 steps" in out
+
+
+def test_explore_is_unknown_when_a_limit_is_reached_or_nothing_was_tested(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, told = json_of(capsys, "explore", "--prompts", "4", "--max-seconds", "0.01")
+    assert (code, told["verdict"], told["reasons"]) == (3, "unknown", ["time ran out after 0.01 s"])
+    code, out, _ = turngate(capsys, "explore", "--prompts", "1")
+    assert code == 3
+    assert "nothing puts NEVER_POISONED, NO_STRAND, FIFO, ISOLATION to the test" in out
+
+
+def test_explore_lists_the_designs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = turngate(capsys, "explore", "--design", "list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(DESIGNS)
+
+
+def test_diagrams_are_written_and_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = turngate(capsys, "diagrams")
+    assert code == 0
+    assert "wrote diagrams/lifecycle.dot" in out
+    assert turngate(capsys, "diagrams", "--check")[0] == 0
+    Path("diagrams/session.mmd").write_text("old", encoding="utf-8")
+    code, out, err = turngate(capsys, "diagrams", "--check")
+    assert (code, out, err.splitlines()[-1]) == (
+        1,
+        "diagrams/session.mmd is stale\n",
+        "run: turngate diagrams",
+    )
+
+
+def test_verify_holds_and_counts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    code, told = json_of(capsys, "verify")
+    assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
+    assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
+    for checked in told["properties"].values():
+        assert checked["verdict"] == "holds"
+        assert checked["checks"]["model"]["states"] == 16_475
+    assert set(told["designs"]) == set(DESIGNS)
+    for name, refuted in told["designs"].items():
+        assert refuted["refuted"]
+        assert set(refuted["by"]) <= set(map(str, DESIGNS[name].breaks))
+        assert refuted["steps"] >= 3
+
+
+BAD_INPUT = {
+    "an unknown command": (["frobnicate"], "No such command 'frobnicate'"),
+    "an unknown design": (
+        ["explore", "--design", "nope"],
+        "there is no design 'nope'; there are no-accept-tracking",
+    ),
+    "a negative bound": (["explore", "--prompts", "-1"], "prompts must be from 1 to 8, not -1"),
+    "too many cancels": (["explore", "--cancels", "99"], "cancels must be from 0 to 16, not 99"),
+    "not a number": (["explore", "--prompts", "x"], "'x' is not a valid integer"),
+    "no time at all": (["explore", "--max-seconds", "0"], "limits of time and memory must be above zero"),
+    "a folder that cannot be made": (["diagrams", "--directory", "/proc/none"], "/proc/none"),
+    "a file in place of a folder": (["diagrams", "--directory", __file__], "is a file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_gets_one_clear_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    arguments, message = BAD_INPUT[name]
+    code, out, err = turngate(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("turngate: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_the_module_runs_like_the_command() -> None:
+    command = [sys.executable, "-m", "turngate", "explore", "--prompts", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT / "impl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "turngate: prompts must be from 1 to 8, not 0\n"
+
+
+def test_a_missing_extra_is_named() -> None:
+    blocked = "import sys; sys.modules['click'] = None; sys.argv = ['turngate', 'explore']; "
+    program = blocked + "from turngate.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "turngate: the commands need the package click; install it with: pip install 'turngate[verify]'\n"
+    )

@@ -1,0 +1,169 @@
+"""The explorer: its counts, its verdicts, and that it would tell if something were wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from turngate_model import (
+    DESIGNS,
+    HEART,
+    NOT_IN_DESIGNS,
+    Bounds,
+    Explorer,
+    How,
+    Limits,
+    Progress,
+    Property,
+    refute,
+)
+from turngate_model._bounds import COUNTS, Count
+from turngate_model._how import Run, Session, Turn
+
+
+@pytest.mark.requirement("REFINES")
+@pytest.mark.parametrize(
+    "count", COUNTS, ids=lambda count: f"{count.prompts} prompts, {count.cancels} cancels"
+)
+def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
+    result = Explorer(Bounds(count.prompts, count.cancels)).run()
+    assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
+    assert (result.states, result.transitions, result.depth) == (count.states, count.transitions, count.depth)
+
+
+@pytest.mark.parametrize("bounds", [Bounds(2, 1), Bounds(2, 2), Bounds(3, 1, sessions=1)])
+def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> None:
+    small, large = Explorer(bounds).run(), Explorer(bounds, symmetry=False).run()
+    assert large.states > 1.5 * small.states
+    assert large.depth == small.depth
+    assert (large.counterexamples, large.exercised) == (small.counterexamples, small.exercised)
+
+
+@pytest.mark.parametrize("name", ["pending-flag", "unserialized-entry", "late-mark", "leaky-session"])
+def test_symmetry_changes_no_refutation(name: str) -> None:
+    design, bounds = DESIGNS[name], Bounds(2, 1, without=NOT_IN_DESIGNS)
+    results = [
+        Explorer(bounds, design.mechanism, name=name, claimed=design.breaks, symmetry=symmetry).run()
+        for symmetry in (True, False)
+    ]
+    shortest = [result.counterexample for result in results]
+    assert shortest[0] is not None
+    assert shortest[1] is not None
+    assert (shortest[0].property, len(shortest[0].steps)) == (shortest[1].property, len(shortest[1].steps))
+
+
+def test_what_nothing_put_to_the_test_is_unknown() -> None:
+    result = Explorer(Bounds(prompts=1, cancels=1)).run()
+    assert result.verdict == "unknown"
+    assert Property.FIFO in result.unexercised
+    assert Property.FULL_COVERAGE not in result.unexercised
+
+
+def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
+    class NeverFolds(How):
+        def fold(self, s: Session, turn: Turn) -> None:
+            """Give the runner nothing."""
+
+    result = Explorer(Bounds(2, 1), NeverFolds).run()
+    assert result.verdict == "unknown"
+    assert result.missed == (
+        "ending cancelled while folded",
+        "ending failed, folded",
+        "ending finished, folded",
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [(Limits(seconds=0.01), "time ran out after 0.01 s"), (Limits(mebibytes=1), "memory ran out at 1 MiB")],
+)
+def test_a_limit_reached_is_unknown(limits: Limits, reason: str) -> None:
+    result = Explorer(Bounds(4, 2), limits=limits).run()
+    assert (result.verdict, result.gave_up) == ("unknown", reason)
+
+
+def test_progress_is_told() -> None:
+    told: list[Progress] = []
+    Explorer(Bounds(2, 1), progress=told.append).run()
+    assert told[0].states == 1
+    assert told[-1].depth >= 9
+
+
+def test_bounds_and_limits_must_make_sense() -> None:
+    with pytest.raises(ValueError, match="prompts must be from 1 to 8, not 0"):
+        Bounds(prompts=0)
+    with pytest.raises(ValueError, match="cancels must be from 0 to 16, not -1"):
+        Bounds(cancels=-1)
+    with pytest.raises(ValueError, match="sessions must be from 1 to 2, not 3"):
+        Bounds(sessions=3)
+    with pytest.raises(ValueError, match="limits of time and memory must be above zero"):
+        Limits(seconds=0)
+
+
+def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:
+    result = Explorer(Bounds(2, 1, 2, HEART)).run()
+    assert (result.verdict, result.states, result.transitions, result.depth) == ("holds", 347, 868, 9)
+
+
+@pytest.mark.requirement("ISOLATION")
+def test_a_session_that_disturbs_another_breaks_isolation() -> None:
+    class SharedMark(How):
+        """One cancel mark for all sessions."""
+
+        def raise_mark(self, s: Session) -> None:
+            self.common = max(self.common, int(bool(s.accepted)))
+
+        def is_covered(self, s: Session, run: Run) -> bool:
+            return bool(self.common)
+
+    result = Explorer(
+        Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared", claimed=(Property.ISOLATION,)
+    ).run()
+    example = result.counterexamples[Property.ISOLATION]
+    assert example.told() == ["accept a (session 1)", "accept b (session 2)", "cancel (session 1)"]
+
+
+@pytest.mark.requirement("R-LIV-1")
+def test_work_that_need_not_end_is_found() -> None:
+    class RetriesForEver(How):
+        """A write that fails is tried again, and again."""
+
+        def settle(self, s: Session, run: Run, ok: bool) -> None:
+            if ok:
+                super().settle(s, run, ok)
+
+    assert Explorer(Bounds(2, 1)).run().verdict == "holds"
+    result = Explorer(Bounds(2, 1), RetriesForEver).run()
+    example = result.counterexamples[Property.EXACTLY_ONE_COMPLETE]
+    assert "for ever" in example.what
+    assert example.told()[-2:] == ["enter a: cancel_on_entry", "writing the messages of a fails"]
+    assert len(example.steps) == 4
+
+
+@pytest.mark.requirement("R-LIV-1")
+def test_a_longer_loop_is_found_too() -> None:
+    class PingPong(How):
+        """A write that fails goes back to the runner, which ends again."""
+
+        def written(self, s: Session, turn: Turn, ok: bool) -> None:
+            if ok:
+                super().written(s, turn, ok)
+            else:
+                turn.writing = ""
+
+    result = Explorer(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong").run()
+    assert result.verdict == "violated"
+    assert "for ever" in next(iter(result.counterexamples.values())).what
+
+
+def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
+    result = Explorer(Bounds(2, 1, without=NOT_IN_DESIGNS), How, name="sound", claimed=tuple(Property)).run()
+    assert (result.verdict, result.counterexample) == ("holds", None)
+
+
+def test_refutation_prefers_what_the_design_is_said_to_break() -> None:
+    result = refute(DESIGNS["swallowed-outer"])
+    claimed, shorter = (
+        result.counterexamples[each] for each in (Property.EXACTLY_ONE_COMPLETE, Property.LAST_WORD)
+    )
+    assert result.counterexample is claimed
+    assert len(shorter.steps) < len(claimed.steps)

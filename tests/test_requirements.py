@@ -1,0 +1,260 @@
+"""One test per requirement of SPEC.md section 5, on the mechanism, citing it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+
+from turngate_model import Bounds, Explorer, State
+from turngate_model._history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
+from turngate_model._scenes import play
+
+IDLE: tuple[str, ...] = ()
+A_ACTIVE = ("accept a", "enter a")
+B_QUEUED = (*A_ACTIVE, "accept b", "enter b")
+A_ENDS = ("end a end_turn", "written a")
+A_UNWINDS = ("end a canceled", "written a")
+
+
+def events(*script: str) -> list[Event]:
+    """Return what is seen when a script is played on the mechanism."""
+    return [event for step in play(script) for event in step.events]
+
+
+def last_step(*script: str) -> tuple[Event, ...]:
+    """Return what is seen in the last step of a script."""
+    return play(script)[-1].events
+
+
+def completes(seen: Iterable[Event]) -> dict[str, tuple[bool, str | None]]:
+    return {event.run: event[1:] for event in seen if isinstance(event, Complete)}
+
+
+@pytest.mark.requirement("R-ACC-1")
+def test_a_later_run_has_a_higher_sequence() -> None:
+    explorer = Explorer(Bounds(prompts=3, cancels=0), symmetry=False)
+    explorer.run()
+    for node in range(len(explorer.nodes)):
+        accepted = [run.seq for run in explorer.nodes.how(node).accepted]
+        assert accepted == sorted(set(accepted))
+
+
+@pytest.mark.requirement("R-ACC-2")
+def test_accepting_a_known_run_id_again_changes_nothing() -> None:
+    for script in (("accept a",), A_ACTIVE, (*A_ACTIVE, *A_ENDS)):
+        assert last_step(*script, "again a") == ()
+
+
+@pytest.mark.requirement("R-ACC-3")
+def test_an_accept_that_interrupts_covers_all_before_it_and_not_itself() -> None:
+    seen = last_step(*B_QUEUED, "accept c", "accept d interrupt")
+    assert seen == (Cancel(), Complete("b", cancelled=True), Accept("d", foldable=False))
+    after = events(*B_QUEUED, "accept c", "accept d interrupt", "enter c", "enter d", *A_UNWINDS)
+    assert Enter("c", State.CANCEL_ON_ENTRY) in after
+    assert Enter("d", State.QUEUED) in after
+    assert after[-1] == Handoff("d")
+
+
+@pytest.mark.requirement("R-ENT-1")
+@pytest.mark.parametrize("before", [IDLE, A_ACTIVE], ids=["idle", "busy"])
+def test_a_covered_run_is_cancelled_on_entry(before: tuple[str, ...]) -> None:
+    assert last_step(*before, "accept z", "cancel", "enter z") == (Enter("z", State.CANCEL_ON_ENTRY),)
+
+
+@pytest.mark.requirement("R-ENT-2")
+def test_a_run_that_enters_a_busy_session_is_queued() -> None:
+    assert last_step(*B_QUEUED) == (Enter("b", State.QUEUED),)
+    settling = (*A_ACTIVE, "end a end_turn", "accept b", "enter b")
+    assert last_step(*settling) == (Enter("b", State.QUEUED),)
+
+
+@pytest.mark.requirement("R-ENT-3")
+def test_a_run_that_enters_an_idle_session_is_active() -> None:
+    assert last_step(*A_ACTIVE) == (Enter("a", State.ACTIVE),)
+    assert last_step(*A_ACTIVE, *A_ENDS, "accept b", "enter b") == (Enter("b", State.ACTIVE),)
+
+
+@pytest.mark.requirement("R-ENT-4")
+def test_an_entry_is_decided_and_done_in_one_step() -> None:
+    explorer = Explorer(Bounds(prompts=2, cancels=1, sessions=1))
+    explorer.run()
+    for before, action, after in explorer.steps():
+        if action.name == "enter":
+            assert before.states[action.run] is State.ACCEPTED
+            assert after.states[action.run] is not State.ACCEPTED
+
+
+@pytest.mark.requirement("R-QUE-1")
+def test_the_queue_is_in_sequence_order_whatever_the_order_of_entry() -> None:
+    accepted = (*A_ACTIVE, "accept b queue", "accept c queue", "accept d queue")
+    for order in itertools.permutations("bcd"):
+        entered = (*accepted, *(f"enter {run}" for run in order))
+        ends = (step for run in "abc" for step in (f"end {run} end_turn", f"written {run}"))
+        handed = [event.run for event in events(*entered, *ends) if isinstance(event, Handoff)]
+        assert handed == ["b", "c", "d"]
+
+
+@pytest.mark.requirement("R-QUE-2")
+def test_clearing_completes_what_is_queued_and_nothing_else() -> None:
+    seen = last_step(*B_QUEUED, "accept c", "enter c", "accept d", "clear")
+    assert completes(seen) == dict.fromkeys("bc", (False, "cleared from the queue"))
+
+
+@pytest.mark.requirement("R-CAN-1")
+def test_a_cancel_covers_everything_in_flight() -> None:
+    script = (
+        *("accept a", "cancel_run a", "enter a"),
+        *("accept b", "enter b", "accept c", "enter c", "fold b", "accept d", "enter d", "accept e"),
+        *("cancel", "enter e", "settle e", "settle a", "end b canceled", "written b"),
+    )
+    assert {run: cancelled for run, (cancelled, _) in completes(events(*script)).items()} == dict.fromkeys(
+        "abcde", True
+    )
+
+
+@pytest.mark.requirement("R-CAN-2")
+def test_a_cancel_does_not_cover_a_run_accepted_after_it() -> None:
+    seen = events(
+        "accept a", "cancel", "accept b", "enter b", "enter a", "settle a", "end b end_turn", "written b"
+    )
+    assert Enter("b", State.ACTIVE) in seen
+    assert completes(seen) == {"a": (True, None), "b": (False, None)}
+
+
+@pytest.mark.requirement("R-CAN-3")
+def test_queued_runs_are_completed_in_the_step_of_the_cancel() -> None:
+    seen = last_step(*B_QUEUED, "accept c", "enter c", "cancel")
+    assert completes(seen) == {"b": (True, None), "c": (True, None)}
+
+
+@pytest.mark.requirement("R-CAN-4")
+def test_a_covered_turn_is_cancelled_however_its_runner_ends() -> None:
+    for before in ("cancel", "cancel_run a"):
+        assert completes(events(*A_ACTIVE, before, *A_UNWINDS)) == {"a": (True, None)}
+    # The mechanism has no other way to end a covered turn: what the runner meant to return is not asked for.
+    explorer = Explorer(Bounds(prompts=1, cancels=1, sessions=1))
+    explorer.run()
+    covered = (action for before, action, _ in explorer.steps() if before.covered.intersection(before.turn))
+    assert {action.how for action in covered if action.name == "end"} == {"canceled"}
+
+
+@pytest.mark.requirement("R-CAN-5", "IDLE_CANCEL")
+def test_a_cancel_of_a_quiet_session_changes_nothing() -> None:
+    seen = events("cancel", "accept a", "enter a", *A_ENDS, "cancel", "cancel", "accept b", "enter b")
+    assert seen[-1] == Enter("b", State.ACTIVE)
+    assert completes(seen) == {"a": (False, None)}
+
+
+@pytest.mark.requirement("R-CAN-6")
+def test_a_cancel_of_one_run_leaves_the_others() -> None:
+    accepted = events("accept a", "accept b", "cancel_run a", "enter b", "enter a", "settle a")
+    assert Enter("b", State.ACTIVE) in accepted
+    assert Enter("a", State.CANCEL_ON_ENTRY) in accepted
+    queued = events(*B_QUEUED, "accept c", "enter c", "cancel_run b", *A_ENDS)
+    assert completes(queued) == {"b": (True, None), "a": (False, None)}
+    assert queued[-1] == Handoff("c")
+    folded = events(*B_QUEUED, "fold a", "accept c", "enter c", "cancel_run b", *A_UNWINDS)
+    assert completes(folded) == {"a": (True, None), "b": (True, None)}
+    assert folded[-1] == Handoff("c")
+
+
+@pytest.mark.requirement("R-CAN-7")
+def test_coverage_outlasts_the_entry_of_others_and_the_end_of_turns() -> None:
+    covered = ("accept a", "accept b", "accept c", "cancel")
+    assert last_step(*covered, "enter a", "settle a", "enter b") == (Enter("b", State.CANCEL_ON_ENTRY),)
+    turn = ("accept d", "enter d", "end d end_turn", "written d")
+    assert last_step(*covered, *turn, "enter c") == (Enter("c", State.CANCEL_ON_ENTRY),)
+
+
+@pytest.mark.requirement("R-FLD-1")
+def test_a_fold_takes_the_head_of_the_queue_up_to_the_first_that_wants_its_own_turn() -> None:
+    entered = ("enter b", "enter c", "enter d", "enter e")
+    script = (*A_ACTIVE, "accept b", "accept c", "accept d queue", "accept e", *entered, "fold a")
+    assert last_step(*script) == (Fold("b", "a"), Fold("c", "a"))
+
+
+@pytest.mark.requirement("R-FLD-2")
+def test_a_covered_turn_takes_nothing_in() -> None:
+    script = (*A_ACTIVE, "cancel", "accept b", "enter b", "fold a")
+    assert last_step(*script) == ()
+    assert last_step(*script, *A_UNWINDS)[-1] == Handoff("b")
+
+
+@pytest.mark.requirement("R-FLD-3")
+def test_a_folded_run_completes_with_its_turn() -> None:
+    folded = (*B_QUEUED, "fold a")
+    assert completes(events(*folded, *A_ENDS)) == {"a": (False, None), "b": (False, None)}
+    failed = (False, "runner failed")
+    assert completes(events(*folded, "end a error", "written a")) == {"a": failed, "b": failed}
+    assert completes(events(*folded, "cancel", *A_UNWINDS)) == {"a": (True, None), "b": (True, None)}
+
+
+@pytest.mark.requirement("R-SET-1", "LAST_WORD")
+def test_messages_come_before_the_run_complete() -> None:
+    assert last_step(*A_ACTIVE, *A_ENDS) == (Wrote("a", "end_turn"), Complete("a", cancelled=False))
+
+
+@pytest.mark.requirement("R-SET-2")
+def test_a_cancel_during_the_write_is_on_record_and_in_the_run_complete() -> None:
+    script = (*A_ACTIVE, "end a end_turn", "cancel", "written a")
+    assert last_step(*script) == (Wrote("a", "end_turn"),)
+    assert last_step(*script, "written a") == (Wrote("a", "canceled"), Complete("a", cancelled=True))
+
+
+@pytest.mark.requirement("R-SET-3")
+def test_a_store_that_fails_keeps_no_run_from_its_run_complete() -> None:
+    failed = (False, "store failed")
+    assert completes(last_step(*A_ACTIVE, "end a end_turn", "written a fails")) == {"a": failed}
+    on_entry = last_step("accept a", "cancel", "enter a", "settle a fails")
+    assert completes(on_entry) == {"a": (True, "store failed")}
+
+
+@pytest.mark.requirement("R-SET-4", "ON_RECORD")
+def test_a_run_cancelled_on_entry_is_on_record() -> None:
+    seen = last_step("accept a", "cancel", "enter a", "settle a")
+    assert seen == (Wrote("a", "canceled"), Complete("a", cancelled=True))
+
+
+@pytest.mark.requirement("R-SET-5")
+def test_a_dropped_run_leaves_no_message() -> None:
+    for drop in ("cancel", "clear", "cancel_run b"):
+        seen = events(*B_QUEUED, drop)
+        assert "b" in completes(seen)
+        assert not [event for event in seen if isinstance(event, Wrote)]
+
+
+@pytest.mark.requirement("R-HOF-1")
+def test_a_turn_ends_and_its_successor_starts_in_one_step() -> None:
+    seen = last_step(*B_QUEUED, *A_ENDS)
+    assert seen == (Wrote("a", "end_turn"), Complete("a", cancelled=False), Handoff("b"))
+
+
+@pytest.mark.requirement("R-HOF-2", "NO_STRAND")
+@pytest.mark.parametrize(
+    "ending",
+    [("end a error", "written a"), ("cancel_run a", *A_UNWINDS), ("end a end_turn", "written a fails")],
+    ids=["failed", "cancelled", "unwritten"],
+)
+def test_every_ending_hands_off(ending: tuple[str, ...]) -> None:
+    assert last_step(*B_QUEUED, *ending)[-1] == Handoff("b")
+
+
+@pytest.mark.requirement("R-HOF-3")
+def test_every_run_of_a_turn_completes_before_the_next_turn() -> None:
+    script = (*B_QUEUED, "fold a", "accept c", "enter c", *A_ENDS)
+    assert [type(event).__name__ for event in last_step(*script)[-3:]] == ["Complete", "Complete", "Handoff"]
+
+
+@pytest.mark.requirement("R-REL-1")
+def test_a_released_run_completes_and_says_why() -> None:
+    assert completes(last_step("accept a", "release a")) == {"a": (False, "released before entry")}
+    assert completes(last_step("accept a", "cancel", "release a")) == {"a": (True, "released before entry")}
+
+
+@pytest.mark.requirement("R-REL-2")
+def test_shutting_down_covers_everything_and_releases_what_has_not_entered() -> None:
+    script = (*B_QUEUED, "accept c", "close")
+    assert completes(last_step(*script)) == {"b": (True, None), "c": (True, "released before entry")}
+    assert completes(last_step(*script, *A_UNWINDS)) == {"a": (True, None)}

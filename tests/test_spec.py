@@ -1,0 +1,66 @@
+"""SPEC.md and the checks: every id is claimed by a check, and every check claims an id."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from turngate_model import DESIGNS, Property
+
+ROOT = Path(__file__).parents[1]
+SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
+REQUIREMENT = re.compile(r"^\*\*(R-[A-Z]+-\d+)\*\* ((?:.+\n)+)", re.MULTILINE)
+
+
+def specified() -> set[str]:
+    properties = set(re.findall(r"^\| \*\*([A-Z_]+)\*\* \|", SPEC, re.MULTILINE))
+    return properties | {found[0] for found in REQUIREMENT.findall(SPEC)}
+
+
+def claimed() -> set[str]:
+    """Return every id in a requirement mark of any test."""
+    ids: set[str] = set()
+    for path in (ROOT / "tests").glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
+                ids.update(
+                    str(argument.value) for argument in node.args if isinstance(argument, ast.Constant)
+                )
+    return ids
+
+
+def test_every_id_is_claimed_and_every_claim_is_an_id() -> None:
+    assert claimed() == specified()
+
+
+def test_every_check_of_a_requirement_claims_one() -> None:
+    tree = ast.parse((ROOT / "tests" / "test_requirements.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            marks = [ast.unparse(mark) for mark in node.decorator_list]
+            assert any(mark.startswith("pytest.mark.requirement('R-") for mark in marks), node.name
+
+
+def test_the_properties_of_the_model_are_those_of_the_specification() -> None:
+    assert {id_ for id_ in specified() if not id_.startswith("R-")} == set(map(str, Property))
+
+
+def test_a_requirement_is_one_sentence_with_one_must() -> None:
+    requirements = REQUIREMENT.findall(SPEC)
+    assert len(requirements) > 30
+    for name, text in requirements:
+        assert len(re.findall(r"\bMUST\b", text)) == 1, name
+        assert text.strip().endswith("."), name
+        assert ". " not in text, name
+
+
+def test_ids_are_given_once() -> None:
+    names = [name for name, _ in REQUIREMENT.findall(SPEC)]
+    assert len(names) == len(set(names))
+
+
+def test_every_picture_that_the_specification_shows_exists() -> None:
+    links = re.findall(r"\]\((diagrams/[^)]+)\)", SPEC)
+    assert len(links) > len(DESIGNS)
+    assert [link for link in links if not (ROOT / link).exists()] == []
