@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -34,12 +35,19 @@ from ._explorer import HEART, Bounds, Explorer
 from ._properties import Property
 
 MODELS = Path(__file__).resolve().parents[1] / "oracles"
+
 DEFAULT = Bounds(3, 2, 2, HEART)
-BOUNDS = tuple(
-    Bounds(*each, HEART) for each in ((1, 1, 1), (2, 1, 1), (2, 1, 2), (3, 1, 1), (3, 2, 1), (3, 2, 2))
+LARGEST = Bounds(4, 2, 2, HEART)
+BOUNDS = (
+    Bounds(1, 1, 1, HEART),
+    Bounds(2, 1, 1, HEART),
+    Bounds(2, 1, 2, HEART),
+    Bounds(3, 1, 1, HEART),
+    Bounds(3, 2, 1, HEART),
+    DEFAULT,
 )
 """Bounds that every tool exhausts in seconds."""
-DEEP = (*BOUNDS, Bounds(4, 2, 1, HEART), Bounds(4, 2, 2, HEART))
+DEEP = (*BOUNDS, Bounds(4, 2, 1, HEART), LARGEST)
 
 _P = Property
 REFUTED = (
@@ -81,21 +89,15 @@ class Counts(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What one tool found out: the counts if nothing is violated, else what is and in how many steps."""
+    """What one tool found out: the counts, or else what is broken and in how many steps."""
 
     counts: Counts | None
-    violated: str = ""
+    broken: str = ""
     steps: int = 0
     seconds: float = 0.0
     """Searching alone."""
     total: float = 0.0
     """From the model to the verdict, with all that is compiled and started on the way."""
-
-    def __str__(self) -> str:
-        """Say what was found in the fewest words."""
-        if self.violated:
-            return f"{self.steps} steps"
-        return ", ".join(f"{number:,}" for number in self.counts or ())
 
 
 class Oracle(Protocol):
@@ -204,7 +206,7 @@ class Tlc:
         """Return whether every entered run completes, within the bounds of its own configuration."""
         config = _model("Liveness.cfg").read_text()
         output, _ = self._check(_with_constant(config, "Design", f'"{design}"'))
-        return "violated" if parse_tlc(output).violated else "holds"
+        return "violated" if parse_tlc(output).broken else "holds"
 
     def _check(self, config: str) -> tuple[str, float]:
         with tempfile.TemporaryDirectory(prefix="turngate-") as name:
@@ -222,12 +224,12 @@ def parse_spin(output: str, model: str) -> Search:
     """Read what a verifier printed; ``model`` says which property has which number."""
     broken = re.search(r"assertion violated \(\(\(\d+!=0\)&&\(\d+!=(\d+)\)\).*\(at depth (\d+)\)", output)
     if broken:
-        numbers = re.findall(rf"^#define ({'|'.join(Property)}) (\d+)$", model, flags=re.MULTILINE)
-        named = {number: name for name, number in numbers}
-        return Search(None, named[broken[1]], int(broken[2]) + 1)
-    stored = re.search(r"^\s*(\d+) states, stored$", output, flags=re.MULTILINE)
-    matched = re.search(r"^\s*(\d+) states, matched$", output, flags=re.MULTILINE)
-    depth = re.search(r"depth reached (\d+), errors: 0$", output, flags=re.MULTILINE)
+        numbered = re.findall(rf"(?m)^#define ({'|'.join(Property)}) (\d+)$", model)
+        names = {number: name for name, number in numbered}
+        return Search(None, names[broken[1]], int(broken[2]) + 1)
+    stored = re.search(r"(?m)^\s*(\d+) states, stored$", output)
+    matched = re.search(r"(?m)^\s*(\d+) states, matched$", output)
+    depth = re.search(r"(?m)depth reached (\d+), errors: 0$", output)
     if not (stored and matched and depth) or "Search not completed" in output:
         raise OracleFailed(f"SPIN came to no verdict: {_last_line(output)}")
     return Search(Counts(int(stored[1]), int(stored[1]) - 1 + int(matched[1]), int(depth[1])))
@@ -236,105 +238,97 @@ def parse_spin(output: str, model: str) -> Search:
 def parse_tlc(output: str) -> Search:
     """Read what TLC printed."""
     broken = re.search(
-        r"^Error: (?:Action property (\w+) is|(Temporal properties) were) violated\.$", output, re.MULTILINE
+        r"(?m)^Error: (?:Action property (\w+) is|Temporal properties were) violated\.$", output
     )
     if broken:
-        steps = max(map(int, re.findall(r"^State (\d+):", output, re.MULTILINE)), default=1) - 1
-        return Search(None, broken[1] or broken[2], steps)
-    counted = re.search(
-        r"^(\d+) states generated, (\d+) distinct states found, 0 states left on queue\.$",
-        output,
-        re.MULTILINE,
-    )
-    depth = re.search(r"^The depth of the complete state graph search is (\d+)\.$", output, re.MULTILINE)
-    if not (counted and depth) or "No error has been found" not in output:
-        errors = re.findall(r"^Error: .*$", output, re.MULTILINE)
-        raise OracleFailed(f"TLC came to no verdict: {errors[0] if errors else _last_line(output)}")
-    return Search(Counts(int(counted[2]), int(counted[1]) - 1, int(depth[1]) - 1))
+        states = [int(number) for number in re.findall(r"(?m)^State (\d+):", output)]
+        return Search(None, broken[1] or "liveness", max(states) - 1)
+    generated = re.search(r"(?m)^(\d+) states generated, (\d+) distinct states found, 0 states left", output)
+    depth = re.search(r"(?m)^The depth of the complete state graph search is (\d+)\.$", output)
+    if not (generated and depth) or "No error has been found" not in output:
+        error = re.search(r"(?m)^Error: .*$", output)
+        raise OracleFailed(f"TLC came to no verdict: {error[0] if error else _last_line(output)}")
+    return Search(Counts(int(generated[2]), int(generated[1]) - 1, int(depth[1]) - 1))
 
 
 # Comparing.
 
 
-@dataclass
-class Comparison:
-    """What each tool said, by the name of the tool."""
+class Answers(NamedTuple):
+    """What the tools said to one question: a number, or in words why there is none."""
 
-    counts: dict[Bounds, dict[str, Search]] = field(default_factory=dict)
-    refutations: dict[tuple[str, Property], dict[str, Search]] = field(default_factory=dict)
-    liveness: dict[str, str] = field(default_factory=dict)
-    """By design, from TLC alone: the explorer has an argument of its own, and SPIN is not asked."""
-    verdicts: dict[str, float] = field(default_factory=dict)
-    """Seconds to a verdict at the default bounds, from a model that nothing has been made of yet."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """States a second in the largest search, with every property checked."""
+    about: str
+    what: str
+    said: dict[str, int | str]
 
     def differences(self) -> Iterator[str]:
-        """Yield every number that is not the same in all tools, and every verdict that is not as it should be."""
-        for bounds, found in self.counts.items():
-            yield from _disagreements(found, told(bounds))
-        for (design, broken), found in self.refutations.items():
-            steps = {
-                name: f"{each.steps} steps" if each.violated else "no refutation"
-                for name, each in found.items()
-            }
-            yield from _odd_one(steps, f"{design}, {broken}")
-            for name, each in found.items():
-                if each.violated and each.violated != broken:
-                    yield f"{design}: {name} refutes {each.violated}, not {broken}"
+        """Yield who said what, unless all said the same number; those who agree are named together."""
+        groups: dict[int | str, list[str]] = {}
+        for name, value in self.said.items():
+            groups.setdefault(value, []).append(name)
+        if len(groups) > 1 or not all(isinstance(value, int) for value in groups):
+            parts = sorted(groups.items(), key=lambda group: -len(group[1]))
+            told = (f"{' and '.join(names)} {_grouped(value)}" for value, names in parts)
+            yield f"{self.about}, {self.what}: {', but '.join(told)}"
+
+
+@dataclass
+class Comparison:
+    """What was asked, and what each tool said."""
+
+    answers: list[Answers] = field(default_factory=list)
+    liveness: dict[str, str] = field(default_factory=dict)
+    """Whether every entered run completes, by design. TLC says so; the explorer has its own argument."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds to a verdict at the default bounds, from a model that nothing has been made of yet."""
+    rates: dict[str, float] = field(default_factory=dict)
+    """States a second at the largest bounds, with every property checked."""
+
+    def differences(self) -> list[str]:
+        """Return every number in which the tools differ, and every verdict that is not as it should be."""
+        said = [difference for answers in self.answers for difference in answers.differences()]
         for design, verdict in self.liveness.items():
             if verdict != LIVE[design]:
-                yield f"{design}: TLC says liveness {verdict}, and it should be {LIVE[design]}"
+                said.append(f"{design}, liveness: TLC {verdict}, but it should be {LIVE[design]}")
+        return said
 
+    def counted(self, bounds: Bounds, found: dict[str, Search]) -> None:
+        """Add what the tools counted within bounds."""
+        about = f"{bounds.prompts}, {bounds.cancels}, {bounds.sessions}"
+        for what in Counts._fields:
+            said = {
+                name: getattr(each.counts, what) if each.counts else f"{each.broken} broken in {each.steps}"
+                for name, each in found.items()
+            }
+            self.answers.append(Answers(about, what, said))
 
-def told(bounds: Bounds) -> str:
-    """Return bounds in words."""
-    numbers = ((bounds.prompts, "prompt"), (bounds.cancels, "cancel"), (bounds.sessions, "session"))
-    return ", ".join(f"{number} {noun}{'s' * (number != 1)}" for number, noun in numbers)
-
-
-def _disagreements(found: dict[str, Search], where: str) -> Iterator[str]:
-    for name, each in found.items():
-        if each.violated:
-            yield f"{where}: {name} finds {each.violated} violated in {each.steps} steps"
-    counts = {name: each.counts for name, each in found.items() if each.counts}
-    for number, noun in enumerate(Counts._fields):
-        yield from _odd_one({name: f"{each[number]:,}" for name, each in counts.items()}, f"{where}: {noun}")
-
-
-def _odd_one(said: dict[str, str], where: str) -> Iterator[str]:
-    """Yield who said what if they did not all say the same, those who agree together."""
-    if len(set(said.values())) > 1:
-        groups = [
-            (value, [name for name, each in said.items() if each == value]) for value in set(said.values())
-        ]
-        groups.sort(key=lambda group: (-len(group[1]), group[1]))
-        yield f"{where}: " + ", but ".join(f"{' and '.join(names)} {value}" for value, names in groups)
+    def refuted(self, design: str, broken: Property, found: dict[str, Search]) -> None:
+        """Add in how many steps the tools refuted a design."""
+        said: dict[str, int | str] = {name: each.steps or "not refuted" for name, each in found.items()}
+        self.answers.append(Answers(design, f"steps to {broken}", said))
 
 
 class Oracles:
     """The explorer, SPIN and TLC, each found and ready to be asked."""
 
     def __init__(self, *, deep: bool = False) -> None:
-        self.bounds = DEEP if deep else BOUNDS
+        self._bounds = DEEP if deep else BOUNDS
         self._python, self._spin, self._tlc = PythonOracle(), Spin(), Tlc()
 
     @property
     def questions(self) -> int:
         """How many questions there are."""
-        return len(self.bounds) + len(REFUTED) + len(LIVE) + 1
+        return len(self._bounds) + len(REFUTED) + len(LIVE) + 1
 
     def compare(self, begin: Callable[[str], None] = lambda _question: None) -> Comparison:
         """Ask every tool everything; ``begin`` is told each question."""
         comparison = Comparison()
-        oracles: tuple[Oracle, ...] = (self._python, self._spin, self._tlc)
-        for bounds in self.bounds:
-            begin(told(bounds))
-            comparison.counts[bounds] = {oracle.name: oracle.search(bounds) for oracle in oracles}
+        for bounds in self._bounds:
+            begin(f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions")
+            comparison.counted(bounds, self._ask(bounds))
         for design, broken in REFUTED:
             begin(f"{design}, {broken}")
-            found = {oracle.name: oracle.search(DEFAULT, design, broken) for oracle in oracles}
-            comparison.refutations[design, broken] = found
+            comparison.refuted(design, broken, self._ask(DEFAULT, design, broken))
         for design in LIVE:
             begin(f"{design}, liveness")
             comparison.liveness[design] = self._tlc.liveness(design)
@@ -342,16 +336,21 @@ class Oracles:
         self._time(comparison)
         return comparison
 
+    def _ask(self, bounds: Bounds, design: str = "sound", only: Property | None = None) -> dict[str, Search]:
+        """Ask all three at once: two of them are processes of their own."""
+        oracles: tuple[Oracle, ...] = (self._python, self._spin, self._tlc)
+        with ThreadPoolExecutor(len(oracles)) as pool:
+            asked = {oracle.name: pool.submit(oracle.search, bounds, design, only) for oracle in oracles}
+            return {name: answer.result() for name, answer in asked.items()}
+
     def _time(self, comparison: Comparison) -> None:
-        """Time the explorer and an optimized SPIN one after the other; TLC was timed when it counted."""
-        spin, largest = Spin(optimize=2), self.bounds[-1]
-        tlc = {bounds: found["TLC"] for bounds, found in comparison.counts.items()}
-        comparison.verdicts["Python"] = self._python.timed(DEFAULT)
-        comparison.verdicts["SPIN"] = spin.search(DEFAULT).total
-        comparison.verdicts["TLC"] = tlc[DEFAULT].total
-        searches = {"Python": self._python.search(largest), "SPIN": spin.search(largest), "TLC": tlc[largest]}
-        for name, search in searches.items():
-            comparison.rates[name] = search.counts.states / search.seconds if search.counts else 0.0
+        """Time the explorer and an optimized SPIN, one after the other and nothing beside them."""
+        spin = Spin(optimize=2)
+        comparison.seconds = {"Python": self._python.timed(DEFAULT), "SPIN": spin.search(DEFAULT).total}
+        for oracle in (self._python, spin):
+            found = oracle.search(LARGEST)
+            assert found.counts is not None, found.broken
+            comparison.rates[oracle.name] = found.counts.states / found.seconds
 
 
 # Tools and files.
@@ -397,3 +396,7 @@ def _run(name: str, command: list[str], place: Path) -> tuple[str, float]:
 def _last_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
+
+
+def _grouped(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value
