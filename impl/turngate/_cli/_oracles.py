@@ -42,9 +42,7 @@ def oracles(deep: bool, as_json: bool) -> int:
             {
                 "verdict": verdict,
                 "differences": differences,
-                "answers": [
-                    {"about": each.about, "what": each.what, **each.said} for each in comparison.answers
-                ],
+                "answers": [each._asdict() for each in comparison.answers],
                 "liveness": comparison.liveness,
                 "seconds_to_verdict": {name: round(each, 3) for name, each in comparison.seconds.items()},
                 "states_per_second": {name: round(each) for name, each in comparison.rates.items()},
