@@ -7,7 +7,7 @@ READY := .venv/.ready
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help setup verify test lint diagrams oracles clean
+.PHONY: help setup verify test coverage bench lint diagrams oracles clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -27,6 +27,13 @@ verify: setup ## the main job: check every promise, refute every known-bad desig
 
 test: setup ## the test suite
 	$(BIN)/pytest
+
+coverage: setup ## the dispatcher's tests, with branch coverage
+	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100
+
+bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
+	$(BIN)/python bench/bench.py
 
 lint: setup ## format, lint and type checks
 	$(BIN)/ruff format --check .

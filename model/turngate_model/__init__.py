@@ -8,15 +8,19 @@ from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
 from ._oracles import Comparison, OracleFailed, OracleMissing, Oracles
 from ._properties import Property, Violation
+from ._trace import NEVER_SHOWN, BadRecording, Checked, check
 from ._what import AbstractSession
 
 __all__ = [
     "DESIGNS",
     "HEART",
+    "NEVER_SHOWN",
     "NOT_IN_DESIGNS",
     "TABLE",
     "AbstractSession",
+    "BadRecording",
     "Bounds",
+    "Checked",
     "Comparison",
     "Counterexample",
     "Design",
@@ -39,6 +43,7 @@ __all__ = [
     "Trigger",
     "UndeclaredMove",
     "Violation",
+    "check",
     "generate",
     "refute",
     "stale",

@@ -12,6 +12,7 @@ event is judged by where it left the session.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from typing import assert_never
 
@@ -53,6 +54,8 @@ class AbstractSession:
         self._declared = declared
         self.states: dict[str, State] = {}
         """Every run of the session, in the order of acceptance."""
+        self.queue: list[str] = []
+        """The queued runs, which wait in the order of acceptance however late they entered."""
         self.covered: set[str] = set()
         """The runs that a cancel applies to."""
         self.foldable: set[str] = set()
@@ -67,17 +70,15 @@ class AbstractSession:
         """The run that the active turn was started for."""
         self.running = False
         """Whether the runner's call for that turn is still going on."""
+        self._nth: dict[str, int] = {}
+        """The place of a run in the history of accepts."""
+        self._accepts = 0
 
     # What can be said of a session.
 
     def in_state(self, state: State) -> list[str]:
         """Return the runs in a state, in the order of acceptance."""
         return [run for run, at in self.states.items() if at is state]
-
-    @property
-    def queue(self) -> list[str]:
-        """The queued runs: the queue is a set, and its order is that of acceptance."""
-        return self.in_state(State.QUEUED)
 
     @property
     def in_flight(self) -> list[str]:
@@ -91,13 +92,12 @@ class AbstractSession:
 
     def facts(self, run: str) -> int:
         """Return the guards of the machine that are true of a run at this moment."""
-        queue = self.queue
         facts = 0
         if run in self.covered:
             facts |= _COVERED
-        if self.turn or queue:
+        if self.turn or self.queue:
             facts |= _OCCUPIED
-        if queue and queue[0] == run:
+        if self.queue and self.queue[0] == run:
             facts |= _FIRST
         if not self.turn:
             facts |= _VACATED
@@ -130,6 +130,7 @@ class AbstractSession:
         match event:
             case Accept(run, foldable):
                 self.states[run] = State.ACCEPTED
+                self._nth[run] = self._accepts = self._accepts + 1
                 if foldable:
                     self.foldable.add(run)
                 return []
@@ -149,8 +150,8 @@ class AbstractSession:
                 return self._move(run, Trigger.ENTER, state, self._entered(run, state))
             case Handoff(run):
                 return self._move(run, Trigger.HANDOFF, State.ACTIVE, self._started(run))
-            case Fold(run, _):
-                return self._move(run, Trigger.FOLD, State.ACTIVE, self._folded(run))
+            case Fold(run, into):
+                return self._move(run, Trigger.FOLD, State.ACTIVE, self._folded(run, into))
             case Complete(run, cancelled, _):
                 trigger = _COMPLETING.get(self.states[run], Trigger.FINISH)
                 return self._move(run, trigger, State.COMPLETE, self._completed(run, cancelled))
@@ -171,7 +172,11 @@ class AbstractSession:
             undeclared = f"the machine declares no {trigger} of {run} from {source} to {target} here"
             violations.append(Violation(Property.DECLARED_MOVE, undeclared))
         self.states[run] = target
-        if target is not State.QUEUED:
+        if source is State.QUEUED:
+            del self.queue[bisect_left(self.queue, self._nth[run], key=self._nth.__getitem__)]
+        if target is State.QUEUED:
+            insort(self.queue, run, key=self._nth.__getitem__)
+        else:
             self.foldable.discard(run)
         if target is State.ACTIVE and trigger is not Trigger.FOLD:
             self.turn, self.lead, self.running = [run], run, True
@@ -182,7 +187,7 @@ class AbstractSession:
         return violations
 
     def _forget(self, run: str) -> None:
-        """Keep of a complete run only that it is complete."""
+        """Keep of a complete run only that it is complete, and when it was accepted."""
         for known in (self.covered, self.foldable, self.cleared):
             known.discard(run)
         self.record.pop(run, None)
@@ -216,21 +221,22 @@ class AbstractSession:
         elif self.turn:
             yield Violation(
                 Property.LAST_WORD,
-                f"{run} becomes active before the RunComplete of {_listed(self.turn)}, which should come first",
+                f"{run} becomes active before the RunComplete of {_listed(self.turn)}: it should come first",
             )
 
-    def _folded(self, run: str) -> Iterator[Violation]:
+    def _folded(self, run: str, into: str) -> Iterator[Violation]:
+        if into != self.lead:
+            yield Violation(
+                Property.DECLARED_MOVE, f"{run} is folded into {into}, which leads no active turn"
+            )
         if run in self.covered:
             yield _uncovered(run, "it must not become active by fold")
         yield from self._overtakes(run)
 
     def _overtakes(self, run: str) -> Iterator[Violation]:
-        earlier = [queued for queued in self.queue if queued != run]
-        if run in self.queue:
-            earlier = self.queue[: self.queue.index(run)]
-        if earlier:
+        if self.queue and self.queue[0] != run:
             yield Violation(
-                Property.FIFO, f"{run} becomes active ahead of {_listed(earlier)}, which should go first"
+                Property.FIFO, f"{run} becomes active ahead of {self.queue[0]}, which should go first"
             )
 
     def _wrote(self, run: str, reason: FinishReason) -> Iterator[Violation]:
@@ -250,7 +256,7 @@ class AbstractSession:
         if state is State.COMPLETE:
             yield Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
             return
-        if cancelled and run not in self.covered:
+        if cancelled and run not in self.covered and run not in self.cleared:
             yield _poisoned(run)
         if run in self.covered and not cancelled:
             yield _uncovered(run, "its RunComplete should say cancelled=True")
@@ -266,6 +272,10 @@ class AbstractSession:
                     Property.ON_RECORD,
                     f"{run} is cancelled, but its record says {said}: it should say canceled",
                 )
+
+    def forget(self, run: str) -> None:
+        """Let a complete run go, to follow a long history in little memory."""
+        del self.states[run], self._nth[run]
 
     def key(self) -> Hashable:
         """Return what makes two abstract sessions the same.
@@ -295,6 +305,9 @@ class AbstractSession:
         twin.turn = list(self.turn)
         twin.lead = self.lead
         twin.running = self.running
+        twin.queue = list(self.queue)
+        twin._nth = dict(self._nth)
+        twin._accepts = self._accepts
         return twin
 
 
@@ -309,4 +322,4 @@ def _uncovered(run: str, should: str) -> Violation:
 
 
 def _listed(runs: list[str]) -> str:
-    return " and ".join(runs)
+    return " and ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")

@@ -1,0 +1,58 @@
+"""``turngate trace``: check a recorded history."""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+import click
+
+from turngate_model import NEVER_SHOWN, BadRecording, Checked, check
+
+from ._show import EXIT_CODES, out, print_json, styled
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def trace(file: BinaryIO, as_json: bool) -> int:
+    """Check a recorded history: JSON lines in FILE, '-' for standard input.
+
+    Exit code 0: nothing is broken; 1: a property is, and the line is named;
+    2: the recording itself is broken; 3: it shows nothing.
+    """
+    try:
+        checked = check(file)
+    except BadRecording as wrong:
+        raise click.ClickException(f"{file.name}: {wrong}") from None
+    if as_json:
+        print_json(as_object(checked))
+    else:
+        print_checked(checked)
+    return EXIT_CODES[checked.verdict]
+
+
+def as_object(checked: Checked) -> dict[str, Any]:
+    """Return what came of a recording as the object that ``--json`` prints."""
+    told: dict[str, Any] = {"verdict": checked.verdict, "events": checked.events, "runs": checked.runs}
+    if checked.offence:
+        told["property"] = str(checked.offence.property)
+        told["line"] = checked.offence.line
+        told["expected"] = checked.offence.what
+    told["unchecked"] = checked.unchecked
+    told["never_shown"] = [str(each) for each in NEVER_SHOWN]
+    return told
+
+
+def print_checked(checked: Checked) -> None:
+    """Print what came of a recording for people."""
+    extent = "a whole recording" if checked.whole else "a partial recording"
+    extent = "up to the first violation" if checked.offence else extent
+    out.print(f"{checked.events:,} events, {checked.runs:,} runs, {extent}")
+    if checked.offence:
+        line, broken, what = checked.offence
+        out.print(f"line {line}: [bold]{broken}[/]: {broken.sentence}")
+        out.print(f"  [red]but[/] {what}")
+    for each in checked.unchecked:
+        out.print(f"not checked: {each}", markup=False)
+    out.print(f"never shown by a recording: {', '.join(NEVER_SHOWN)}")
+    out.print(f"verdict: {styled(checked.verdict)}")

@@ -1,0 +1,315 @@
+"""The session core: decides, never awaits, never calls out.
+
+One input is one call of one method of `SessionCore`; nothing can come in between, so a step needs no lock.
+A step checks first, changes then, and returns effects in the order in which they are to be performed.
+
+A cancel covers what was accepted before it and is not complete. Of the accepted runs it covers those whose
+sequence is at most the mark, for a run accepted later has a higher one; the mark goes back to 0 as soon as no
+accepted run is left for it. An accepted run that is covered alone carries `covered` instead.
+
+A run that is cancelled on entry settles as a turn of its own, covered from the start, so no runner is called
+for it; it is not the session's turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from turngate._errors import AlreadyEntered, TurnEnded, UndeclaredMove
+from turngate._events import RunComplete
+from turngate._lifecycle import (
+    ACCEPTED,
+    ACTIVE,
+    CANCEL_ON_ENTRY,
+    COMPLETE,
+    MOVES,
+    QUEUED,
+    RUNNING,
+    SETTLING,
+)
+from turngate._messages import Message
+from turngate._run import Run, Turn
+
+if TYPE_CHECKING:
+    from turngate._lifecycle import State
+
+# The constructor that NamedTuple generates takes three times as long, and every run makes three of them.
+_new = tuple.__new__
+
+CLEARED: Final = "cleared from the queue"
+RELEASED: Final = "released before entry"
+
+
+@dataclass(slots=True)
+class Start:
+    """Begin the turn, in a task of its own."""
+
+    turn: Turn
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Cancel the task of the running turn."""
+
+    turn: Turn
+
+
+@dataclass(slots=True)
+class Publish:
+    """Tell whoever waits that the run is complete."""
+
+    run: Run
+
+
+Effect = Start | Interrupt | Publish
+
+
+class SessionCore:
+    """One session: its accepted runs, its queue, its turn, and the runs that settle after cancel-on-entry.
+
+    `message_prefix` makes message ids that no other dispatcher makes.
+    """
+
+    __slots__ = (
+        "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id", "settling", "turn",
+    )  # fmt: skip
+
+    def __init__(self, session_id: str, message_prefix: str) -> None:
+        self.session_id = session_id
+        self.accepted: dict[int, Run] = {}
+        self.covered_accepted = 0
+        self.mark = 0
+        # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
+        self.queue: OrderedDict[int, Run] = OrderedDict()
+        self.turn: Turn | None = None
+        self.settling: dict[int, Turn] = {}
+        self._message_prefix = message_prefix
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of the session is in flight: a queue is never without a turn."""
+        return self.turn is None and not self.accepted and not self.settling
+
+    # Inputs from callers.
+
+    def accept(self, run: Run) -> None:
+        """Take in a run whose sequence is higher than any before."""
+        self.accepted[run.seq] = run
+
+    def enter(self, run: Run) -> list[Effect]:
+        """Decide, once, whether the accepted run is cancelled on entry, queued or active."""
+        if run.state is not ACCEPTED:
+            raise AlreadyEntered(f"run {run.run_id} is {run.state}")
+        effects: list[Effect] = []
+        if self._covers(run):
+            self._move(run, "enter", CANCEL_ON_ENTRY)
+            turn = self.settling[run.seq] = Turn(run, covered=True)
+            effects.append(Start(turn))
+        elif self.turn is not None:
+            self._move(run, "enter", QUEUED)
+            run.on_complete = None
+            self._enqueue(run)
+        else:
+            self._move(run, "enter", ACTIVE)
+            self.turn = Turn(run)
+            effects.append(Start(self.turn))
+        self._leave_accepted(run)
+        return effects
+
+    def release(self, run: Run) -> list[Effect]:
+        """Complete a run that will not enter; one that has entered goes on."""
+        if run.state is not ACCEPTED:
+            return []
+        publish = self._complete(run, "release", error=RELEASED, cancelled=self._covers(run))
+        self._leave_accepted(run)
+        return [publish]
+
+    def cancel(self) -> tuple[list[Run], list[Effect]]:
+        """Cover every run of the session; drop what is queued."""
+        covered = [run for turn in self.settling.values() for run in turn._runs]
+        if self.turn is not None:
+            covered += self.turn._runs
+        covered += self.queue.values()
+        covered += self.accepted.values()
+        covered.sort(key=lambda run: run.seq)
+        if self.accepted:
+            self.mark = max(self.mark, covered[-1].seq)
+            self.covered_accepted = len(self.accepted)
+        return covered, self._cover_turn() + self._drop_queue(cancelled=True)
+
+    def cancel_run(self, run: Run) -> tuple[list[Run], list[Effect]]:
+        """Cover the run alone, or the whole turn that it is part of."""
+        covered = self.covered_by_cancel_of(run)
+        if run.state is ACTIVE:
+            return covered, self._cover_turn()
+        if run.state is QUEUED:
+            del self.queue[run.seq]
+            return covered, [self._complete(run, "drop", cancelled=True)]
+        if run.state is ACCEPTED:
+            run.covered = True
+        return covered, []
+
+    def covered_by_cancel_of(self, run: Run) -> list[Run]:
+        """Return the runs that a cancel of this one covers."""
+        if run.state is ACTIVE and self.turn is not None:
+            return self.turn._runs.copy()
+        return [] if run.state is COMPLETE else [run]
+
+    def clear(self) -> tuple[list[Run], list[Effect]]:
+        """Drop what is queued; nothing is cancelled."""
+        dropped = [*self.queue.values()]
+        return dropped, self._drop_queue(error=CLEARED)
+
+    # Inputs from the turn.
+
+    def begin(self, turn: Turn) -> bool:
+        """Say whether the runner is to be called: not if a cancel came first."""
+        if turn.covered:
+            return False
+        turn.phase = RUNNING
+        return True
+
+    def write(self, turn: Turn, text: str) -> None:
+        """Keep text that the runner has produced."""
+        if turn.phase is SETTLING:
+            raise TurnEnded(f"write to the turn of run {turn.run.run_id}, which is over")
+        turn.parts.append(text)
+
+    def fold(self, turn: Turn) -> list[Run]:
+        """Take the foldable runs at the head of the queue into the turn; none once a cancel covers it."""
+        if turn.phase is SETTLING:
+            raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which is over")
+        taken: list[Run] = []
+        while self.queue and not turn.covered:
+            run = next(iter(self.queue.values()))
+            if run.when_busy != "fold":
+                break
+            self._move(run, "fold", ACTIVE)
+            del self.queue[run.seq]
+            taken.append(run)
+        turn._runs += taken
+        return taken
+
+    def end(self, turn: Turn, text: str | None, error: str | None) -> None:
+        """Take the outcome of the runner; from here on a cancel only changes what is put on record."""
+        turn.phase = SETTLING
+        turn.text = "".join(turn.parts) if text is None else text
+        turn.error = error
+
+    def outcome(self, turn: Turn) -> list[Message]:
+        """Return what is to be written of the turn as it stands now."""
+        session_id, prefix, lead = self.session_id, self._message_prefix, turn.run
+        messages = [
+            _new(Message, (f"{prefix}{run.seq}-user", session_id, run.run_id, "user", run.prompt, None))
+            for run in turn._runs
+        ]
+        reason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
+        reply_id = f"{prefix}{lead.seq}-assistant"
+        messages.append(_new(Message, (reply_id, session_id, lead.run_id, "assistant", turn.text, reason)))
+        return messages
+
+    def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        """Complete the runs of the turn and, in the same step, hand off.
+
+        Nothing when a cancel came while the messages were written: what they say is to be written again.
+        """
+        reply, lead, mine = messages[-1], turn.run, turn is self.turn
+        message_id = None if error is not None else reply.id
+        if turn.covered:
+            if error is None and reply.finish_reason != "canceled":
+                return []
+        elif error is None:
+            error = turn.error
+        trigger = "finish" if mine else "settle"
+        effects: list[Effect] = []
+        for run in turn._runs:
+            folded_into = None if run is lead else lead.run_id
+            effects.append(
+                self._complete(
+                    run,
+                    trigger,
+                    text=turn.text,
+                    error=error,
+                    cancelled=turn.covered,
+                    message_id=message_id,
+                    folded_into=folded_into,
+                )
+            )
+        if not mine:
+            del self.settling[lead.seq]
+        elif self.queue:
+            successor = next(iter(self.queue.values()))
+            self._move(successor, "handoff", ACTIVE)
+            del self.queue[successor.seq]
+            self.turn = Turn(successor)
+            effects.append(Start(self.turn))
+        else:
+            self.turn = None
+        return effects
+
+    # What the steps are made of.
+
+    def _move(self, run: Run, trigger: str, to: State) -> None:
+        if (trigger, run.state, to) not in MOVES:
+            raise UndeclaredMove(f"{trigger} of run {run.run_id} from {run.state} to {to}")
+        run.state = to
+
+    def _complete(
+        self,
+        run: Run,
+        trigger: str,
+        *,
+        text: str = "",
+        error: str | None = None,
+        cancelled: bool = False,
+        message_id: str | None = None,
+        folded_into: str | None = None,
+    ) -> Publish:
+        """Make the one RunComplete of the run: no move leads from `complete` to a second."""
+        self._move(run, trigger, COMPLETE)
+        run.complete = _new(
+            RunComplete,
+            (self.session_id, run.run_id, run.seq, text, error, cancelled, message_id, folded_into),
+        )
+        return Publish(run)
+
+    def _covers(self, run: Run) -> bool:
+        """Say whether a cancel covers the accepted run."""
+        return run.covered or run.seq <= self.mark
+
+    def _leave_accepted(self, run: Run) -> None:
+        del self.accepted[run.seq]
+        if run.seq <= self.mark:
+            self.covered_accepted -= 1
+            if self.covered_accepted == 0:
+                self.mark = 0
+
+    def _enqueue(self, run: Run) -> None:
+        """Queue by sequence, whatever the order of entry; the cost is that of the runs overtaken."""
+        overtaken = []
+        for seq in reversed(self.queue):
+            if seq < run.seq:
+                break
+            overtaken.append(seq)
+        self.queue[run.seq] = run
+        for seq in reversed(overtaken):
+            self.queue.move_to_end(seq)
+
+    def _cover_turn(self) -> list[Effect]:
+        """Cover the active turn; only a running one is interrupted, for the others look at `covered`."""
+        if self.turn is None:
+            return []
+        self.turn.covered = True
+        return [Interrupt(self.turn)] if self.turn.phase is RUNNING else []
+
+    def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
+        dropped, self.queue = self.queue, OrderedDict()
+        return [self._complete(run, "drop", error=error, cancelled=cancelled) for run in dropped.values()]
+
+    def __repr__(self) -> str:
+        return (
+            f"<session {self.session_id!r}: {self.turn or 'no turn'}, {len(self.queue)} queued, "
+            f"{len(self.accepted)} accepted, {len(self.settling)} settling, mark {self.mark}>"
+        )

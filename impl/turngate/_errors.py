@@ -1,0 +1,73 @@
+"""What turngate raises. A caller's mistake raises; a run going wrong is an outcome in its RunComplete.
+
+TurngateError
+├── MissingSession       accept: the session id is not a non-empty string
+├── EmptyPrompt          accept: neither text nor a text attachment
+├── RunConflict          accept: the run_id is known with another payload
+├── SessionBusy          accept: when_busy="reject" and the session has something in flight
+├── QueueFull            accept: queue_limit or accepted_limit is reached
+├── DispatcherClosed     accept: the dispatcher no longer takes prompts in
+├── AlreadyEntered       enter: the run is no longer accepted
+├── UnknownRun           wait, enter: no such run, or its completion is no longer kept
+├── TurnEnded            write, fold: the turn is over
+├── ClosedFromRunner     aclose: called by a runner, which it would wait for
+├── SubscriberCutOff     subscription: more RunCompletes were left unread than the limit allows
+├── UnknownSchema        SqliteMessages: the file was written by a newer turngate
+└── UndeclaredMove       core: a move that the lifecycle does not declare
+"""
+
+
+class TurngateError(Exception):
+    """The base of everything that turngate raises."""
+
+
+class MissingSession(TurngateError):
+    """The session id is not a non-empty string."""
+
+
+class EmptyPrompt(TurngateError):
+    """The prompt has neither text nor a text attachment."""
+
+
+class RunConflict(TurngateError):
+    """The run_id is known, and belongs to another payload."""
+
+
+class SessionBusy(TurngateError):
+    """The prompt asked to be rejected when anything of its session is in flight."""
+
+
+class QueueFull(TurngateError):
+    """The session, or the dispatcher, holds as many waiting runs as its limit allows."""
+
+
+class DispatcherClosed(TurngateError):
+    """The dispatcher no longer takes prompts in."""
+
+
+class AlreadyEntered(TurngateError):
+    """The run is no longer accepted: it has entered, or it is complete."""
+
+
+class UnknownRun(TurngateError):
+    """The dispatcher has no such run, or no longer keeps its completion."""
+
+
+class TurnEnded(TurngateError):
+    """The turn is over: nothing can be written to it or folded into it."""
+
+
+class ClosedFromRunner(TurngateError):
+    """A runner called aclose, which would wait for the runner itself."""
+
+
+class SubscriberCutOff(TurngateError):
+    """The subscriber left more RunCompletes unread than its limit allows, and misses what came after."""
+
+
+class UnknownSchema(TurngateError):
+    """The message file was written by a newer turngate."""
+
+
+class UndeclaredMove(TurngateError):
+    """A run was asked to make a move that the lifecycle does not declare; nothing was changed."""

@@ -1,0 +1,122 @@
+"""Telling what the cores decide, in the order in which they decide it: to the recording and to the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from turngate._core import SessionCore
+from turngate._lifecycle import COMPLETE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+    from turngate._core import Effect, Publish
+    from turngate._lifecycle import State
+    from turngate._run import Run
+
+Entry = dict[str, Any]
+log = logging.getLogger("turngate")
+
+
+class Journal:
+    """What the cores of a dispatcher have decided and nobody has been told yet."""
+
+    def __init__(self, record: TextIO | Callable[[Entry], object] | None) -> None:
+        self.untold: deque[Entry] = deque()
+        self._record = record
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody is to be told: the recording, or the log at debug level."""
+        return self._record is not None or log.isEnabledFor(logging.DEBUG)
+
+    def end(self) -> None:
+        """Say that nothing more will happen."""
+        if self._record is not None:
+            self.untold.append({"event": "end"})
+
+    def tell(self) -> None:
+        """Tell all that is untold; raises what the recording raises, and then records no more."""
+        while self.untold:
+            entry = self.untold.popleft()
+            log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
+            record = self._record
+            if record is None:
+                continue
+            try:
+                if callable(record):
+                    record(entry)
+                else:
+                    record.write(json.dumps(entry) + "\n")
+            except BaseException:
+                self._record = None
+                log.error("the recording fails, and stops here")  # noqa: TRY400 - whoever catches it logs it
+                raise
+
+
+class JournaledCore(SessionCore):
+    """Decides as `SessionCore` does, and notes each decision as recorded histories spell it."""
+
+    __slots__ = ("_untold",)
+
+    def __init__(self, session_id: str, message_prefix: str, untold: deque[Entry]) -> None:
+        super().__init__(session_id, message_prefix)
+        self._untold = untold
+
+    def accept(self, run: Run) -> None:
+        """Accept, and note it."""
+        super().accept(run)
+        self._note("accept", run=run.run_id, seq=run.seq)
+
+    def cancel(self) -> tuple[list[Run], list[Effect]]:
+        """Cancel, and note it before what follows from it."""
+        self._note("cancel")
+        return super().cancel()
+
+    def cancel_run(self, run: Run) -> tuple[list[Run], list[Effect]]:
+        """Cancel, and note the covered runs, which tell it from a cancel of the session."""
+        if covered := self.covered_by_cancel_of(run):
+            self._note("cancel", runs=[run.run_id for run in covered])
+        return super().cancel_run(run)
+
+    def clear(self) -> tuple[list[Run], list[Effect]]:
+        """Clear, and note it before what follows from it."""
+        self._note("clear")
+        return super().clear()
+
+    def _move(self, run: Run, trigger: str, to: State) -> None:
+        was = run.state
+        super()._move(run, trigger, to)
+        if to is not COMPLETE:
+            self._note_move(trigger, run, was, **self._particulars(trigger, to))
+
+    def _particulars(self, trigger: str, to: State) -> dict[str, str]:
+        if trigger == "enter":
+            return {"state": to.value}
+        if trigger == "fold" and self.turn is not None:
+            return {"into": self.turn.run.run_id}
+        return {}
+
+    def _complete(self, run: Run, trigger: str, **outcome: Any) -> Publish:
+        was = run.state
+        publish = super()._complete(run, trigger, **outcome)
+        assert run.complete is not None
+        error = run.complete.error
+        self._note_move(
+            "complete",
+            run,
+            was,
+            cancelled=run.complete.cancelled,
+            **({} if error is None else {"error": error}),
+        )
+        return publish
+
+    def _note_move(self, event: str, run: Run, was: State, **more: Any) -> None:
+        self._note(event, run=run.run_id, seq=run.seq, **{"from": was.value, "to": run.state.value}, **more)
+
+    def _note(self, event: str, **more: Any) -> None:
+        self._untold.append({"event": event, "session": self.session_id, **more})

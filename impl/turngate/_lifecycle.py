@@ -1,0 +1,51 @@
+"""The life of a run and of a turn: the states, the phases, and every move there is.
+
+A run is accepted, then enters: cancelled on entry, queued or active. `complete` is terminal. A move that is
+not in `MOVES` is never made: asking for it raises UndeclaredMove and changes nothing.
+
+A turn is starting until its runner is called, running while it is, settling while its messages are written.
+Only a running turn is interrupted: a cancel that comes earlier keeps the runner from being called, one that
+comes later changes what is put on record.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    ACCEPTED = "accepted"
+    CANCEL_ON_ENTRY = "cancel_on_entry"
+    QUEUED = "queued"
+    ACTIVE = "active"
+    COMPLETE = "complete"
+
+
+ACCEPTED, CANCEL_ON_ENTRY, QUEUED, ACTIVE, COMPLETE = State
+
+#: Every move a run can make: trigger, from, to.
+MOVES: Final = frozenset({
+    ("enter", ACCEPTED, CANCEL_ON_ENTRY),
+    ("enter", ACCEPTED, QUEUED),
+    ("enter", ACCEPTED, ACTIVE),
+    ("release", ACCEPTED, COMPLETE),
+    ("handoff", QUEUED, ACTIVE),
+    ("fold", QUEUED, ACTIVE),
+    ("drop", QUEUED, COMPLETE),
+    ("settle", CANCEL_ON_ENTRY, COMPLETE),
+    ("finish", ACTIVE, COMPLETE),
+})  # fmt: skip
+
+
+class Phase(Enum):
+    """How far a turn has come."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    SETTLING = "settling"
+
+
+STARTING, RUNNING, SETTLING = Phase

@@ -1,0 +1,139 @@
+"""What the dispatcher's tests share: a loop that tolerates no problem, scripted runners, odd stores."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
+
+HANG = 60.0  # seconds after which a test counts as hung
+
+
+def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test; nothing may reach the loop's exception handler and no task may be left behind."""
+
+    @functools.wraps(test)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        problems: list[dict[str, Any]] = []
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
+            async with asyncio.timeout(HANG):
+                await test(*args, **kwargs)
+            await steps()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left, f"left behind: {left}"
+            gc.collect()
+
+        asyncio.run(main())
+        gc.collect()
+        assert not problems, problems
+
+    return wrapper
+
+
+async def steps(count: int = 12) -> None:
+    """Let the loop go on for some steps."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Agent:
+    """A runner whose turns end when the test says so; cancelling ends them as usual."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._ends: dict[str, asyncio.Future[Any]] = {}
+
+    async def __call__(self, turn: Turn) -> Any:
+        self.turns.append(turn)
+        end = self._ends[turn.run.run_id] = asyncio.get_running_loop().create_future()
+        return await end
+
+    @property
+    def prompts(self) -> list[str]:
+        return [turn.run.prompt for turn in self.turns]
+
+    def finish(self, run: Run, text: Any = "done") -> None:
+        self._ends[run.run_id].set_result(text)
+
+    def fail(self, run: Run, exc: BaseException) -> None:
+        self._ends[run.run_id].set_exception(exc)
+
+
+class Stubborn:
+    """A runner that swallows cancels until it has been interrupted `patience` times."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.interrupts = 0
+
+    async def __call__(self, turn: Turn) -> str:
+        while self.interrupts < self.patience:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                self.interrupts += 1
+        return "as if nothing had happened"
+
+
+class SlowMessages(MemoryMessages):
+    """A store whose puts wait until the test lets them go on, or makes them fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts: list[Sequence[Message]] = []
+        self.gates: list[asyncio.Future[None]] = []
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        self.puts.append(messages)
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.gates.append(gate)
+        await gate
+        await super().put(messages)
+
+
+class BrokenMessages(MemoryMessages):
+    """A store whose puts raise, at once or after a step of the loop."""
+
+    def __init__(self, exc: BaseException, *, at_once: bool = False, times: int = 10**9) -> None:
+        super().__init__()
+        self.exc = exc
+        self.at_once = at_once
+        self.times = times
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        if self.times > 0:
+            self.times -= 1
+            if not self.at_once:
+                await asyncio.sleep(0)
+            raise self.exc
+        await super().put(messages)
+
+
+async def active(d: Dispatcher, session: str, prompt: str, **options: Any) -> Run:
+    """Accept and enter a prompt whose turn starts at once."""
+    run = await d.accept(session, prompt, **options)
+    assert await d.enter(run) is State.ACTIVE
+    await steps()
+    return run
+
+
+async def queued(d: Dispatcher, session: str, prompt: str, **options: Any) -> Run:
+    """Accept and enter a prompt that queues."""
+    run = await d.accept(session, prompt, **options)
+    assert await d.enter(run) is State.QUEUED
+    return run
+
+
+async def on_record(d: Dispatcher, session: str) -> list[tuple[str, str, str | None]]:
+    """What the store holds of the session: role, text, finish reason."""
+    return [(m.role, m.text, m.finish_reason) for m in await d.messages.list(session)]
+
+
+def outcome(complete: RunComplete) -> tuple[str, str | None, bool]:
+    return complete.text, complete.error, complete.cancelled

@@ -1,0 +1,359 @@
+"""The core alone: no loop, no task, no store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import count, permutations
+from typing import Any
+
+import pytest
+from turngate import AlreadyEntered, Run, State, Turn, TurnEnded, UndeclaredMove
+from turngate._core import Interrupt, Publish, SessionCore, Start
+from turngate._lifecycle import Phase
+
+
+class Session:
+    """A core with short ways to drive it."""
+
+    def __init__(self) -> None:
+        self.core = SessionCore("s", "msg-")
+        self._seq = count(1)
+
+    def accept(self, run_id: str, **options: Any) -> Run:
+        dispatcher: Any = None
+        run = Run(
+            dispatcher, "s", run_id=run_id, seq=next(self._seq), prompt=f"prompt of {run_id}", **options
+        )
+        self.core.accept(run)
+        return run
+
+    def enter(self, run_id: str, **options: Any) -> Run:
+        run = self.accept(run_id, **options)
+        self.core.enter(run)
+        return run
+
+    @property
+    def turn(self) -> Turn:
+        assert self.core.turn is not None
+        return self.core.turn
+
+    def end(self, turn: Turn, text: str | None = "text", error: str | None = None) -> Any:
+        self.core.end(turn, text, error)
+        return self.core.written(turn, self.core.outcome(turn), None)
+
+
+@pytest.fixture
+def s() -> Session:
+    return Session()
+
+
+def test_the_core_needs_no_asyncio() -> None:
+    program = "import sys, turngate._core; sys.exit('asyncio' in sys.modules)"
+    package = (
+        "import types, sys; sys.modules['turngate'] = m = types.ModuleType('turngate'); m.__path__ = [{!r}]"
+    )
+    path = sys.modules["turngate"].__path__[0]
+    subprocess.run([sys.executable, "-c", f"{package.format(path)}\n{program}"], check=True)
+
+
+def test_entering_an_idle_session_starts_a_turn(s: Session) -> None:
+    run = s.accept("a")
+    assert s.core.enter(run) == [Start(s.turn)]
+    assert run.state is State.ACTIVE
+    assert s.turn.runs == [run]
+
+
+def test_entering_a_busy_session_queues_and_takes_the_hook_away(s: Session) -> None:
+    s.enter("a")
+    run = s.accept("b", on_complete=print)
+    assert s.core.enter(run) == []
+    assert run.state is State.QUEUED
+    assert run.on_complete is None
+
+
+def test_entering_twice_raises_and_changes_nothing(s: Session) -> None:
+    run = s.enter("a")
+    before = repr(s.core)
+    with pytest.raises(AlreadyEntered, match="run a is active"):
+        s.core.enter(run)
+    assert repr(s.core) == before
+
+
+@pytest.mark.parametrize("order", [*map("".join, permutations("bcd"))])
+def test_the_queue_is_in_sequence_order_whatever_the_order_of_entry(s: Session, order: str) -> None:
+    s.enter("a")
+    runs = {name: s.accept(name) for name in "bcd"}
+    for name in order:
+        s.core.enter(runs[name])
+    assert [run.run_id for run in s.core.queue.values()] == ["b", "c", "d"]
+
+
+def test_a_turn_hands_off_in_the_step_in_which_it_completes(s: Session) -> None:
+    first, second, third = s.enter("a"), s.enter("b"), s.enter("c")
+    turn = s.turn
+    effects = s.end(turn)
+    assert effects == [Publish(first), Start(s.turn)]
+    assert s.turn is not turn
+    assert (s.turn.run, second.state, third.state) == (second, State.ACTIVE, State.QUEUED)
+    assert s.end(s.turn) == [Publish(second), Start(s.turn)]
+    assert s.end(s.turn) == [Publish(third)]
+    assert s.core.quiet
+
+
+def test_a_failed_and_a_cancelled_turn_hand_off_too(s: Session) -> None:
+    s.enter("a")
+    s.enter("b")
+    third = s.enter("c")
+    s.end(s.turn, None, "boom")
+    s.core.cancel_run(s.turn.run)
+    assert s.end(s.turn, None)[-1] == Start(s.turn)
+    assert s.turn.run is third
+
+
+def test_cancel_covers_everything_in_sequence_order(s: Session) -> None:
+    a, b, c = s.accept("a"), s.enter("b"), s.enter("c")
+    s.core.begin(s.turn)
+    covered, effects = s.core.cancel()
+    assert covered == [a, b, c]
+    assert effects == [Interrupt(s.turn), Publish(c)]
+    assert c.complete is not None
+    assert c.complete.cancelled
+    assert s.turn.covered
+    assert s.core.mark == c.seq
+
+
+def test_the_mark_covers_those_before_the_cancel_and_none_after(s: Session) -> None:
+    a, b = s.accept("a"), s.accept("b")
+    s.core.cancel()
+    c = s.accept("c")
+    assert s.core.mark == b.seq
+    s.core.enter(c)
+    assert c.state is State.ACTIVE
+    s.core.enter(b)
+    assert (b.state, s.core.mark) == (State.CANCEL_ON_ENTRY, b.seq)
+    s.core.enter(a)
+    assert (a.state, s.core.mark) == (State.CANCEL_ON_ENTRY, 0)
+
+
+def test_the_mark_never_goes_down_while_it_covers_something(s: Session) -> None:
+    a, _, b = s.accept("a"), s.enter("turn"), s.enter("b")
+    s.core.cancel()
+    assert s.core.mark == b.seq
+    s.core.cancel()
+    assert s.core.mark == b.seq
+    s.core.release(a)
+    assert s.core.mark == 0
+
+
+def test_a_later_cancel_extends_the_mark(s: Session) -> None:
+    a = s.accept("a")
+    s.core.cancel()
+    b = s.accept("b")
+    s.core.cancel()
+    assert s.core.mark == b.seq
+    s.core.enter(b)
+    assert s.core.mark == b.seq
+    s.core.enter(a)
+    assert s.core.mark == 0
+
+
+def test_a_cancel_with_nothing_accepted_raises_no_mark(s: Session) -> None:
+    assert s.core.cancel() == ([], [])
+    s.enter("a")
+    s.core.cancel()
+    assert s.core.mark == 0
+
+
+def test_a_cancel_on_entry_is_a_covered_turn_that_is_not_the_sessions_turn(s: Session) -> None:
+    a, b = s.accept("a"), s.accept("b")
+    s.core.cancel_run(b)
+    s.core.enter(a)
+    (start,) = s.core.enter(b)
+    assert isinstance(start, Start)
+    assert start.turn is not s.turn
+    assert not s.core.begin(start.turn)
+    assert s.end(start.turn, None) == [Publish(b)]
+    assert b.complete is not None
+    assert b.complete.cancelled
+    assert s.turn.run is a
+    assert not s.core.quiet
+
+
+def test_a_cancel_before_the_first_step_keeps_the_runner_from_being_called(s: Session) -> None:
+    s.enter("a")
+    assert s.core.cancel() == ([s.turn.run], [])
+    assert not s.core.begin(s.turn)
+    assert s.turn.phase is Phase.STARTING
+
+
+def test_a_running_turn_is_interrupted_by_every_cancel(s: Session) -> None:
+    run = s.enter("a")
+    assert s.core.begin(s.turn)
+    for _ in range(2):
+        assert s.core.cancel() == ([run], [Interrupt(s.turn)])
+        assert s.core.cancel_run(run) == ([run], [Interrupt(s.turn)])
+
+
+def test_a_cancel_while_settling_interrupts_nothing_and_asks_for_another_write(s: Session) -> None:
+    run = s.enter("a")
+    s.core.begin(s.turn)
+    s.core.end(s.turn, "text", None)
+    written = s.core.outcome(s.turn)
+    assert s.core.cancel() == ([run], [])
+    assert s.core.written(s.turn, written, None) == []
+    again = s.core.outcome(s.turn)
+    assert [message.id for message in again] == [message.id for message in written]
+    assert (written[-1].finish_reason, again[-1].finish_reason) == ("end_turn", "canceled")
+    assert s.core.written(s.turn, again, None) == [Publish(run)]
+    assert run.complete is not None
+    assert (run.complete.text, run.complete.cancelled) == ("text", True)
+
+
+def test_a_cancel_while_a_failed_turn_settles_asks_for_another_write(s: Session) -> None:
+    run = s.enter("a")
+    s.core.end(s.turn, None, "boom")
+    written = s.core.outcome(s.turn)
+    assert written[-1].finish_reason == "error"
+    s.core.cancel()
+    assert s.core.written(s.turn, written, None) == []
+    assert s.core.written(s.turn, s.core.outcome(s.turn), None) == [Publish(run)]
+    assert run.complete is not None
+    assert (run.complete.error, run.complete.cancelled) == (None, True)
+
+
+def test_a_store_failure_is_the_error_and_ends_the_writing(s: Session) -> None:
+    run = s.enter("a")
+    s.core.end(s.turn, "text", "boom")
+    written = s.core.outcome(s.turn)
+    s.core.cancel()
+    assert s.core.written(s.turn, written, "disk full") == [Publish(run)]
+    assert run.complete is not None
+    assert run.complete[3:] == ("text", "disk full", True, None, None)
+
+
+def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
+    lead, b, c = s.enter("a"), s.enter("b"), s.enter("c")
+    d, e = s.enter("d", when_busy="queue"), s.enter("e")
+    s.core.begin(s.turn)
+    assert s.core.fold(s.turn) == [b, c]
+    assert s.core.fold(s.turn) == []
+    assert s.turn.runs == [lead, b, c]
+    assert [*s.core.queue.values()] == [d, e]
+    turn = s.turn
+    assert s.end(turn) == [Publish(lead), Publish(b), Publish(c), Start(s.turn)]
+    assert b.complete is not None
+    assert (b.complete.folded_into, b.complete.text) == ("a", "text")
+    assert s.turn.run is d
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "interrupt", "reject"])
+def test_only_fold_is_foldable(s: Session, when_busy: str) -> None:
+    s.enter("a")
+    s.enter("b", when_busy=when_busy)
+    assert s.core.fold(s.turn) == []
+
+
+def test_a_covered_turn_folds_nothing(s: Session) -> None:
+    s.enter("a")
+    s.core.begin(s.turn)
+    s.core.cancel()
+    after = s.enter("b")
+    assert s.core.fold(s.turn) == []
+    assert after.state is State.QUEUED
+
+
+def test_a_turn_that_is_over_takes_nothing(s: Session) -> None:
+    s.enter("a")
+    turn = s.turn
+    s.end(turn)
+    s.enter("b")
+    s.enter("c")
+    with pytest.raises(TurnEnded, match="fold into the turn of run a"):
+        s.core.fold(turn)
+    with pytest.raises(TurnEnded, match="write to the turn of run a"):
+        s.core.write(turn, "x")
+    assert len(s.core.queue) == 1
+
+
+def test_what_was_written_is_the_text_unless_there_is_one(s: Session) -> None:
+    s.enter("a")
+    s.enter("b", when_busy="queue")
+    s.core.write(s.turn, "par")
+    s.core.write(s.turn, "tial")
+    s.core.end(s.turn, None, None)
+    assert s.turn.text == "partial"
+    s.core.end(s.turn, "", None)
+    assert s.turn.text == ""
+
+
+def test_messages_of_a_turn(s: Session) -> None:
+    s.enter("a")
+    s.enter("b")
+    s.core.fold(s.turn)
+    s.core.end(s.turn, "text", None)
+    assert [tuple(message) for message in s.core.outcome(s.turn)] == [
+        ("msg-1-user", "s", "a", "user", "prompt of a", None),
+        ("msg-2-user", "s", "b", "user", "prompt of b", None),
+        ("msg-1-assistant", "s", "a", "assistant", "text", "end_turn"),
+    ]
+
+
+def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
+    a, b, c = s.accept("a"), s.enter("b"), s.enter("c")
+    assert s.core.clear() == ([c], [Publish(c)])
+    assert (a.state, b.state) == (State.ACCEPTED, State.ACTIVE)
+    assert c.complete is not None
+    assert (c.complete.error, c.complete.cancelled) == ("cleared from the queue", False)
+
+
+def test_release(s: Session) -> None:
+    run = s.accept("a")
+    assert s.core.release(run) == [Publish(run)]
+    assert s.core.release(run) == []
+    assert s.core.quiet
+
+
+def test_cancel_run_of_a_complete_run_covers_nothing(s: Session) -> None:
+    run = s.accept("a")
+    s.core.release(run)
+    assert s.core.cancel_run(run) == ([], [])
+
+
+def test_a_turn_that_has_completed_cannot_complete_again(s: Session) -> None:
+    run = s.enter("a")
+    successor = s.enter("b")
+    turn = s.turn
+    s.end(turn)
+    complete, before = run.complete, repr(s.core)
+    with pytest.raises(UndeclaredMove, match="run a from complete to complete"):
+        s.end(turn)
+    assert (run.complete, repr(s.core)) == (complete, before)
+    assert s.turn.run is successor
+
+
+def test_quiet_is_nothing_in_flight(s: Session) -> None:
+    assert s.core.quiet
+    run = s.accept("a")
+    assert not s.core.quiet
+    s.core.cancel()
+    (start,) = s.core.enter(run)
+    assert not s.core.quiet
+    assert isinstance(start, Start)
+    s.end(start.turn)
+    assert s.core.quiet
+
+
+def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:
+    assert repr(s.core) == "<session 's': no turn, 0 queued, 0 accepted, 0 settling, mark 0>"
+    for name in "abc":
+        s.enter(name)
+    s.core.begin(s.turn)
+    assert repr(s.turn) == "<Turn of a, running>"
+    s.core.fold(s.turn)
+    s.accept("d")
+    s.core.cancel()
+    s.enter("e")
+    assert repr(s.core) == (
+        "<session 's': <Turn of a and 2 folded, running, covered>, 1 queued, 1 accepted, 0 settling, mark 4>"
+    )

@@ -1,0 +1,741 @@
+"""The dispatcher at its edges: limits, closing, the user's code going wrong, performing in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import sys
+from typing import Any
+
+import pytest
+from dispatching import Agent, SlowMessages, active, in_loop, on_record, outcome, queued, steps
+from turngate import (
+    ClosedFromRunner,
+    Dispatcher,
+    QueueFull,
+    Run,
+    RunComplete,
+    State,
+    Turn,
+    TurnEnded,
+    UnknownRun,
+)
+
+
+async def echo(turn: Turn) -> str:
+    return turn.run.prompt
+
+
+# What a caller can get wrong.
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("queue_limit", 0),
+        ("queue_limit", 1.5),
+        ("accepted_limit", 0),
+        ("completions_kept", -1),
+        ("delta_limit", -1),
+        ("complete_limit", 0),
+        ("settle_timeout", 0),
+        ("settle_timeout", float("nan")),
+    ],
+)
+def test_a_bad_limit_is_refused_in_one_line(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{option} must be .*, not {value}$"):
+        Dispatcher(echo, **{option: value})
+
+
+def test_the_least_limits_are_allowed() -> None:
+    Dispatcher(
+        echo,
+        queue_limit=1,
+        accepted_limit=1,
+        completions_kept=0,
+        delta_limit=0,
+        complete_limit=1,
+        settle_timeout=0.1,
+    )
+
+
+@in_loop
+async def test_a_malformed_prompt_is_refused() -> None:
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (TypeError, "prompt must be a string, not int", {"prompt": 1}),
+        (TypeError, "not one string", {"attachments": "notes"}),
+        (TypeError, "on_complete must be callable, not str", {"on_complete": "print"}),
+        (ValueError, "run_id must be a non-empty string, not ''", {"run_id": ""}),
+        (ValueError, "run_id must be a non-empty string, not 7", {"run_id": 7}),
+        (
+            ValueError,
+            "when_busy must be one of fold, queue, interrupt, reject, not 'wait'",
+            {"when_busy": "wait"},
+        ),
+    ]
+    async with Dispatcher(echo) as d:
+        for error, what, options in wrong:
+            take_in: Any
+            for take_in in (d.accept, d.submit, d.ask):
+                with pytest.raises(error, match=what):
+                    await take_in("s", **{"prompt": "p", **options})
+        assert "0 sessions in flight" in repr(d)
+
+
+@in_loop
+async def test_a_run_enters_its_own_dispatcher_only() -> None:
+    async with Dispatcher(echo) as d, Dispatcher(echo) as other:
+        run = await d.accept("s", "p")
+        with pytest.raises(UnknownRun):
+            await other.enter(run)
+        assert run.state is State.ACCEPTED
+
+
+@in_loop
+async def test_waiting_for_an_unknown_run_raises() -> None:
+    async with Dispatcher(echo) as d:
+        with pytest.raises(UnknownRun, match="'nobody'"):
+            await d.wait("nobody")
+
+
+# Identities.
+
+
+@in_loop
+async def test_sequences_increase_over_the_whole_dispatcher() -> None:
+    async with Dispatcher(echo) as d:
+        assert [(await d.accept(session, "p")).seq for session in "abab"] == [1, 2, 3, 4]
+
+
+@in_loop
+async def test_a_made_up_run_id_gives_way_to_one_that_somebody_chose() -> None:
+    async with Dispatcher(echo) as d:
+        first = await d.accept("s", "p")
+        chosen = first.run_id[:-1] + "3"
+        await d.accept("s", "q", run_id=chosen)
+        third = await d.accept("s", "r")
+        assert third.run_id == chosen + "+"
+        assert await d.accept("s", "q", run_id=chosen) is not third
+
+
+@in_loop
+async def test_message_ids_do_not_come_from_run_ids() -> None:
+    store = SlowMessages()
+    for _ in range(2):
+        async with Dispatcher(echo, messages=store) as d:
+            run = await d.submit("s", "p", run_id="the same")
+            await steps()
+            store.gates[-1].set_result(None)
+            await run
+    assert len({message.id for message in await store.list("s")}) == 4
+
+
+@in_loop
+async def test_submit_and_ask_of_a_known_run_never_enter_it_twice() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await d.submit("s", "p", run_id="r")
+        assert await d.submit("s", "p", run_id="r") is run
+        asking = asyncio.create_task(d.ask("s", "p", run_id="r"))
+        await steps()
+        agent.finish(run)
+        assert await asking is await run
+        assert await d.ask("s", "p", run_id="r") is await run
+        assert len(agent.turns) == 1
+
+
+@in_loop
+async def test_submit_enters_a_known_run_that_was_only_accepted() -> None:
+    async with Dispatcher(echo) as d:
+        run = await d.accept("s", "p", run_id="r")
+        assert await d.submit("s", "p", run_id="r") is run
+        assert (await run).text == "p"
+
+
+@in_loop
+async def test_ask_cancelled_while_waiting_lets_the_run_go_on() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        asking = asyncio.create_task(d.ask("s", "p", run_id="r"))
+        await steps()
+        asking.cancel()
+        await steps()
+        agent.finish(agent.turns[0].run)
+        assert outcome(await d.wait("r")) == ("done", None, False)
+
+
+# Limits.
+
+
+@in_loop
+async def test_accepted_limit_holds_over_all_sessions() -> None:
+    async with Dispatcher(echo, accepted_limit=2) as d:
+        first, second = await d.accept("a", "p"), await d.accept("b", "p")
+        with pytest.raises(QueueFull, match="accepted_limit"):
+            await d.accept("c", "p")
+        await d.enter(first)
+        third = await d.accept("c", "p")
+        await second.close()
+        await second.close()
+        await d.accept("d", "p")
+        with pytest.raises(QueueFull):
+            await d.accept("e", "p")
+        assert third.seq == 3
+
+
+@in_loop
+async def test_the_oldest_completion_is_forgotten_first() -> None:
+    async with Dispatcher(echo, completions_kept=2) as d:
+        runs = [await d.submit("s", f"p{n}", run_id=f"r{n}", when_busy="queue") for n in range(3)]
+        completes = [await run for run in runs]
+        with pytest.raises(UnknownRun):
+            await d.wait("r0")
+        assert [await d.wait("r1"), await d.wait("r2")] == completes[1:]
+        assert await runs[0] == completes[0]
+        assert await d.accept("s", "another payload", run_id="r0") is not runs[0]
+
+
+@in_loop
+async def test_no_completion_need_be_kept() -> None:
+    async with Dispatcher(echo, completions_kept=0) as d:
+        assert (await d.ask("s", "p", run_id="r")).text == "p"
+        with pytest.raises(UnknownRun):
+            await d.wait("r")
+        assert not d._runs
+
+
+@in_loop
+async def test_a_quiet_session_holds_nothing() -> None:
+    agent = Agent()
+    async with Dispatcher(agent, completions_kept=0) as d:
+        for way in ("finish", "fail", "cancel", "clear", "release", "cancel on entry"):
+            run = await active(d, "s", way)
+            waiting = await queued(d, "s", way)
+            accepted = await d.accept("s", way)
+            if way == "clear":
+                await d.clear_queue("s")
+            elif way == "fail":
+                agent.fail(run, RuntimeError())
+            elif way.startswith("cancel"):
+                await d.cancel("s")
+            else:
+                agent.finish(run)
+            if way == "cancel on entry":
+                await d.enter(accepted)
+            else:
+                await accepted.close()
+            while not waiting.complete or not run.complete:
+                await steps()
+                for turn in agent.turns:
+                    if not agent._ends[turn.run.run_id].done():
+                        agent.finish(turn.run)
+            await accepted
+            assert d._sessions == {}, way
+        assert (d._runs, d._accepted, [*d._effects]) == ({}, 0, [])
+        assert not d.is_busy()
+
+
+# Contexts.
+
+
+@in_loop
+async def test_a_turn_has_the_context_of_the_dispatcher_not_of_its_submitter_nor_of_the_turn_before() -> None:
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+    who.set("dispatcher")
+    seen: list[str] = []
+
+    async def look(turn: Turn) -> None:
+        seen.append(who.get())
+        who.set("the turn before")
+
+    async with Dispatcher(look) as d:
+        who.set("submitter")
+        first = await d.accept("s", "p")
+        second = await d.accept("s", "q", when_busy="queue")
+        await d.enter(first)
+        await d.enter(second)
+        await second
+        await d.ask("s", "r")
+    assert seen == ["dispatcher"] * 3
+    assert who.get() == "submitter"
+
+
+# Runners that go wrong.
+
+
+class Rude(BaseException):
+    pass
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("exc", "error"),
+    [
+        (RuntimeError("boom"), "boom"),
+        (RuntimeError(), "RuntimeError"),
+        (UnspeakableError(), "UnspeakableError"),
+        (Rude("rude"), "rude"),
+        (GeneratorExit(), "the turn was closed before it could be written"),
+        (StopAsyncIteration("odd"), "odd"),
+    ],
+)
+def test_whatever_the_runner_raises_is_the_error(exc: BaseException, error: str) -> None:
+    async def failing(turn: Turn) -> str:
+        turn.write("partial")
+        if turn.run.prompt == "fail":
+            raise exc
+        return "done"
+
+    @in_loop
+    async def check() -> None:
+        async with Dispatcher(failing) as d:
+            first, second = await d.submit("s", "fail"), await d.submit("s", "go on", when_busy="queue")
+            assert outcome(await first) == ("partial", error, False)
+            assert outcome(await second) == ("done", None, False)
+
+    check()
+
+
+@in_loop
+async def test_a_runner_that_returns_a_wrong_type() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await active(d, "s", "p")
+        agent.turns[0].write("partial")
+        agent.finish(run, 7)
+        assert outcome(await run) == ("partial", "the runner returned int, not str or None", False)
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "partial", "error")]
+
+
+@in_loop
+async def test_a_runner_that_is_no_coroutine_function() -> None:
+    def plain(turn: Turn) -> Any:
+        if turn.run.prompt == "raise":
+            raise ValueError("no")
+        return "not awaitable"
+
+    async with Dispatcher(plain) as d:
+        assert (await d.ask("s", "raise")).error == "no"
+        error = (await d.ask("s", "return")).error
+        assert error is not None
+        assert "await" in error
+
+
+@in_loop
+async def test_a_turn_that_is_over_refuses_writes_and_folds() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d, d.subscribe() as events:
+        run = await active(d, "s", "p")
+        (turn,) = agent.turns
+        agent.finish(run)
+        await run
+        later = await active(d, "s", "q")
+        waiting = await queued(d, "s", "r")
+        with pytest.raises(TurnEnded):
+            turn.write("late")
+        with pytest.raises(TurnEnded):
+            await turn.fold()
+        assert d.queued("s") == [waiting]
+        assert turn.runs == [run]
+        agent.finish(later)
+        await later
+        await d.aclose()
+        assert [event async for event in events] == [await run, await later, await waiting]
+
+
+@in_loop
+async def test_a_turn_writes_strings_only() -> None:
+    async def wrong(turn: Turn) -> None:
+        turn.write(b"bytes")  # type: ignore[arg-type]
+
+    async with Dispatcher(wrong) as d:
+        assert (await d.ask("s", "p")).error == "a turn writes strings, not bytes"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["runner", "on_complete", "store", "store that waits", "recording"])
+def test_what_is_to_end_the_process_does_so_after_the_run_has_settled(
+    stop: type[BaseException], where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    runs: list[Run] = []
+
+    def raising(*_: object) -> None:
+        raise stop
+
+    class Store(SlowMessages):
+        async def put(self, messages: Any) -> None:
+            if where.startswith("store"):
+                if where.endswith("waits"):
+                    await asyncio.sleep(0)
+                raise stop
+            await asyncio.sleep(0)
+
+    async def runner(turn: Turn) -> None:
+        if where == "runner":
+            raise stop
+
+    async def main() -> None:
+        d = Dispatcher(runner, messages=Store(), record=raising if where == "recording" else None)
+        runs.append(await d.submit("s", "p", on_complete=raising if where == "on_complete" else None))
+        runs.append(await d.submit("s", "q"))
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await d.aclose()
+
+    with pytest.raises(stop):
+        asyncio.run(main())
+    gc.collect()
+    assert [run.state for run in runs] == [State.COMPLETE] * 2
+
+
+# Tasks that go wrong.
+
+
+@in_loop
+async def test_a_task_cancelled_from_outside_is_no_cancel() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await active(d, "s", "p")
+        behind = await queued(d, "s", "q")
+        task = agent.turns[0].task
+        assert task is not None
+        task.cancel()
+        assert outcome(await run) == ("", "the turn was cancelled from outside the dispatcher", False)
+        await steps()
+        agent.finish(behind)
+        assert outcome(await behind) == ("done", None, False)
+
+
+@in_loop
+async def test_a_leaked_cancelled_future_is_no_cancel() -> None:
+    async def leak(turn: Turn) -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async with Dispatcher(leak) as d:
+        complete = await d.ask("s", "p")
+        assert complete.error == "the turn was cancelled from outside the dispatcher"
+        assert not complete.cancelled
+
+
+@in_loop
+async def test_a_task_cancelled_before_its_first_step_settles() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await d.accept("s", "p")
+        await d.enter(run)
+        behind = await queued(d, "s", "q")
+        (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+        task.cancel()
+        assert outcome(await run) == ("", "the turn was cancelled from outside the dispatcher", False)
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "", "error")]
+        await steps()
+        assert agent.prompts == ["q"]
+        agent.finish(behind)
+        await behind
+
+
+@in_loop
+async def test_a_cancel_before_the_first_step_of_the_turn() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await d.accept("s", "p")
+        await d.enter(run)
+        assert (await d.cancel("s")).runs == [run]
+        assert outcome(await run) == ("", None, True)
+        assert agent.turns == []
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "", "canceled")]
+
+
+def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    runs: list[Run] = []
+    received: list[RunComplete] = []
+
+    async def forever(turn: Turn) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> Dispatcher:
+        d = Dispatcher(forever)
+        runs.append(await d.submit("s", "active", on_complete=received.append))
+        runs.extend([await d.submit("s", "queued", when_busy="queue") for _ in range(2_000)])
+        await steps()
+        waiting = runs[0].wait()
+        waiting.send(None)
+        waiting.close()
+        return d
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    d = loop.run_until_complete(main())
+    (task,) = asyncio.all_tasks(loop)
+    loop.close()
+    task.get_coro().close()
+    assert {run.complete.error for run in runs if run.complete} == {
+        "the turn was closed before it could be written"
+    }
+    assert all(run.state is State.COMPLETE for run in runs)
+    assert received == [runs[0].complete]
+    assert d._sessions == {}
+    del task
+    gc.collect()
+
+
+@in_loop
+async def test_a_task_factory_that_fails_fails_the_run() -> None:
+    loop = asyncio.get_running_loop()
+    async with Dispatcher(echo) as d:
+        run = await d.accept("s", "p")
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("no tasks today")
+
+        loop.set_task_factory(refuse)
+        logging.getLogger("turngate").disabled = True
+        try:
+            await d.enter(run)
+        finally:
+            loop.set_task_factory(None)
+            logging.getLogger("turngate").disabled = False
+        assert (await run).error == "the turn was closed before it could be written"
+        assert (await d.ask("s", "q")).text == "q"
+
+
+def first_step_now(loop: Any, coro: Any, *, context: Any = None) -> asyncio.Task[Any]:
+    """Make a task that takes its first step at once, as eager tasks do."""
+    task = asyncio.Task(coro, loop=loop, context=context)
+    loop._ready.pop()._run()
+    return task
+
+
+@in_loop
+async def test_eager_tasks() -> None:
+    async def cancels_itself(turn: Turn) -> str:
+        if turn.run.prompt == "cancel":
+            await d.cancel("s")
+            await asyncio.sleep(0)
+        return turn.run.prompt
+
+    loop = asyncio.get_running_loop()
+    async with Dispatcher(cancels_itself) as d:
+        first = await d.submit("s", "cancel")
+        second = await d.submit("s", "go on", when_busy="queue")
+        loop.set_task_factory(first_step_now)
+        await steps(1)
+        loop.set_task_factory(None)
+        assert (await first).cancelled
+        assert (await second).cancelled
+        if sys.version_info >= (3, 12):
+            loop.set_task_factory(asyncio.eager_task_factory)
+            assert (await d.ask("s", "hello")).text == "hello"
+            assert (await d.ask("s", "cancel")).cancelled
+            loop.set_task_factory(None)
+
+
+# Callbacks, and the order of things.
+
+
+@in_loop
+async def test_what_on_complete_raises_neither_loses_nor_doubles_a_completion(caplog: Any) -> None:
+    agent = Agent()
+
+    def raising(exc: BaseException) -> Any:
+        def on_complete(complete: RunComplete) -> None:
+            called.append(complete)
+            raise exc
+
+        return on_complete
+
+    called: list[RunComplete] = []
+    async with Dispatcher(agent) as d:
+        for exc in (ValueError("no"), asyncio.CancelledError(), GeneratorExit()):
+            run = await active(d, "s", "p", on_complete=raising(exc))
+            behind = await queued(d, "s", "q")
+            agent.finish(run)
+            assert outcome(await run) == ("done", None, False)
+            await steps()
+            agent.finish(behind)
+            await behind
+    assert len(called) == 3
+    assert caplog.text.count("failed") == 3
+
+
+@in_loop
+async def test_run_complete_is_published_before_the_next_turn_starts_and_after_the_messages() -> None:
+    order: list[str] = []
+
+    class Store(SlowMessages):
+        async def put(self, messages: Any) -> None:
+            order.append(f"written {messages[-1].text}")
+
+    async def runner(turn: Turn) -> str:
+        order.append(f"turn {turn.run.prompt}")
+        return turn.run.prompt
+
+    async with Dispatcher(runner, messages=Store()) as d:
+        first = await d.accept(
+            "s", "p1", on_complete=lambda complete: order.append(f"complete {complete.text}")
+        )
+        second = await d.accept("s", "p2")
+        await d.enter(first)
+        await d.enter(second)
+        await second
+    assert order == ["turn p1", "written p1", "complete p1", "turn p2", "written p2"]
+
+
+@in_loop
+async def test_a_step_taken_by_on_complete_is_performed_after_the_step_that_called_it() -> None:
+    history: list[str] = []
+    agent = Agent()
+
+    def on_complete(complete: RunComplete) -> None:
+        with pytest.raises(StopIteration):
+            d.cancel("s").send(None)
+        with pytest.raises(StopIteration):
+            d.cancel("s").send(None)
+
+    def record(entry: dict[str, Any]) -> None:
+        history.append(f"{entry['event']} {entry.get('run', '')}".strip())
+
+    async with Dispatcher(agent, record=record) as d, d.subscribe() as events:
+        lead = await active(d, "s", "p", run_id="lead", on_complete=on_complete)
+        await queued(d, "s", "q", run_id="folded")
+        await agent.turns[0].fold()
+        await queued(d, "s", "r", run_id="next")
+        await queued(d, "s", "t", run_id="dropped")
+        history.clear()
+        agent.finish(lead)
+        await d.wait("next")
+        received = [(await anext(events)) for _ in range(3)]
+    assert [event.run_id for event in received] == ["folded", "dropped", "next"]
+    assert history[:6] == [
+        "complete lead",
+        "complete folded",
+        "handoff next",
+        "cancel",
+        "complete dropped",
+        "cancel",
+    ]
+
+
+# Closing.
+
+
+@in_loop
+async def test_aclose_is_idempotent_and_all_callers_wait_for_the_same_end() -> None:
+    store = SlowMessages()
+    agent = Agent()
+    d = Dispatcher(agent, messages=store)
+    await active(d, "s", "p")
+    closing = [asyncio.create_task(d.aclose()) for _ in range(3)]
+    await steps()
+    closing[0].cancel()
+    await steps()
+    assert [task.done() for task in closing] == [True, False, False]
+    assert "closing" in repr(d)
+    store.gates[0].set_result(None)
+    await closing[1]
+    await closing[2]
+    await d.aclose()
+    assert "closed" in repr(d)
+
+
+@in_loop
+async def test_closing_goes_on_when_its_only_caller_is_cancelled() -> None:
+    agent = Agent()
+    d = Dispatcher(agent)
+    run = await active(d, "s", "p")
+    closing = asyncio.create_task(d.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    assert outcome(await run) == ("", None, True)
+    await steps()
+    assert "closed" in repr(d)
+
+
+@in_loop
+async def test_a_dispatcher_that_was_never_used_closes() -> None:
+    await Dispatcher(echo).aclose()
+
+
+@in_loop
+async def test_a_runner_cannot_close_the_dispatcher_it_runs_in() -> None:
+    async def closes(turn: Turn) -> None:
+        await d.aclose()
+
+    async with Dispatcher(closes) as d:
+        complete = await d.ask("s", "p")
+        assert complete.error == str(
+            ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        )
+        assert (await d.ask("s", "still open")).error
+
+
+@in_loop
+async def test_a_task_of_the_runner_can_close_the_dispatcher() -> None:
+    async def delegates(turn: Turn) -> None:
+        await asyncio.create_task(d.aclose())
+
+    d = Dispatcher(delegates)
+    run = await d.submit("s", "p")
+    assert (await run).cancelled
+    await d.aclose()
+
+
+@in_loop
+async def test_closing_releases_a_submitted_run_that_has_not_entered() -> None:
+    agent = Agent()
+    d = Dispatcher(agent)
+    run = await d.submit("s", "p")
+    await d.aclose()
+    assert outcome(await run) == ("", "released before entry", True)
+    await steps()
+    assert agent.turns == []
+    assert await on_record(d, "s") == []
+
+
+@in_loop
+async def test_closing_from_on_complete_delivers_the_last_events_first() -> None:
+    agent = Agent()
+
+    def start_closing(_: RunComplete) -> None:
+        tasks.append(asyncio.get_running_loop().create_task(d.aclose()))
+        coroutine = d.aclose()
+        coroutine.send(None)
+        coroutine.close()
+
+    tasks: list[asyncio.Task[None]] = []
+    d = Dispatcher(agent)
+    async with d.subscribe() as events:
+        lead = await active(d, "s", "p", on_complete=start_closing)
+        folded = await queued(d, "s", "q")
+        await agent.turns[0].fold()
+        agent.finish(lead)
+        assert [event async for event in events] == [await folded]
+    await tasks[0]
+
+
+@in_loop
+async def test_repr() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await active(d, "s", "p")
+        await queued(d, "s", "q")
+        await d.accept("t", "p")
+        assert repr(d) == (
+            "<Dispatcher open: 2 sessions in flight, 1 active, 1 queued, 1 accepted, 0 completions kept>"
+        )
+        agent.finish(run)
+        await run
+        assert "1 completions kept" in repr(d)

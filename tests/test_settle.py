@@ -1,0 +1,365 @@
+"""Settling: what is put on record when a cancel, the outside or the store gets in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from dispatching import (
+    Agent,
+    BrokenMessages,
+    SlowMessages,
+    Stubborn,
+    active,
+    in_loop,
+    on_record,
+    outcome,
+    queued,
+    steps,
+)
+from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
+
+
+async def echo(turn: Turn) -> str:
+    return turn.run.prompt
+
+
+@in_loop
+async def test_a_cancel_while_the_messages_are_written_makes_them_say_so() -> None:
+    store = SlowMessages()
+    async with Dispatcher(echo, messages=store) as d:
+        run = await active(d, "s", "p")
+        assert (await d.cancel("s")).runs == [run]
+        store.gates[0].set_result(None)
+        await steps()
+        assert run.state is State.ACTIVE
+        store.gates[1].set_result(None)
+        assert outcome(await run) == ("p", None, True)
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "p", "canceled")]
+        assert len(store.puts) == 2
+
+
+@in_loop
+async def test_a_cancel_while_a_cancelled_turn_is_written_needs_no_second_write() -> None:
+    store = SlowMessages()
+    agent = Agent()
+    async with Dispatcher(agent, messages=store) as d:
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        await steps()
+        assert (await d.cancel("s")).runs == [run]
+        store.gates[0].set_result(None)
+        assert (await run).cancelled
+        assert len(store.puts) == 1
+
+
+@in_loop
+async def test_a_prompt_sent_while_a_cancelled_turn_unwinds_runs_next() -> None:
+    store = SlowMessages()
+    agent = Agent()
+    async with Dispatcher(agent, messages=store) as d:
+        await active(d, "s", "p")
+        await d.cancel("s")
+        after = await queued(d, "s", "q")
+        await steps()
+        store.gates[0].set_result(None)
+        await steps()
+        agent.finish(after)
+        await steps()
+        store.gates[1].set_result(None)
+        assert outcome(await after) == ("done", None, False)
+
+
+@in_loop
+async def test_a_runner_that_swallows_a_cancel_is_cancelled_and_a_second_cancel_interrupts_it_again() -> None:
+    runner = Stubborn(patience=2)
+    async with Dispatcher(runner) as d:
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        await steps()
+        assert (runner.interrupts, run.state) == (1, State.ACTIVE)
+        assert (await d.cancel("s")).runs == [run]
+        assert outcome(await run) == ("as if nothing had happened", None, True)
+        assert runner.interrupts == 2
+
+
+@in_loop
+async def test_a_runner_that_fails_when_it_is_cancelled_is_cancelled() -> None:
+    async def failing(turn: Turn) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            raise RuntimeError("while unwinding")
+
+    async with Dispatcher(failing) as d:
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        assert outcome(await run) == ("", None, True)
+        assert (await on_record(d, "s"))[-1] == ("assistant", "", "canceled")
+
+
+@in_loop
+async def test_a_runner_that_cancels_its_own_session_and_returns() -> None:
+    async def cancels(turn: Turn) -> str:
+        await d.cancel("s")
+        return "done"
+
+    store = SlowMessages()
+    async with Dispatcher(cancels, messages=store) as d:
+        run = await d.submit("s", "p")
+        while not run.complete:
+            await steps()
+            for gate in store.gates:
+                if not gate.done():
+                    gate.set_result(None)
+        assert outcome(await run) == ("done", None, True)
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "done", "canceled")]
+
+
+@in_loop
+async def test_the_write_is_made_again_when_the_task_is_cancelled_from_outside() -> None:
+    store = SlowMessages()
+    turns: list[Turn] = []
+
+    async def runner(turn: Turn) -> str:
+        turns.append(turn)
+        return "done"
+
+    async with Dispatcher(runner, messages=store) as d:
+        run = await active(d, "s", "p")
+        task = turns[0].task
+        assert task is not None
+        for n in range(3):
+            task.cancel()
+            await steps()
+            assert len(store.puts) == n + 2
+        assert task.cancelling() == 0
+        store.gates[-1].set_result(None)
+        assert outcome(await run) == ("done", None, False)
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "done", "end_turn")]
+
+
+@in_loop
+async def test_a_canceled_turn_is_written_although_every_task_is_cancelled() -> None:
+    store = SlowMessages()
+    agent = Agent()
+    d = Dispatcher(agent, messages=store)
+    run = await active(d, "s", "p")
+    entered = await d.accept("s", "q")
+    caller = asyncio.create_task(d.cancel("s"))
+    await caller
+    await d.enter(entered)
+    for _ in range(3):
+        await steps(2)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+    await steps()
+    for gate in store.gates:
+        if not gate.done():
+            gate.set_result(None)
+    assert (await run).cancelled
+    assert (await entered).cancelled
+    assert sorted(await on_record(d, "s")) == sorted(
+        [
+            ("user", "p", None),
+            ("assistant", "", "canceled"),
+            ("user", "q", None),
+            ("assistant", "", "canceled"),
+        ]
+    )
+    await d.aclose()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_store_that_raises_cancelled_error_has_failed(at_once: bool) -> None:
+    @in_loop
+    async def check() -> None:
+        store = BrokenMessages(asyncio.CancelledError(), at_once=at_once)
+        async with Dispatcher(echo, messages=store) as d:
+            complete = await d.ask("s", "p")
+            assert complete.error == "writing the messages failed: CancelledError"
+            assert not complete.cancelled
+
+    check()
+
+
+@in_loop
+async def test_a_store_that_raises_cancelled_error_after_an_interrupt_is_tried_once_more() -> None:
+    store = BrokenMessages(asyncio.CancelledError(), times=1)
+    agent = Agent()
+    async with Dispatcher(agent, messages=store) as d:
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        assert outcome(await run) == ("", None, True)
+        store.times = 10
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        assert outcome(await run) == ("", "writing the messages failed: CancelledError", True)
+        assert store.times == 8
+
+
+class HangingMessages(MemoryMessages):
+    """A store that never gets done."""
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+@in_loop
+async def test_a_store_that_hangs_is_given_up_after_the_time_out_and_the_queue_goes_on() -> None:
+    async with Dispatcher(echo, messages=HangingMessages(), settle_timeout=0.01) as d:
+        first, second = await d.submit("s", "p"), await d.submit("s", "q", when_busy="queue")
+        await d.cancel_run(first.run_id)
+        assert outcome(await first) == ("", "writing the messages took longer than 0.01 s", True)
+        assert outcome(await second) == ("q", "writing the messages took longer than 0.01 s", False)
+
+
+@in_loop
+async def test_the_time_out_holds_over_all_writes_of_a_turn() -> None:
+    turns: list[Turn] = []
+
+    async def runner(turn: Turn) -> str:
+        turns.append(turn)
+        return "done"
+
+    async def pester(run: Run) -> None:
+        while not run.complete:
+            await asyncio.sleep(0)
+            if turns and not run.complete:
+                task = turns[0].task
+                assert task is not None
+                task.cancel()
+
+    async with Dispatcher(runner, messages=HangingMessages(), settle_timeout=0.01) as d:
+        run = await d.submit("s", "p")
+        await pester(run)
+        assert (await run).error == "writing the messages took longer than 0.01 s"
+
+
+@in_loop
+async def test_no_timer_outlives_its_write() -> None:
+    loop: Any = asyncio.get_running_loop()
+    async with Dispatcher(echo, messages=BrokenMessages(OSError("no")), settle_timeout=3_000) as d:
+        await d.ask("s", "p")
+    assert all(timer.cancelled() for timer in loop._scheduled if timer.when() > loop.time() + 1_000)
+
+
+@in_loop
+async def test_a_store_may_use_time_outs_and_groups_of_its_own() -> None:
+    class Elaborate(MemoryMessages):
+        async def put(self, messages: Sequence[Message]) -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await asyncio.sleep(0)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(super().put(messages))
+
+    agent = Agent()
+    async with Dispatcher(agent, messages=Elaborate()) as d:
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        assert outcome(await run) == ("", None, True)
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "", "canceled")]
+
+
+@in_loop
+async def test_a_store_may_return_any_awaitable() -> None:
+    class Eager:
+        def __init__(self) -> None:
+            self.memory = MemoryMessages()
+
+        def put(self, messages: Sequence[Message]) -> Any:
+            return asyncio.ensure_future(self.memory.put(messages))
+
+        async def list(self, session_id: str) -> list[Message]:
+            return await self.memory.list(session_id)
+
+    async with Dispatcher(echo, messages=Eager()) as d:
+        assert (await d.ask("s", "p")).error is None
+        assert len(await d.messages.list("s")) == 2
+
+
+@in_loop
+async def test_a_store_that_is_none_has_failed() -> None:
+    class Sync(MemoryMessages):
+        def put(self, messages: Sequence[Message]) -> Any:
+            return None
+
+    async with Dispatcher(echo, messages=Sync()) as d:
+        error = (await d.ask("s", "p")).error
+        assert error is not None
+        assert error.startswith("writing the messages failed: 'NoneType'")
+
+
+@in_loop
+async def test_a_cancel_on_entry_neither_waits_for_the_active_turn_nor_disturbs_it() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        turn = await active(d, "s", "p")
+        entered = await d.accept("s", "q")
+        await d.cancel_run(entered.run_id)
+        assert await d.enter(entered) is State.CANCEL_ON_ENTRY
+        assert outcome(await entered) == ("", None, True)
+        assert (turn.state, agent.turns[0].covered) == (State.ACTIVE, False)
+        agent.finish(turn)
+        assert outcome(await turn) == ("done", None, False)
+
+
+@in_loop
+async def test_a_store_that_fails_a_cancel_on_entry_gives_the_error() -> None:
+    async with Dispatcher(echo, messages=BrokenMessages(OSError("no"))) as d:
+        run = await d.submit("s", "p")
+        await d.cancel("s")
+        assert outcome(await run) == ("", "writing the messages failed: no", True)
+
+
+def faults() -> list[tuple[str, int]]:
+    return [(store, step) for store in ("memory", "waits") for step in range(14)]
+
+
+@pytest.mark.parametrize(("store", "step"), faults())
+def test_cancelling_any_task_at_any_step_loses_no_completion(store: str, step: int) -> None:
+    class Waits(MemoryMessages):
+        async def put(self, messages: Sequence[Message]) -> None:
+            await asyncio.sleep(0)
+            await super().put(messages)
+            await asyncio.sleep(0)
+
+    async def runner(turn: Turn) -> str:
+        turn.write(turn.run.prompt)
+        await asyncio.sleep(0)
+        await turn.fold()
+        await asyncio.sleep(0)
+        return turn.run.prompt
+
+    @in_loop
+    async def check() -> None:
+        async with (
+            Dispatcher(runner, messages=Waits() if store == "waits" else None) as d,
+            d.subscribe() as events,
+        ):
+            runs = [await d.submit("s", f"p{n}", when_busy="queue" if n == 2 else "fold") for n in range(4)]
+            runs.append(await d.submit("t", "other"))
+            await d.cancel_run(runs[3].run_id)
+            asking = asyncio.create_task(d.ask("s", "asked", run_id="asked"))
+            await steps(step)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            completes = [await run for run in runs]
+            if not asking.cancelled():
+                await asyncio.wait([asking])
+            await steps()
+            await d.aclose()
+            received = [event async for event in events if hasattr(event, "cancelled")]
+            assert len(received) == len({event.run_id for event in received})
+            assert set(received) >= set(completes)
+            stray = [c for c in completes if c.error]
+            assert [c.cancelled for c in completes] == [False, False, False, True, False]
+            assert {c.error for c in stray} <= {"the turn was cancelled from outside the dispatcher"}
+            per_run = [message.run_id for message in await d.messages.list("s") if message.role == "user"]
+            assert len(per_run) == len(set(per_run)) == 4 + ("asked" in per_run)
+            assert d._sessions == {}
+
+    check()

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import turngate
+from dispatching import in_loop, outcome, steps
+from turngate import Dispatcher, Message, SqliteMessages, Turn, UnknownSchema
+
+SOURCE = str(Path(turngate.__file__).parent.parent)
+
+#: Answers prompts for ever, folding two into each turn, and says on standard output which runs are complete.
+WRITER = """
+import asyncio, sys
+from turngate import Dispatcher, SqliteMessages
+
+async def agent(turn):
+    await turn.fold()
+    return "x" * 2000
+
+async def main(path, session):
+    async with SqliteMessages(path, lock_timeout=30) as store, Dispatcher(agent, messages=store) as d:
+        for n in range(int(sys.argv[3])):
+            runs = [await d.submit(session, f"prompt {n}.{k}", run_id=f"{session}.{n}.{k}") for k in range(3)]
+            for run in runs:
+                complete = await run
+                assert complete.error is None, complete
+                print(run.run_id, flush=True)
+
+asyncio.run(main(sys.argv[1], sys.argv[2]))
+"""
+
+
+def writer(path: Path, session: str, turns: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), session, str(turns)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+
+
+async def stored(path: Path, session: str) -> list[Message]:
+    async with SqliteMessages(path) as store:
+        return await store.list(session)
+
+
+def check_turns(messages: list[Message]) -> set[str]:
+    """Every turn on record is whole: its user messages, then its assistant message. Returns the run ids."""
+    on_record: set[str] = set()
+    turn: list[Message] = []
+    for message in messages:
+        turn.append(message)
+        if message.role == "assistant":
+            assert [m.role for m in turn[:-1]] == ["user"] * (len(turn) - 1)
+            assert len(turn) > 1
+            assert message.run_id == turn[0].run_id
+            assert message.finish_reason == "end_turn"
+            on_record |= {m.run_id for m in turn[:-1]}
+            turn = []
+    assert turn == [], "half a turn is on record"
+    return on_record
+
+
+def test_a_killed_process_leaves_no_half_written_turn_and_loses_no_completed_one(tmp_path: Path) -> None:
+    path = tmp_path / "messages.db"
+    rng = random.Random(7)
+    for kill in range(12):
+        session = f"session-{kill}"
+        with writer(path, session, 10**6) as process:
+            assert process.stdout is not None
+            complete = [process.stdout.readline().strip() for _ in range(rng.randrange(1, 25))]
+            for _ in range(rng.randrange(2_000)):
+                pass
+            process.send_signal(signal.SIGKILL)
+            complete += process.stdout.read().split("\n")[:-1]
+        on_record = check_turns(asyncio.run(stored(path, session)))
+        assert {run_id for run_id in complete if run_id} <= on_record
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_process_killed_while_it_makes_the_file_leaves_one_that_opens(tmp_path: Path) -> None:
+    for kill in range(12):
+        path = tmp_path / f"{kill}.db"
+        with writer(path, "s", 10**6) as process:
+            while not path.exists() and process.poll() is None:
+                pass
+            for _ in range(kill * 400):
+                pass
+            process.send_signal(signal.SIGKILL)
+        check_turns(asyncio.run(stored(path, "s")))
+
+
+def test_processes_that_share_a_file_and_open_it_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "messages.db"
+    processes = [writer(path, f"session-{n}", 20) for n in range(4)]
+    for process in processes:
+        with process:
+            process.communicate()
+            assert process.returncode == 0
+    for n in range(4):
+        messages = asyncio.run(stored(path, f"session-{n}"))
+        assert len(check_turns(messages)) == 60
+
+
+@in_loop
+async def test_the_file_is_in_wal_mode_and_has_a_version(tmp_path: Path) -> None:
+    path = tmp_path / "messages.db"
+    await stored(path, "s")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+@in_loop
+async def test_a_file_of_a_newer_turngate_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "messages.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+
+    async def echo(turn: Turn) -> str:
+        return turn.run.prompt
+
+    async with SqliteMessages(path) as store:
+        with pytest.raises(UnknownSchema, match="schema 99; this turngate knows 1"):
+            await store.list("s")
+        async with Dispatcher(echo, messages=store) as d:
+            error = (await d.ask("s", "p")).error
+            assert error is not None
+            assert "schema 99" in error
+    assert path.read_bytes() == before
+
+
+@in_loop
+async def test_a_put_that_fails_half_way_writes_nothing(tmp_path: Path) -> None:
+    wrong: Any = object()
+    async with SqliteMessages(tmp_path / "messages.db") as store:
+        with pytest.raises(sqlite3.Error):
+            await store.put([Message("a", "s", "r", "user", "p"), Message("b", "s", "r", "user", wrong)])
+        assert await store.list("s") == []
+        await store.put([Message("a", "s", "r", "user", "p")])
+        assert len(await store.list("s")) == 1
+
+
+@in_loop
+async def test_messages_outlive_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "messages.db"
+    message = Message("a", "s", "r", "assistant", "text \N{SNOWMAN}", "end_turn")
+    async with SqliteMessages(str(path)) as store:
+        await store.put([message])
+    assert await stored(path, "s") == [message]
+
+
+@in_loop
+async def test_closing_is_idempotent_and_goes_on_when_its_caller_is_cancelled(tmp_path: Path) -> None:
+    store = SqliteMessages(tmp_path / "messages.db")
+    await store.put([Message("a", "s", "r", "user", "p")])
+    held = threading.Event()
+    store._thread.submit(held.wait)
+    closing_task = asyncio.create_task(store.close())
+    await steps()
+    closing_task.cancel()
+    await steps()
+    assert closing_task.cancelled()
+    held.set()
+    await store.close()
+    assert store._connection is None
+    await store.close()
+
+
+@in_loop
+async def test_a_closed_store_refuses(tmp_path: Path) -> None:
+    store = SqliteMessages(tmp_path / "messages.db")
+    await store.close()
+    with pytest.raises(RuntimeError):
+        await store.list("s")
+
+
+def test_a_store_that_nobody_closed_closes_with_its_last_reference(tmp_path: Path) -> None:
+    asyncio.run(SqliteMessages(tmp_path / "messages.db").put([Message("a", "s", "r", "user", "p")]))
+    gc.collect()
+
+
+@in_loop
+async def test_a_file_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> None:
+    async def echo(turn: Turn) -> str:
+        return turn.run.prompt
+
+    async with SqliteMessages(tmp_path) as store, Dispatcher(echo, messages=store) as d:
+        text, error, cancelled = outcome(await d.ask("s", "p"))
+        assert (text, cancelled) == ("p", False)
+        assert error is not None
+        assert "unable to open database file" in error
+
+
+@in_loop
+async def test_a_write_cancelled_from_outside_is_made_again_and_found_once(tmp_path: Path) -> None:
+    async def echo(turn: Turn) -> str:
+        turns.append(turn)
+        return turn.run.prompt
+
+    turns: list[Turn] = []
+    async with SqliteMessages(tmp_path / "messages.db") as store, Dispatcher(echo, messages=store) as d:
+        held = threading.Event()
+        store._thread.submit(held.wait)
+        run = await d.submit("s", "p")
+        await steps()
+        for _ in range(3):
+            task = turns[0].task
+            assert task is not None
+            task.cancel()
+            await steps()
+        held.set()
+        assert outcome(await run) == ("p", None, False)
+        assert [m.role for m in await store.list("s")] == ["user", "assistant"]
+
+
+@in_loop
+async def test_nothing_runs_on_the_event_loop(tmp_path: Path) -> None:
+    async with SqliteMessages(tmp_path / "messages.db") as store:
+        assert isinstance(store._thread, ThreadPoolExecutor)
+        held = threading.Event()
+        store._thread.submit(held.wait)
+        put = asyncio.create_task(store.put([Message("a", "s", "r", "user", "p")]))
+        await steps()
+        assert not put.done()
+        held.set()
+        await put
