@@ -12,7 +12,12 @@
 (*                                                                         *)
 (* What the dispatcher holds and what has become of the runs are two       *)
 (* variables.  The steps decide by the first alone; the properties speak   *)
-(* of the second.                                                          *)
+(* of the second.  To check them:                                          *)
+(*                                                                         *)
+(*     java -cp tla2tools.jar tlc2.TLC -workers 1 -deadlock Turngate       *)
+(*                                                                         *)
+(* One worker, so that a counterexample is a shortest one; -deadlock,      *)
+(* because it is no error that all prompts and cancels are used up.        *)
 (***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets
 
@@ -22,6 +27,7 @@ CONSTANTS
   Sessions,     \* how many sessions there are
   Design        \* "sound", or the known-bad design that does one thing otherwise
 
+ASSUME {Prompts, Cancels} \subseteq Nat /\ Sessions \in {1, 2}
 ASSUME Design \in {"sound", "no-accept-tracking", "pending-flag", "pending-count", "hasty-clear",
                    "leaky-session", "swallowed-outer", "stranded-queue", "idle-gap"}
 
@@ -34,7 +40,7 @@ VARIABLES
 vars == <<held, life, cancels, published>>
 
 View == <<held, life, cancels>>
-  \* RunCompletes are judged as they are published; which ones were published last makes no two states differ.
+  \* What makes two states different.  RunCompletes are judged in the step that publishes them.
 
 Session == 1..Sessions
 Run == 1..Prompts
@@ -89,9 +95,10 @@ Started(h, run) ==
   \* A turn is begun for the run.
   [h EXCEPT !.turn = [NoTurn EXCEPT !.lead = run, !.phase = "running"], !.foldable = @ \ {run}]
 
-RaisedMark(h, l) ==
-  \* A cancel covers every accepted run: all of them have a sequence up to the latest in flight.
-  IF h.accepted # {} THEN Latest({h.mark} \cup InFlight(l)) ELSE h.mark
+RaisedMark(h) ==
+  \* A cancel covers every accepted run: all of them have a sequence up to the latest that is held.
+  LET all == h.accepted \cup Range(h.entering) \cup Range(h.queue) \cup Runs(h.turn)
+  IN  IF h.accepted # {} THEN Latest({h.mark} \cup all) ELSE h.mark
 
 LoweredMark(mark, accepted) ==
   \* The mark goes when no accepted run needs it.
@@ -99,13 +106,13 @@ LoweredMark(mark, accepted) ==
     [] Design = "leaky-session" -> mark
     [] OTHER -> IF {r \in accepted : r <= mark} # {} THEN mark ELSE 0
 
-Marked(h, l) ==
+Marked(h) ==
   \* The accepted runs are covered; whether a marked run could have been folded no step will ask again.
   LET marked ==
         CASE Design = "no-accept-tracking" -> h
           [] Design = "pending-flag" -> [h EXCEPT !.pending = IF h.accepted # {} THEN 1 ELSE 0]
           [] Design = "pending-count" -> [h EXCEPT !.pending = Cardinality(h.accepted)]
-          [] OTHER -> [h EXCEPT !.mark = RaisedMark(h, l)]
+          [] OTHER -> [h EXCEPT !.mark = RaisedMark(h)]
   IN  [marked EXCEPT !.foldable = {r \in @ : r > marked.mark}]
 
 Applies(h, run) ==
@@ -173,7 +180,7 @@ Enter(s, run) ==
 Cancel(s) ==
   \* All in flight is covered: what is accepted by the mark, the queue is dropped, the turn told to stop.
   LET dropped == Range(held[s].queue)
-      h == Marked(held[s], life[s])
+      h == Marked(held[s])
       l == [life[s] EXCEPT !.covered = InFlight(life[s])]
   IN  /\ cancels < Cancels
       /\ Step(s, [h EXCEPT !.queue = <<>>, !.foldable = @ \ dropped, !.turn.cancelled = h.turn # NoTurn],

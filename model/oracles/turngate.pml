@@ -11,15 +11,18 @@
  * sequences of two sessions. Sessions are alike, so the first prompt goes to
  * the first of them.
  *
- * The mechanism decides by mark, queue, lead and phase. What it has led to is
- * kept beside it, as history that no decision reads: state, covered, record.
- * The properties are assertions about the history, under their ids.
+ * The mechanism knows where each run is, a mark, a queue and a turn. Beside it
+ * history is kept that no decision reads: which runs a cancel covers, and what
+ * is on record about them. The properties are assertions, under their ids.
  *
- * Every reachable state, breadth first (-o2 keeps variables that are only
- * written; end states are not errors; a search from DESIGN 0 finds none):
+ * To see every reachable state, breadth first:
  *
  *     spin -a -o2 turngate.pml
  *     gcc -O2 -DBFS -DSAFETY -DNOREDUCE -o pan pan.c && ./pan
+ *
+ * -o2 because SPIN would hide a variable that is only written, and count fewer
+ * states; -DNOREDUCE because all interleavings are counted. Bounds, design and
+ * property are set with -D when the verifier is generated.
  */
 
 #ifndef PROMPTS
@@ -32,7 +35,8 @@
 #define SESSIONS 2      /* sessions there are, 1 or 2 */
 #endif
 
-/* The mechanism is DESIGN 0; each other one does a single thing otherwise, and is known to be bad. */
+/* The mechanism is sound; each other design does a single thing otherwise, and is known to be bad. */
+#define SOUND 0
 #define NO_ACCEPT_TRACKING 1
 #define PENDING_FLAG 2
 #define PENDING_COUNT 3
@@ -42,7 +46,7 @@
 #define STRANDED_QUEUE 7
 #define IDLE_GAP 8
 #ifndef DESIGN
-#define DESIGN 0
+#define DESIGN SOUND
 #endif
 
 /* All properties are asserted, or ONLY the one that is named. */
@@ -89,13 +93,14 @@ byte gaps[SESSIONS];                                    /* what one design has s
 byte prompts;                                           /* accepted in all */
 byte cancels;                                           /* issued in all */
 
-/* What a step needs while it is taken; between steps they are all 0. */
+/* What a step needs while it is taken. Between steps they are all 0, so that they make no two states differ. */
 byte i;
 byte next;
 bool applies;
 bool quiet;
 mtype:phase outcome;
 
+/* All that follows is about the session s of the process that takes the step. */
 #define STATE runs[s].state
 #define FOLDABLE runs[s].foldable
 #define COVERED runs[s].covered
@@ -213,7 +218,8 @@ inline hand_off()
 #endif
 }
 
-/* After a step: a session with nothing left to do of itself owes nothing, and a quiet one holds nothing. */
+/* After a step: a session with nothing left to do of itself owes nothing, and a quiet one holds nothing.
+   A cancel of a quiet session is looked at too, so it has changed nothing (IDLE_CANCEL). */
 inline look()
 {
     if

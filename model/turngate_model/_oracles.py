@@ -128,11 +128,8 @@ class PythonOracle:
         example = result.counterexamples.get(only) if only else result.counterexample
         if example:
             return Search(None, str(example.property), len(example.steps))
-        return Search(
-            Counts(result.states, result.transitions, result.depth),
-            seconds=result.seconds,
-            total=result.seconds,
-        )
+        counts = Counts(result.states, result.transitions, result.depth)
+        return Search(counts, seconds=result.seconds, total=result.seconds)
 
     def timed(self, bounds: Bounds) -> float:
         """Return the time to a verdict of an interpreter that has loaded nothing yet."""
@@ -162,14 +159,15 @@ class Spin:
             "DESIGN": design.upper().replace("-", "_"),
             "ONLY": only or "ALL",
         }
-        with tempfile.TemporaryDirectory(prefix="turngate-") as name:
-            place = Path(name)
-            given = [f"-D{name}={value}" for name, value in defines.items()]
+        given = [f"-D{name}={value}" for name, value in defines.items()]
+        with tempfile.TemporaryDirectory(prefix="turngate-") as made:
+            place = Path(made)
             generated = _run(self.name, [self._spin, *given, "-a", "-o2", str(self.model)], place)[1]
-            reduced = ["-DBFS", "-DSAFETY", "-DNOREDUCE", "-w", f"-O{self.optimize}"]
-            compiled = _run(self.name, [self._gcc, *reduced, "-o", "pan", "pan.c"], place)[1]
-            output, seconds = _run(self.name, [str(place / "pan")], place)
-        found = parse_spin(output, self.model.read_text())
+            kind = ["-DBFS", "-DSAFETY", "-DNOREDUCE", "-w", f"-O{self.optimize}"]
+            compiled = _run(self.name, [self._gcc, *kind, "-o", "pan", "pan.c"], place)[1]
+            # SPIN's default hash table takes longer to clear than these searches take.
+            output, seconds = _run(self.name, [str(place / "pan"), "-w20"], place)
+        found = parse_spin(output, self.model.read_text(encoding="utf-8"))
         return found._replace(seconds=seconds, total=generated + compiled + seconds)
 
 
@@ -189,7 +187,7 @@ class Tlc:
 
     def search(self, bounds: Bounds, design: str = "sound", only: Property | None = None) -> Search:
         """Run a breadth-first search with one worker, whose first counterexample is a shortest one."""
-        config = _model("Turngate.cfg").read_text()
+        config = _model("Turngate.cfg").read_text(encoding="utf-8")
         for constant, value in (
             ("Prompts", str(bounds.prompts)),
             ("Cancels", str(bounds.cancels)),
@@ -204,15 +202,15 @@ class Tlc:
 
     def liveness(self, design: str) -> str:
         """Return whether every entered run completes, within the bounds of its own configuration."""
-        config = _model("Liveness.cfg").read_text()
+        config = _model("Liveness.cfg").read_text(encoding="utf-8")
         output, _ = self._check(_with_constant(config, "Design", f'"{design}"'))
         return "violated" if parse_tlc(output).broken else "holds"
 
     def _check(self, config: str) -> tuple[str, float]:
-        with tempfile.TemporaryDirectory(prefix="turngate-") as name:
-            place = Path(name)
+        with tempfile.TemporaryDirectory(prefix="turngate-") as made:
+            place = Path(made)
             shutil.copy(self.model, place)
-            (place / "Turngate.cfg").write_text(config)
+            (place / "Turngate.cfg").write_text(config, encoding="utf-8")
             # Most searches are over before a better compiler or collector has paid for itself.
             quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={place}"]
             tlc = ["-cp", str(self._jar), "tlc2.TLC", "-workers", "1", "-deadlock", "Turngate"]
