@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 import aiojobs
+
 from turngate import Dispatcher, Turn
 
 SESSIONS = [f"session-{n}" for n in range(200)]

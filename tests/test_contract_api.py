@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 import pytest
+
 import turngate
 from dispatching import (
     Agent,

@@ -8,6 +8,7 @@ from itertools import count, permutations
 from typing import Any
 
 import pytest
+
 from turngate import AlreadyEntered, Run, State, Turn, TurnEnded, UndeclaredMove
 from turngate._core import Interrupt, Publish, SessionCore, Start
 from turngate._lifecycle import Phase

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from dispatching import Agent, SlowMessages, active, in_loop, on_record, outcome, queued, steps
 from turngate import (
     ClosedFromRunner,

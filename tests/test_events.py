@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from dispatching import Agent, active, in_loop, steps
 from turngate import Delta, Dispatcher, RunComplete, SubscriberCutOff, Turn
 

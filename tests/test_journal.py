@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import pytest
+
 from dispatching import Agent, active, in_loop, queued, steps
 from turngate import Dispatcher, Turn
 from turngate._core import SessionCore

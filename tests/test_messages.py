@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dispatching import in_loop
 from turngate import MemoryMessages, Message, Messages, SqliteMessages
 

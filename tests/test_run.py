@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from dispatching import Agent, active, in_loop, queued, steps
 from turngate import Attachment, Covered, Dispatcher, Run, State, Turn
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import turngate
 from dispatching import in_loop, outcome, steps
 from turngate import Dispatcher, Message, SqliteMessages, Turn, UnknownSchema

@@ -103,7 +103,7 @@ class Run:
         self.seq = seq
         self.prompt = prompt
         self.attachments = attachments
-        self.when_busy = when_busy
+        self.when_busy: WhenBusy = when_busy
         self.on_complete = on_complete
         self.state: State = ACCEPTED
         self.covered = False

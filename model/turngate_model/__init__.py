@@ -2,7 +2,7 @@
 
 from ._counterexample import Counterexample, Step
 from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
-from ._diagrams import Generated, generate, refute, stale, write
+from ._diagrams import Generated, generate, lifecycle_svg, refute, sequence_svg, stale, write
 from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
 from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
@@ -45,7 +45,9 @@ __all__ = [
     "Violation",
     "check",
     "generate",
+    "lifecycle_svg",
     "refute",
+    "sequence_svg",
     "stale",
     "successor",
     "write",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from . import _dot, _sequence
 from ._bounds import COUNTS
+from ._counterexample import Counterexample
 from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
 from ._explorer import Bounds, Exploration, Explorer
 from ._machine import GUARD_MEANINGS, INITIAL, TABLE, TERMINAL
@@ -68,6 +69,19 @@ def generate(
         drawings.append(Drawing(f"{path}.svg", _sequence.svg(scene)))
         drawings.append(Drawing(f"{path}.mmd", _sequence.mermaid(scene)))
     return Generated(drawings, _parts(results), "" if _dot.has_dot() else _dot.HOW_TO_GET_DOT)
+
+
+def lifecycle_svg() -> tuple[str, str]:
+    """Return the lifecycle as SVG to put into a page, or nothing and why not."""
+    if not _dot.has_dot():
+        return "", _dot.HOW_TO_GET_DOT
+    drawn = _dot.svg(_dot.lifecycle())
+    return drawn[drawn.index("<svg ") :], ""
+
+
+def sequence_svg(name: str, flaw: str, example: Counterexample) -> str:
+    """Return the picture of a counterexample as SVG to put into a page."""
+    return _sequence.svg(of_counterexample(name, flaw, example))
 
 
 def _graph(name: str, dot: str, mermaid: str) -> Iterator[Drawing]:

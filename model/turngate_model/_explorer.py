@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ._counterexample import Counterexample, Place, replay
+from ._history import Event
 from ._how import INTERNAL, Action, How, Mode, Run
 from ._machine import Successor, successor
 from ._nodes import BUDGETED, Edge, Nodes, components
@@ -219,6 +220,17 @@ class Explorer:
         for key, menu in self._menus.items():
             for edge in menu.edges:
                 yield self.nodes.what(key >> 2 & _NODE), edge.action, self.nodes.what(edge.target)
+
+    def session_steps(self) -> Iterator[tuple[list[Action], list[tuple[Action, tuple[Event, ...]]]]]:
+        """Yield a shortest way to every state of the first session, and the steps it can take there."""
+        known: set[int] = set()
+        for state in self._seen:
+            node = state >> _NODE_BITS & _NODE
+            if node not in known:
+                known.add(node)
+                steps = [action for (place, action), _ in self._steps_of(state) if place == 0]
+                path = [action for _, action in self._path(state)]
+                yield path, [(action, self.nodes.events(node, action)) for action in steps]
 
     def _decided(self) -> bool:
         wanted = self.result.claimed or tuple(Property)

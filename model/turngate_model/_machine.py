@@ -171,7 +171,7 @@ TABLE = (
 )
 
 
-class UndeclaredMove(Exception):  # noqa: N818 - it names what happened, as a law of this file does
+class UndeclaredMove(Exception):
     """A trigger that no row allows in this state with these facts. Nothing has changed."""
 
 

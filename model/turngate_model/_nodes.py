@@ -157,6 +157,12 @@ class Nodes:
         target = self._intern(how, what)
         return Edge(action, target, taken.common, (*taken.violations, *self._faults[target]))
 
+    def events(self, node: int, action: Action) -> tuple[Event, ...]:
+        """Return what is seen of a step of a node whose runs are named by rank."""
+        how, what = self._sessions[node][0].copy(), self._sessions[node][1].copy()
+        run = Run(action.run, len(what.states) + 1) if action.name == "accept" else None
+        return take(self.design, how, what, 0, action, run).events
+
     def accept(self, node: int, common: int, run: Run, mode: Mode) -> Edge:
         """Return the step that accepts a run."""
         key = (node, common, run, mode)

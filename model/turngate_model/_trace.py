@@ -29,7 +29,7 @@ NEVER_SHOWN = (Property.ON_RECORD, Property.NO_RESIDUE)
 _ENTERED = {state.value: state for state in (State.CANCEL_ON_ENTRY, State.QUEUED, State.ACTIVE)}
 
 
-class BadRecording(Exception):  # noqa: N818 - it says what the recording is
+class BadRecording(Exception):
     """A line that is not an event, or is about something unknown. Names the line."""
 
     def __init__(self, line: int, what: str) -> None:

@@ -194,7 +194,7 @@ class AbstractSession:
         if run in self.turn:
             self.turn.remove(run)
         if not self.turn:
-            self.lead = ""
+            self.lead, self.running = "", False
 
     # What each kind of event can break.
 

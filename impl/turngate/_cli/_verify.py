@@ -14,6 +14,7 @@ from rich.table import Table
 from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, generate, refute, stale
 
 from ._explore import reasons
+from ._report import write_report
 from ._show import EXIT_CODES, out, print_counterexample, print_json, stages, styled
 
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
@@ -31,6 +32,8 @@ class Verification:
     problems: list[str] = field(default_factory=list)
     """What is wrong that no property speaks of, such as a stale diagram."""
     designs: dict[str, Exploration] = field(default_factory=dict)
+    sabotaged: dict[str, str] = field(default_factory=dict)
+    """For each design, what refuted it on the real dispatcher."""
     model: Exploration | None = None
     seconds: float = 0.0
 
@@ -53,12 +56,20 @@ class Verification:
 @click.command()
 @click.option("--deep", is_flag=True, help="Larger bounds: four prompts and two cancels.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify(deep: bool, as_json: bool) -> int:
+@click.option(
+    "--report",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write one self-contained page with verdicts and pictures to DIR/index.html.",
+)
+def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     """Check everything: the main job.
 
     Exit code 0 only if every property holds and every known-bad design is
     refuted; 1 if something is violated; 3 if anything stayed unknown.
     """
+    if report:
+        report.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     verification = Verification()
     with stages(2 + len(DESIGNS)) as begin:
@@ -70,6 +81,8 @@ def verify(deep: bool, as_json: bool) -> int:
         print_json(as_object(verification))
     else:
         print_verification(verification)
+    if report:
+        click.echo(f"wrote {write_report(verification, report)}", err=True)
     return EXIT_CODES[verification.verdict]
 
 

@@ -1,0 +1,184 @@
+"""Lockstep: the real dispatcher takes every step that the mechanism takes, from every state it can be in.
+
+For every state of a session that the model reaches within bounds, the real
+dispatcher is brought there by the shortest way, then takes each step that the
+mechanism could take next. What is seen of each step must be the same: every
+move the dispatcher makes is one the model makes, and every move of the model
+is seen on the dispatcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from turngate import Dispatcher, DispatcherClosed
+from turngate_model import Bounds, Explorer, Property, Violation
+from turngate_model._history import Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model._how import Action
+from turngate_model._machine import TABLE
+
+from ._world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World
+
+SESSION = "s"
+_WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
+DECLARED = frozenset((str(row.trigger), str(row.source), str(row.target)) for row in TABLE)
+
+
+@dataclass
+class Lockstep:
+    """What came of comparing the dispatcher with the mechanism."""
+
+    states: int = 0
+    steps: int = 0
+    moves: set[tuple[str, str, str]] = field(default_factory=set)
+    """The declared moves that the dispatcher was seen to make: trigger, from, to."""
+    violation: Violation | None = None
+    path: list[str] = field(default_factory=list)
+    """The steps that led to the violation."""
+
+    @property
+    def unseen(self) -> frozenset[tuple[str, str, str]]:
+        """The declared moves that the dispatcher was not seen to make."""
+        return DECLARED - self.moves
+
+
+def compare(bounds: Bounds, *, make: Make = Dispatcher) -> Lockstep:
+    """Compare the real dispatcher with the mechanism on every step within bounds, for one session."""
+    explorer = Explorer(Bounds(bounds.prompts, bounds.cancels, sessions=1))
+    explorer.run()
+    result = Lockstep()
+    for path, steps in explorer.session_steps():
+        result.states += 1
+        for action, events in steps:
+            result.steps += 1
+            taken = [*path, action]
+            try:
+                world = _walk(path, make)
+                _take(world, action, events)
+                world.check()
+                world.finish()
+                result.moves |= _moves(world)
+            except Broken as broken:
+                result.violation = broken.violation
+            except Exception as wrong:  # whatever else a wrong dispatcher raises is a difference too
+                said = f"the dispatcher raised {wrong!r} where the mechanism does not"
+                result.violation = Violation(Property.REFINES, said)
+            if result.violation:
+                result.path = [" ".join((step.name, step.run, step.how)).strip() for step in taken]
+                return result
+    return result
+
+
+def _walk(path: list[Action], make: Make) -> World:
+    world = World(make)
+    world.store.always = "slow"
+    for action in path:
+        _perform(world, action)
+    return world
+
+
+def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:
+    """Take one step, and compare what is seen of it."""
+    before = len(world.history)
+    _perform(world, action)
+    seen = _outcomes(event for _, event in world.history[before:])
+    should = _outcomes(expected)
+    if seen != should:
+        told = f"{action.name} {action.run}: the dispatcher shows {seen}, the mechanism {should}"
+        raise Broken(Violation(Property.REFINES, told))
+
+
+def _outcomes(events: Iterable[Event]) -> list[Event]:
+    """Leave out commands, which only their caller decides, and the words of errors that others chose."""
+    fixed = (None, "released before entry", "cleared from the queue")
+    return [
+        event._replace(error="failed") if isinstance(event, Complete) and event.error not in fixed else event
+        for event in events
+        if not isinstance(event, Cancel | Clear)
+    ]
+
+
+def _perform(world: World, action: Action) -> None:
+    """Have the real world do what the mechanism does in one step."""
+    match action.name, action.how:
+        case "accept", how:
+            world.accept(SESSION, action.run, when_busy=_WHEN_BUSY[how])
+        case "again", _:
+            _accept_again(world, action.run)
+        case "enter", _:
+            world.enter(action.run)
+        case "release", _:
+            world.release(action.run)
+        case "cancel", _:
+            world.cancel(SESSION)
+        case "cancel_run", _:
+            world.cancel_run(action.run)
+        case "clear", _:
+            world.clear(SESSION)
+        case "close", _:
+            world.close()
+        case "fold", _:
+            world.players[action.run].tell("fold")
+        case "end", outcome:
+            _end(world, action.run, outcome)
+        case (("written" | "settle"), how):
+            door = world.store.doors[action.run]
+            door.set_result(None) if how == "ok" else door.set_exception(StoreDown("the disk is full"))
+        case name, _:
+            raise AssertionError(f"no such step: {name}")
+    world.loop.settle()
+    for player in world.players.values():
+        # In the model a cancelled runner ends in a step of its own.
+        player.swallows = 1_000
+
+
+def _accept_again(world: World, run_id: str) -> None:
+    known = world.runs[run_id]
+    try:
+        again = world.accept(SESSION, run_id, when_busy=known.when_busy)
+    except DispatcherClosed:
+        # A dispatcher that closes refuses everything, and that changes nothing either.
+        if not world.dispatcher._closing:
+            raise
+        return
+    if again is not known:
+        raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, f"a second run is made of {run_id}"))
+
+
+def _end(world: World, lead: str, outcome: str) -> None:
+    player = world.players[lead]
+    match outcome:
+        case "end_turn":
+            player.tell("finish", "text")
+        case "error":
+            player.tell("fail", RunnerFailed("no luck"))
+        case _:
+            player.tell("fail", asyncio.CancelledError())
+
+
+def _moves(world: World) -> set[tuple[str, str, str]]:
+    """Return the moves that a history shows, as the table declares them."""
+    at: dict[str, str] = {}
+    moves = set()
+    for _, event in world.history:
+        match event:
+            case Enter(run, state):
+                moves.add(("enter", "accepted", str(state)))
+                at[run] = str(state)
+            case Handoff(run):
+                moves.add(("handoff", at[run], "active"))
+                at[run] = "active"
+            case Fold(run, _):
+                moves.add(("fold", at[run], "active"))
+                at[run] = "active"
+            case Complete(run, _, _):
+                source = at.get(run, "accepted")
+                trigger = {"accepted": "release", "queued": "drop", "cancel_on_entry": "settle"}.get(
+                    source, "finish"
+                )
+                moves.add((trigger, source, "complete"))
+            case _:
+                pass
+    return moves

@@ -1,0 +1,408 @@
+"""A closed world: a real dispatcher whose loop, runner and store do what they are told, and a monitor.
+
+Drivers make things happen by calling the methods of a ``World``; every call is
+one thing that a caller, a runner or a store can do. What comes of it is seen
+in three ways: the dispatcher's own recording, what the runner and the store
+lived through, and the RunCompletes that were published. The abstract session
+judges all of it, and ``check`` compares it with what the dispatcher says of
+itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from turngate import Covered, Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
+from turngate_model import AbstractSession, Property, Violation
+from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model._loop import VirtualLoop
+from turngate_model._machine import State as Declared
+
+Make: TypeAlias = Callable[..., Dispatcher]
+Plan: TypeAlias = Literal["now", "slow", "fails"]
+WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
+
+
+class StoreDown(Exception):
+    """The store could not write."""
+
+
+class RunnerFailed(Exception):
+    """The runner has failed."""
+
+
+class Player:
+    """One call of the runner: waits for a command, carries it out, waits again."""
+
+    def __init__(self, world: World, turn: Turn) -> None:
+        self.turn = turn
+        self.swallows = 0
+        """How many cancellations it will not be stopped by."""
+        self.folded: list[Run] = []
+        self._world = world
+        self._commands: deque[tuple[Any, ...]] = deque()
+        self._wake: asyncio.Future[None] | None = None
+
+    def tell(self, *command: Any) -> None:
+        """Have the runner write, fold, finish, fail or return nonsense, when its task runs next."""
+        self._commands.append(command)
+        if self._wake and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def play(self) -> str | None:
+        """Carry out commands until one of them ends the turn."""
+        while True:
+            try:
+                if not self._commands:
+                    self._wake = self._world.loop.create_future()
+                    await self._wake
+            except asyncio.CancelledError:
+                if not self.swallows:
+                    raise
+                self.swallows -= 1
+                continue
+            match self._commands.popleft():
+                case "write", text:
+                    self.turn.write(text)
+                case ("fold",):
+                    self.folded += await self.turn.fold()
+                case "finish", text:
+                    return text  # type: ignore[no-any-return]  # nonsense is returned on purpose
+                case "fail", error:
+                    raise error
+
+
+class Store:
+    """A real store behind a door that can be held shut or broken down."""
+
+    def __init__(self, world: World) -> None:
+        self.plans: deque[Plan] = deque()
+        """What the next writes will be like."""
+        self.always: Plan = "now"
+        """What a write is like when nothing is planned for it."""
+        self.waiting: list[asyncio.Future[None]] = []
+        """Writes that wait to be let through."""
+        self.doors: dict[str, asyncio.Future[None]] = {}
+        """The same, by the lead run of the turn that is written."""
+        self.calls = 0
+        self._world = world
+        self._inner = MemoryMessages()
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        """Write as planned, and let the monitor know what came of it."""
+        self.calls += 1
+        reason: Any = "unwritten"
+        try:
+            plan = self.plans.popleft() if self.plans else self.always
+            if plan == "slow":
+                door = self.doors[messages[-1].run_id] = self._world.loop.create_future()
+                self.waiting.append(door)
+                try:
+                    await door
+                finally:
+                    self.waiting.remove(door)
+            elif plan == "fails":
+                raise StoreDown("the disk is full")
+            await self._inner.put(messages)
+            reason = messages[-1].finish_reason
+        finally:
+            self._world.saw_write(messages, reason)
+
+    async def list(self, session_id: str) -> list[Message]:
+        """Return what is written."""
+        return await self._inner.list(session_id)
+
+
+class World:
+    """A real dispatcher in a world without chance."""
+
+    def __init__(self, make: Make = Dispatcher, **options: Any) -> None:
+        self.loop = VirtualLoop()
+        self.store = Store(self)
+        self.dispatcher = make(self._runner, messages=self.store, record=self._recorded, **options)
+        self.sessions: dict[str, AbstractSession] = {}
+        self.runs: dict[str, Run] = {}
+        """Every run accepted, by id, in the order of acceptance."""
+        self.players: dict[str, Player] = {}
+        """The runner calls going on, by lead run."""
+        self.violations: list[Violation] = []
+        self.history: list[tuple[str, Event]] = []
+        """All that was observed, with its session."""
+        self.hooked: list[RunComplete] = []
+        """What the hooks ``on_complete`` were given."""
+        self.published: dict[str, RunComplete] = {}
+        self.ended = False
+        self._outcomes: dict[str, tuple[bool, str | None]] = {}
+        self._foldable: set[str] = set()
+        with self.loop:
+            self._events = self.dispatcher.subscribe()
+
+    # What callers do. None of these waits.
+
+    def accept(
+        self, session: str, run_id: str, *, when_busy: WhenBusy = "fold", prompt: str = "", hook: bool = False
+    ) -> Run:
+        """Accept a prompt under a run_id."""
+        self._say_foldable(run_id, when_busy)
+        on_complete = self.hooked.append if hook else None
+        run = self.loop.call(
+            self.dispatcher.accept(
+                session,
+                prompt or f"prompt of {run_id}",
+                run_id=run_id,
+                when_busy=when_busy,
+                on_complete=on_complete,
+            )
+        )
+        self.runs.setdefault(run_id, run)
+        return run
+
+    def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
+        """Accept a prompt that enters on a later step of the loop."""
+        self._say_foldable(run_id, when_busy)
+        run = self.loop.call(
+            self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy)
+        )
+        self.runs.setdefault(run_id, run)
+        return run
+
+    def _say_foldable(self, run_id: str, when_busy: WhenBusy) -> None:
+        if run_id not in self.runs and when_busy == "fold":
+            self._foldable.add(run_id)
+
+    def enter(self, run_id: str) -> State:
+        """Enter an accepted run."""
+        return self.loop.call(self.dispatcher.enter(self.runs[run_id]))
+
+    def release(self, run_id: str) -> None:
+        """Close the handle of a run."""
+        self.loop.call(self.runs[run_id].close())
+
+    def cancel(self, session: str) -> Covered:
+        """Cancel a session."""
+        return self.loop.call(self.dispatcher.cancel(session))
+
+    def cancel_run(self, run_id: str) -> Covered:
+        """Cancel one run."""
+        return self.loop.call(self.dispatcher.cancel_run(run_id))
+
+    def cancel_all(self) -> None:
+        """Cancel every session."""
+        self.loop.call(self.dispatcher.cancel_all())
+
+    def clear(self, session: str) -> list[Run]:
+        """Clear the queue of a session."""
+        return self.loop.call(self.dispatcher.clear_queue(session))
+
+    def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
+        """Have somebody wait for a run, in a task that can be cancelled."""
+        return self.loop.create_task(self.dispatcher.wait(run_id), name=f"waits for {run_id}")
+
+    def close(self) -> asyncio.Task[None]:
+        """Have somebody close the dispatcher, in a task that can be cancelled."""
+        return self.loop.create_task(self.dispatcher.aclose(), name="closes")
+
+    # What the runner and the store live through.
+
+    async def _runner(self, turn: Turn) -> str | None:
+        session, lead = turn.run.session_id, turn.run.run_id
+        others = [player for player in self.players.values() if player.turn.run.session_id == session]
+        if others:
+            two = f"the runner is called for {lead} while its call for {others[0].turn.run.run_id} goes on"
+            self.violations.append(Violation(Property.ONE_TURN, f"{two}: it should wait"))
+        player = self.players[lead] = Player(self, turn)
+        try:
+            return await player.play()
+        finally:
+            del self.players[lead]
+            self._observe(session, Ended(lead))
+
+    def saw_write(self, messages: Sequence[Message], reason: Any) -> None:
+        """Take note that the messages of some runs were written, or could not be."""
+        for message in messages:
+            if message.role == "user":
+                self._observe(message.session_id, Wrote(message.run_id, reason))
+
+    # What the monitor hears.
+
+    def _recorded(self, entry: dict[str, Any]) -> None:
+        event = self._event_of(entry)
+        if event is None:
+            self.ended = True
+            return
+        if isinstance(event, Complete):
+            self._outcomes[event.run] = (event.cancelled, event.error)
+        self._observe(entry["session"], event)
+
+    def _event_of(self, entry: dict[str, Any]) -> Event | None:
+        """Return an entry of the recording as an event; None for the end."""
+        run = entry.get("run", "")
+        match entry["event"]:
+            case "accept":
+                return Accept(run, run in self._foldable)
+            case "enter":
+                return Enter(run, Declared(entry["state"]))
+            case "fold":
+                return Fold(run, entry["into"])
+            case "handoff":
+                return Handoff(run)
+            case "cancel":
+                return Cancel(frozenset(entry["runs"]) if "runs" in entry else None)
+            case "clear":
+                return Clear()
+            case "complete":
+                return Complete(run, entry["cancelled"], entry.get("error"))
+            case _:
+                return None
+
+    def _observe(self, session: str, event: Event) -> None:
+        self.history.append((session, event))
+        abstract = self.sessions.setdefault(session, AbstractSession())
+        self.violations += abstract.observe(event)
+
+    # Comparing.
+
+    def check(self) -> None:
+        """Hold everything observed so far to the properties; raise Broken at the first that does not hold."""
+        self._read_published()
+        for session, abstract in self.sessions.items():
+            self._compare(session, abstract)
+        if self.loop.problems:
+            raise AssertionError(f"the loop was told of an exception: {self.loop.problems[0]}")
+        if self.violations:
+            raise Broken(self.violations[0])
+
+    def _read_published(self) -> None:
+        """Compare each published RunComplete with the one recorded, and see that none comes twice."""
+        unread = self._events._unread
+        seen = [event for event in unread if isinstance(event, RunComplete)] + self.hooked
+        unread.clear()
+        self._events._unread_deltas = 0
+        self.hooked.clear()
+        for complete in seen:
+            run = complete.run_id
+            if run in self.published:
+                twice = Violation(
+                    Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough"
+                )
+                self.violations.append(twice)
+            self.published[run] = complete
+        recorded, published = set(self._outcomes), set(self.published)
+        for run in sorted(recorded ^ published):
+            differ = f"{run} is {'recorded' if run in recorded else 'published'} as complete, but not both"
+            self.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, differ))
+        for run, complete in self.published.items():
+            if run in recorded and self._outcomes[run] != (complete.cancelled, complete.error):
+                changed = f"{run} was complete as {self._outcomes[run]}, and is now {complete}"
+                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
+
+    def _compare(self, session: str, abstract: AbstractSession) -> None:
+        """Compare what the dispatcher says of a session with the abstract one beside it."""
+        dispatcher = self.dispatcher
+        accepted = abstract.in_state(Declared.ACCEPTED)
+        pairs = {
+            "queued": ([run.run_id for run in dispatcher.queued(session)], abstract.queue),
+            "accepted": (dispatcher.accepted_count(session), len(accepted)),
+            "busy": (dispatcher.is_busy(session), bool(abstract.turn)),
+            "states": (
+                {run.run_id: str(run.state) for run in self.runs.values() if run.session_id == session},
+                {run: str(state) for run, state in abstract.states.items()},
+            ),
+            "marked": (
+                dispatcher.cancel_mark(session) > 0 and not abstract.covered.intersection(accepted),
+                False,
+            ),
+        }
+        for name, (said, should) in pairs.items():
+            if said != should:
+                refines = f"{name} of {session}: the dispatcher says {said}, the abstract session {should}"
+                self.violations.append(Violation(Property.REFINES, refines))
+
+    # The end.
+
+    def finish(self) -> None:
+        """Let everything come to its end, close, and see that nothing is owed and nothing is left."""
+        for _ in range(200):
+            self.loop.settle()
+            if not self._go_on():
+                break
+        self.check()
+        for abstract in self.sessions.values():
+            self.violations += abstract.owed()
+        closing = self.close()
+        for _ in range(200):
+            self.loop.settle()
+            if closing.done() or not self._go_on():
+                break
+        self.check()
+        self._see_what_is_left(closing)
+        if self.violations:
+            raise Broken(self.violations[0])
+
+    def _go_on(self) -> bool:
+        """Let one runner or write that waits come to its end; return False if there is none."""
+        for player in self.players.values():
+            player.tell("finish", None)
+            return True
+        for door in self.store.waiting:
+            if not door.done():
+                door.set_result(None)
+                return True
+        return False
+
+    def _see_what_is_left(self, closing: asyncio.Task[None]) -> None:
+        for run in self.runs.values():
+            if run.state is not State.COMPLETE:
+                owed = f"{run.run_id} is {run.state} when the dispatcher is closed: it is owed a RunComplete"
+                self.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, owed))
+        if not self.violations:
+            # Nothing else was wrong, so this is not the consequence of something that was.
+            assert closing.done(), "the dispatcher does not close"
+            assert self.ended, "the recording has no end"
+            left = [task for task in self.loop.tasks if not task.done()]
+            assert not left, f"tasks are left behind: {left}"
+        if self.dispatcher._sessions:
+            held = f"the dispatcher holds {list(self.dispatcher._sessions.values())} of quiet sessions"
+            self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
+        for session in self.sessions:
+            self._look_at_record(session)
+        for run_id, complete in self.published.items():
+            if run_id in self.dispatcher._runs and self.loop.call(self.dispatcher.wait(run_id)) != complete:
+                changed = f"the outcome of {run_id} is not what was published: it should never change"
+                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
+
+    def _look_at_record(self, session: str) -> None:
+        """Compare the messages that the store really holds with how the runs of a session ended."""
+        messages = self.loop.call(self.store.list(session))
+        users = Counter(message.run_id for message in messages if message.role == "user")
+        replies = Counter(message.id for message in messages if message.role == "assistant")
+        reasons = {message.id: message.finish_reason for message in messages}
+        entered = {event.run for _, event in self.history if isinstance(event, Enter | Fold | Handoff)}
+        active = {
+            event.run
+            for _, event in self.history
+            if isinstance(event, Fold | Handoff)
+            or (isinstance(event, Enter) and event.state is not Declared.QUEUED)
+        }
+        for run_id, complete in self.published.items():
+            if complete.session_id != session:
+                continue
+            if run_id in active and complete.message_id is not None:
+                once = users[run_id] == 1 and replies[complete.message_id] == 1
+                if not once or (complete.cancelled and reasons[complete.message_id] != "canceled"):
+                    wrong = f"{run_id} should have one user message and one reply that says how it ended"
+                    self.violations.append(Violation(Property.ON_RECORD, wrong))
+            elif run_id in entered - active and users[run_id]:
+                wrong = f"{run_id} was dropped from the queue, and should leave no message"
+                self.violations.append(Violation(Property.ON_RECORD, wrong))
+
+
+class Broken(AssertionError):
+    """A property does not hold."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(f"{violation.property}: {violation.what}")
+        self.violation = violation
