@@ -72,11 +72,11 @@ LIVE = {"sound": "holds", "stranded-queue": "violated"}
 _TIMEOUT = 900.0
 
 
-class OracleMissing(Exception):  # noqa: N818 - it names what is wrong, and is read aloud
+class OracleMissing(Exception):
     """A tool, or the model it should read, is not there."""
 
 
-class OracleFailed(Exception):  # noqa: N818 - it names what is wrong, and is read aloud
+class OracleFailed(Exception):
     """A tool has run and has not come to a verdict."""
 
 
