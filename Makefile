@@ -4,9 +4,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help setup verify test coverage bench lint diagrams clean
+.PHONY: help setup verify test coverage bench lint diagrams oracles clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -42,6 +43,17 @@ lint: setup ## format, lint and type checks
 
 diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
 	$(BIN)/turngate diagrams
+
+oracles: setup ## hold the explorer against SPIN and TLC, number by number (go deeper: make oracles DEEP=--deep)
+	@if ! { command -v spin && command -v gcc && command -v java; } >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && apt-get install -y -qq $(ORACLE_PACKAGES) >/dev/null; \
+	  else \
+	    echo "SPIN, gcc and Java are needed; install them with: apt-get install $(ORACLE_PACKAGES)" >&2; exit 2; \
+	  fi; \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group oracles
+	$(BIN)/turngate oracles $(DEEP)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -6,6 +6,7 @@ from ._diagrams import Generated, generate, lifecycle_svg, refute, sequence_svg,
 from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
 from ._how import How
 from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
+from ._oracles import Comparison, OracleFailed, OracleMissing, Oracles
 from ._properties import Property, Violation
 from ._trace import NEVER_SHOWN, BadRecording, Checked, check
 from ._what import AbstractSession
@@ -20,6 +21,7 @@ __all__ = [
     "BadRecording",
     "Bounds",
     "Checked",
+    "Comparison",
     "Counterexample",
     "Design",
     "Exploration",
@@ -29,6 +31,9 @@ __all__ = [
     "How",
     "Lifecycle",
     "Limits",
+    "OracleFailed",
+    "OracleMissing",
+    "Oracles",
     "Progress",
     "Property",
     "Row",

@@ -28,6 +28,8 @@ completes.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import resource
 import sys
 import time
@@ -189,6 +191,10 @@ class Explorer:
 
     def run(self) -> Exploration:
         """Explore until all is seen, what is claimed is broken, or a limit is reached."""
+        with _collector_at_rest():
+            return self._run()
+
+    def _run(self) -> Exploration:
         result, began = self.result, time.monotonic()
         initial = self.nodes.empty << _NODE_BITS | self.nodes.empty
         self._seen[initial] = initial
@@ -375,6 +381,18 @@ class Explorer:
         if self.result.design is None and not self.bounds.without:
             missed = required(self.bounds.prompts, self.bounds.cancels) - self.nodes.witness.seen
             self.result.missed = tuple(sorted(missed))
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Keep the garbage collector from walking, again and again, through states that are all in use."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _resident_mebibytes() -> float:

@@ -10,6 +10,7 @@ import click
 
 from ._diagrams import diagrams
 from ._explore import explore
+from ._oracles import oracles
 from ._trace import trace
 from ._verify import verify
 
@@ -27,6 +28,7 @@ turngate.add_command(verify)
 turngate.add_command(explore)
 turngate.add_command(trace)
 turngate.add_command(diagrams)
+turngate.add_command(oracles)
 
 
 def run(arguments: list[str]) -> int:
