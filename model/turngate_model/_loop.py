@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import types
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -19,6 +20,14 @@ T = TypeVar("T")
 
 class Suspended(AssertionError):
     """A call that must never wait has waited."""
+
+
+class Waits(Exception):
+    """A call has waited: the task has the rest of it."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        super().__init__(f"{task.get_name()} waits")
+        self.task = task
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -40,6 +49,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def ready(self) -> deque[asyncio.Handle]:
         """What could run next, in the order in which stock asyncio would run it."""
         return self._ready
+
+    @property
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """What waits for its time, cancelled or not."""
+        return self._scheduled
 
     def step(self, choice: int = 0) -> bool:
         """Run one of the ready callbacks, by default the first; return False if there is none."""
@@ -79,6 +93,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 coroutine.close()
         raise Suspended(f"{coroutine} waits, and should not")
 
+    def begin(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+        """Run a coroutine up to where it first waits, from outside; raise Waits if it does.
+
+        Like ``call``, one that never waits takes no step of the loop.
+        """
+        with self:
+            try:
+                waiting_for = coroutine.send(None)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            raise Waits(self.create_task(_resumed(coroutine, waiting_for), name=name))
+
     def __enter__(self) -> None:
         asyncio._set_running_loop(self)
 
@@ -106,3 +133,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=named, context=context)
         self.tasks.append(task)
         return task
+
+
+@types.coroutine
+def _resumed(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that waits already."""
+    while True:
+        try:
+            sent = yield waiting_for
+        except BaseException as exc:
+            go_on, what = coroutine.throw, exc
+        else:
+            go_on, what = coroutine.send, sent
+        try:
+            waiting_for = go_on(what)
+        except StopIteration as done:
+            result: T = done.value
+            return result

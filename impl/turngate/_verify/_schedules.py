@@ -1,0 +1,343 @@
+"""Schedules: a scenario in every order there is, on the real dispatcher.
+
+At each point where more than one thing could happen next, each is taken in
+turn. A schedule is the list of choices made; taking the first option each time
+is plain order, and any other choice a deviation. Nothing is saved and
+restored: each schedule is executed from the beginning. They are executed in
+the order of how many deviations they have, so that the first that fails has as
+few as any.
+
+With ``reduce``, an execution stops when it comes to a moment that was met
+before: what lies ahead of it has been, or will be, executed once already. How
+many schedules there are in all is counted nevertheless, along the moments.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from turngate import Dispatcher
+from turngate_model import Property
+
+from ._fingerprint import fingerprint
+from ._scenarios import SCENARIOS, Scenario
+from ._stage import MODES, Mode, Option, Stage
+from ._world import Broken, Make
+
+__all__ = ["MODES", "SCENARIOS", "Failure", "Scenario", "Schedules", "explore_schedules", "replay_schedule"]
+
+MAX_STEPS = 2_000
+"""More than any scenario takes; a schedule that goes on beyond it does not come to its end."""
+
+Choices = tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """One step of a told schedule."""
+
+    what: str
+    """What happened."""
+    instead_of: str | None
+    """What plain order would have had here, None if it is what happened."""
+    seen: str
+    """What came of it."""
+
+    def __str__(self) -> str:
+        seen = f": {self.seen}" if self.seen else ""
+        return self.what + seen + (f"  [before {self.instead_of}]" if self.instead_of else "")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A schedule in which something does not hold."""
+
+    property: Property | None
+    """The property that is broken; None when something else is wrong, such as a task left behind."""
+    what: str
+    scenario: str
+    mode: Mode
+    choices: Choices
+    """Which option was taken at each point; the first at all the later ones."""
+    steps: tuple[Step, ...]
+    make: Make = Dispatcher
+
+    @property
+    def deviations(self) -> list[str]:
+        """Where the schedule departs from plain order."""
+        return [f"{step.what}, before {step.instead_of}" for step in self.steps if step.instead_of]
+
+    @property
+    def replay(self) -> str:
+        """The command that executes the schedule again."""
+        choices = ",".join(map(str, self.choices)) or "0"
+        command = f"turngate schedules --scenario {self.scenario} --mode {self.mode} --replay {choices}"
+        if self.make is Dispatcher:
+            return command
+        made_by = f"{self.make.__module__}:{getattr(self.make, '__qualname__', self.make)}"
+        return f"{command} --dispatcher {made_by}"
+
+    def told(self) -> list[str]:
+        """Return the schedule in words: what broke, where it departs from plain order, and every step."""
+        name = f"{self.property}: " if self.property else ""
+        found = self.deviations
+        return [
+            f"{name}{self.what}",
+            "in plain order" if not found else "in plain order, except that",
+            *[f"  {deviation}" for deviation in found],
+            "all steps:",
+            *[f"  {number:2}  {step}" for number, step in enumerate(self.steps, 1)],
+            f"again: {self.replay}",
+        ]
+
+
+@dataclass
+class Schedules:
+    """What came of a scenario in one mode."""
+
+    scenario: str
+    mode: Mode
+    schedules: int = 0
+    """How many schedules there are in all, as far as explored."""
+    executed: int = 0
+    """How many executions it took; fewer than schedules when executions were stopped at known moments."""
+    moments: int = 0
+    """How many different moments were met; 0 when not reduced."""
+    steps: int = 0
+    """How many steps were taken and checked."""
+    complete: bool = False
+    """Whether every schedule is accounted for."""
+    outcomes: set[Hashable] = field(default_factory=set)
+    """The RunCompletes and the messages that schedules end with, and the violations found."""
+    failure: Failure | None = None
+
+
+class _Pending(NamedTuple):
+    choices: Choices
+    parent: int
+    """The moment at which the last choice is made."""
+
+
+def explore_schedules(
+    scenario: str | Scenario,
+    mode: Mode,
+    *,
+    make: Make = Dispatcher,
+    reduce: bool = True,
+    limit: int | None = None,
+    stop: bool = True,
+) -> Schedules:
+    """Execute a scenario in every order; stop at the first schedule in which something does not hold.
+
+    ``make`` is the dispatcher's class, ``limit`` the number of executions after which to give up: then the
+    result is not complete. Without ``stop``, go on after a failure, and keep the first.
+    """
+    return _Explorer(scenario, mode, make, reduce, stop).run(limit)
+
+
+class _Explorer:
+    def __init__(self, scenario: str | Scenario, mode: Mode, make: Make, reduce: bool, stop: bool) -> None:
+        name, self._scenario = _named(scenario)
+        self._mode, self._make, self._reduce, self._stop = mode, make, reduce, stop
+        self._found = Schedules(name, mode)
+        self._numbers: dict[Hashable, int] = {}
+        self._next: list[list[int]] = []
+        """What can come after each moment."""
+        self._deviating: deque[list[_Pending]] = deque([[_Pending((), -1)]])
+        """What is still to be executed, by the number of deviations beyond the ones at hand."""
+
+    def run(self, limit: int | None) -> Schedules:
+        found = self._found
+        collecting = gc.isenabled()
+        gc.disable()  # the worlds are many and short-lived; they are collected by the hundred
+        try:
+            while self._deviating:
+                at_hand = self._deviating[0]
+                if not at_hand:
+                    self._deviating.popleft()
+                    continue
+                if found.executed == limit or (found.failure and self._stop):
+                    break
+                found.executed += 1
+                self._execute(at_hand.pop())
+                if found.executed % 200 == 0:
+                    gc.collect(1)
+        finally:
+            if collecting:
+                gc.enable()
+        found.complete = not any(self._deviating)
+        found.moments = len(self._numbers)
+        found.schedules = self._count() if self._reduce else found.executed
+        return found
+
+    def _execute(self, pending: _Pending) -> None:
+        stage = Stage(self._scenario, self._mode, self._make)
+        taken: list[int] = []
+        here = pending.parent
+        try:
+            # The way up to the last choice was checked when it was first taken.
+            for choice in pending.choices[:-1]:
+                stage.take(stage.options()[choice])
+            taken += pending.choices[:-1]
+            options = stage.options()
+            for choice in pending.choices[-1:]:
+                taken.append(choice)
+                options = self._take(stage, options[choice])
+            while True:
+                if self._reduce:
+                    known, here = self._arrive(stage, here)
+                    if known:
+                        return
+                if not options:
+                    stage.world.finish()
+                    self._found.outcomes.add(outcome(stage))
+                    return
+                self._branch(taken, len(options), here)
+                assert len(taken) < MAX_STEPS, f"it goes on for more than {MAX_STEPS} steps"
+                taken.append(0)
+                options = self._take(stage, options[0])
+        except Exception as wrong:
+            self._fail(wrong, taken, here)
+        finally:
+            stage.world.abandon()
+
+    def _take(self, stage: Stage, option: Option) -> list[Option]:
+        stage.take(option)
+        self._found.steps += 1
+        stage.world.check()
+        return stage.options()
+
+    def _branch(self, taken: list[int], count: int, here: int) -> None:
+        """Keep the other options of this moment for later."""
+        if count == 1:
+            return
+        if len(self._deviating) == 1:
+            self._deviating.append([])
+        way = tuple(taken)
+        self._deviating[1] += [_Pending((*way, choice), here) for choice in range(count - 1, 0, -1)]
+
+    def _arrive(self, stage: Stage, parent: int) -> tuple[bool, int]:
+        """Say whether this moment was met before, and which it is."""
+        numbers = self._numbers
+        fresh = len(numbers)
+        number = numbers.setdefault(fingerprint(stage), fresh)
+        if number == fresh:
+            self._next.append([])
+        if parent >= 0:
+            self._next[parent].append(number)
+        return number != fresh, number
+
+    def _fail(self, wrong: Exception, taken: list[int], here: int) -> None:
+        failure = _failure(wrong, self._found.scenario, self._scenario, self._mode, self._make, taken)
+        self._found.outcomes.add((failure.property, failure.what))
+        self._found.failure = self._found.failure or failure
+        if self._reduce:
+            self._numbers[object()] = len(self._next)
+            if here >= 0:
+                self._next[here].append(len(self._next))
+            self._next.append([])
+
+    def _count(self) -> int:
+        """Count the ways from the first moment to an end."""
+        counts: dict[int, int] = {}
+        to_do = [0]
+        while to_do:
+            moment = to_do[-1]
+            unknown = [each for each in self._next[moment] if each not in counts]
+            if unknown:
+                to_do += unknown
+                continue
+            to_do.pop()
+            counts[moment] = sum(counts[each] for each in self._next[moment]) or 1
+        return counts[0]
+
+
+def replay_schedule(
+    scenario: str | Scenario, mode: Mode, choices: Iterable[int], *, make: Make = Dispatcher
+) -> Failure | None:
+    """Execute one schedule, in plain order after the choices; return its failure, None if all holds.
+
+    Raises ValueError when there is no such choice at some point.
+    """
+    name, acted = _named(scenario)
+    stage = Stage(acted, mode, make)
+    taken: list[int] = []
+    try:
+        for choice in choices:
+            options = stage.options()
+            if not 0 <= choice < len(options):
+                raise _NoChoice(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
+            taken.append(choice)
+            stage.take(options[choice])
+            stage.world.check()
+        while options := stage.options():
+            taken.append(0)
+            stage.take(options[0])
+            stage.world.check()
+        stage.world.finish()
+    except _NoChoice:
+        raise
+    except Exception as wrong:
+        return _failure(wrong, name, acted, mode, make, taken)
+    finally:
+        stage.world.abandon()
+    return None
+
+
+def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: Make) -> tuple[Step, ...]:
+    """Execute the choices and say each; the last may be the one that fails."""
+    stage = Stage(scenario, mode, make)
+    steps: list[Step] = []
+    for choice in choices:
+        options = stage.options()
+        what, plain = stage.label(options[choice]), stage.label(options[0])
+        before = len(stage.world.history)
+        try:
+            stage.take(options[choice])
+        except Exception:
+            steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
+            break
+        steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
+    stage.world.abandon()
+    return tuple(steps)
+
+
+def outcome(stage: Stage) -> Hashable:
+    """Return what a schedule has ended with: the RunCompletes, and the messages on record."""
+    world = stage.world
+    completes = sorted(world.published.values(), key=lambda complete: complete.run_id)
+    return (
+        tuple([complete._replace(message_id=complete.message_id and "known") for complete in completes]),
+        tuple([
+            tuple([message._replace(id="") for message in of_session.values()])
+            for _, of_session in sorted(world.store._inner._sessions.items())
+        ]),
+    )
+
+
+class _NoChoice(ValueError):
+    """There is no such option."""
+
+
+def _failure(
+    wrong: Exception, name: str, scenario: Scenario, mode: Mode, make: Make, taken: list[int]
+) -> Failure:
+    steps = tell_schedule(scenario, mode, taken, make)
+    choices = list(taken)
+    while choices and not choices[-1]:
+        choices.pop()
+    broken, what = None, f"{type(wrong).__name__}: {wrong}"
+    if isinstance(wrong, Broken):
+        broken, what = wrong.violation
+    elif type(wrong) is AssertionError:
+        what = str(wrong)
+    return Failure(broken, what, name, mode, tuple(choices), steps, make)
+
+
+def _named(scenario: str | Scenario) -> tuple[str, Scenario]:
+    if isinstance(scenario, str):
+        return scenario, SCENARIOS[scenario]
+    return next((name for name, each in SCENARIOS.items() if each == scenario), "of-its-own"), scenario
