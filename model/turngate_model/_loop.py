@@ -66,6 +66,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
         return True
 
+    def tidy(self) -> None:
+        """Let go of what was cancelled, so that all that is left would really happen."""
+        if any(handle._cancelled for handle in self._ready):  # type: ignore[attr-defined]
+            live = [handle for handle in self._ready if not handle.cancelled()]
+            self._ready.clear()
+            self._ready.extend(live)
+        while self._scheduled and self._scheduled[0].cancelled():
+            heapq.heappop(self._scheduled)
+
     def settle(self, limit: int = 10_000) -> None:
         """Run callbacks in plain order until none is ready. Time stands still."""
         for _ in range(limit):
@@ -137,14 +146,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 @types.coroutine
 def _resumed(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits already."""
+    """Go on with a coroutine that waits already; one that only lets others go first has done so."""
+    go_on: Any = coroutine.send
+    what: Any = None
+    begun = waiting_for is None
     while True:
-        try:
-            sent = yield waiting_for
-        except BaseException as exc:
-            go_on, what = coroutine.throw, exc
-        else:
-            go_on, what = coroutine.send, sent
+        if not begun:
+            go_on = coroutine.send
+            try:
+                what = yield waiting_for
+            except BaseException as exc:
+                go_on, what = coroutine.throw, exc
+        begun = False
         try:
             waiting_for = go_on(what)
         except StopIteration as done:

@@ -4,7 +4,8 @@ An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
 ``cancel``, ``cancel t`` (of another session), ``cancel run a``,
 ``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
-cancelled) and ``close``. Alternatives are separated by ``/``: each is taken.
+cancelled), ``close``, ``read`` (events, to their end) and ``live`` (hold the
+dispatcher open in a task that closes it when cancelled). Alternatives are separated by ``/``: each is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from ._world import Plan
 
-Answer: TypeAlias = Literal["ok", "fails", "late"]
+Answer: TypeAlias = Literal["ok", "fails", "late", "interrupt", "exit", "cancelled"]
 
 _FINISH = ("finish",)
 

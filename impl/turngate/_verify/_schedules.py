@@ -46,9 +46,9 @@ class Step(NamedTuple):
     seen: str
     """What came of it."""
 
-    def __str__(self) -> str:
-        seen = f": {self.seen}" if self.seen else ""
-        return self.what + seen + (f"  [before {self.instead_of}]" if self.instead_of else "")
+    def said(self) -> str:
+        """Say what happened and what came of it."""
+        return f"{self.what}: {self.seen}" if self.seen else self.what
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,11 @@ class Failure:
             f"{name}{self.what}",
             "in plain order" if not found else "in plain order, except that",
             *[f"  {deviation}" for deviation in found],
-            "all steps:",
-            *[f"  {number:2}  {step}" for number, step in enumerate(self.steps, 1)],
+            "step by step:",
+            *[
+                f"  {number:2} {'*' if step.instead_of else ' '} {step.said()}"
+                for number, step in enumerate(self.steps, 1)
+            ],
             f"again: {self.replay}",
         ]
 
@@ -116,6 +119,7 @@ class Schedules:
 
 
 class _Pending(NamedTuple):
+    way: tuple[Option, ...]
     choices: Choices
     parent: int
     """The moment at which the last choice is made."""
@@ -146,7 +150,7 @@ class _Explorer:
         self._numbers: dict[Hashable, int] = {}
         self._next: list[list[int]] = []
         """What can come after each moment."""
-        self._deviating: deque[list[_Pending]] = deque([[_Pending((), -1)]])
+        self._deviating: deque[list[_Pending]] = deque([[_Pending((), (), -1)]])
         """What is still to be executed, by the number of deviations beyond the ones at hand."""
 
     def run(self, limit: int | None) -> Schedules:
@@ -175,49 +179,48 @@ class _Explorer:
 
     def _execute(self, pending: _Pending) -> None:
         stage = Stage(self._scenario, self._mode, self._make)
-        taken: list[int] = []
+        taken, way = [*pending.choices], [*pending.way]
         here = pending.parent
         try:
             # The way up to the last choice was checked when it was first taken.
-            for choice in pending.choices[:-1]:
-                stage.take(stage.options()[choice])
-            taken += pending.choices[:-1]
-            options = stage.options()
-            for choice in pending.choices[-1:]:
-                taken.append(choice)
-                options = self._take(stage, options[choice])
+            for option in way[:-1]:
+                stage.take(option)
+            for option in way[-1:]:
+                self._take(stage, option)
             while True:
                 if self._reduce:
                     known, here = self._arrive(stage, here)
                     if known:
                         return
+                options = stage.options()
                 if not options:
-                    stage.world.finish()
+                    stage.finish()
                     self._found.outcomes.add(outcome(stage))
                     return
-                self._branch(taken, len(options), here)
+                if len(options) > 1:
+                    self._branch(way, taken, options, here)
                 assert len(taken) < MAX_STEPS, f"it goes on for more than {MAX_STEPS} steps"
                 taken.append(0)
-                options = self._take(stage, options[0])
+                way.append(options[0])
+                self._take(stage, options[0])
         except Exception as wrong:
             self._fail(wrong, taken, here)
         finally:
             stage.world.abandon()
 
-    def _take(self, stage: Stage, option: Option) -> list[Option]:
+    def _take(self, stage: Stage, option: Option) -> None:
         stage.take(option)
         self._found.steps += 1
         stage.world.check()
-        return stage.options()
 
-    def _branch(self, taken: list[int], count: int, here: int) -> None:
+    def _branch(self, way: list[Option], taken: list[int], options: list[Option], here: int) -> None:
         """Keep the other options of this moment for later."""
-        if count == 1:
-            return
         if len(self._deviating) == 1:
             self._deviating.append([])
-        way = tuple(taken)
-        self._deviating[1] += [_Pending((*way, choice), here) for choice in range(count - 1, 0, -1)]
+        self._deviating[1] += [
+            _Pending((*way, options[choice]), (*taken, choice), here)
+            for choice in range(len(options) - 1, 0, -1)
+        ]
 
     def _arrive(self, stage: Stage, parent: int) -> tuple[bool, int]:
         """Say whether this moment was met before, and which it is."""
@@ -277,7 +280,7 @@ def replay_schedule(
             taken.append(0)
             stage.take(options[0])
             stage.world.check()
-        stage.world.finish()
+        stage.finish()
     except _NoChoice:
         raise
     except Exception as wrong:

@@ -27,6 +27,14 @@ MODES: dict[Mode, str] = {
 RUN, CALL, TELL, ANSWER = "run", "call", "tell", "answer"
 Option: TypeAlias = tuple[str, Any, str]
 
+RAISED: dict[str, type[BaseException]] = {
+    "fail": RunnerFailed,
+    "fails": StoreDown,
+    "interrupt": KeyboardInterrupt,
+    "exit": SystemExit,
+    "cancelled": asyncio.CancelledError,
+}
+
 
 class PatientWorld(World):
     """A world whose callers may have to wait, as they would with a dispatcher that is not right."""
@@ -39,9 +47,9 @@ class PatientWorld(World):
 class Stage:
     """One execution of a scenario; plain order is taking the first option each time."""
 
-    def __init__(self, scenario: Scenario, mode: Mode, make: Make = Dispatcher) -> None:
+    def __init__(self, scenario: Scenario, mode: Mode, make: Make = Dispatcher, world: World | None = None) -> None:
         self.scenario = scenario
-        self.world = PatientWorld(make)
+        self.world = world or PatientWorld(make)
         self.world.store.plans.extend(scenario.store)
         self.done = [0] * len(scenario.callers)
         """How many operations each caller has behind it."""
@@ -59,13 +67,11 @@ class Stage:
         """Return everything that could happen next; none when the scenario is over."""
         world = self.world
         ready = world.loop.ready
-        while ready and ready[0].cancelled():
-            ready.popleft()
         options: list[Option] = []
         if ready:
             options.append((RUN, 0, ""))
             if self._any and len(ready) > 1:
-                options += [(RUN, n, "") for n in range(1, len(ready)) if not ready[n].cancelled()]
+                options += [(RUN, n, "") for n in range(1, len(ready))]
         for caller, script in enumerate(self.scenario.callers):
             if self.done[caller] < len(script) and self._can(caller, script[self.done[caller]]):
                 options.append((CALL, caller, script[self.done[caller]]))
@@ -73,20 +79,17 @@ class Stage:
             if player.listens:
                 commands = self.scenario.commands(lead)[self.told.get(lead, 0) :]
                 options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
-        for door in world.store.waiting:
+        for nth, door in enumerate(world.store.waiting):
             if not door.done():
-                options += [(ANSWER, door, answer) for answer in self.scenario.answers if answer != "late"]
-        if "late" in self.scenario.answers and any(not timer.cancelled() for timer in world.loop.timers):
-            options.append((ANSWER, None, "late"))
+                options += [(ANSWER, nth, answer) for answer in self.scenario.answers if answer != "late"]
+        if world.loop.timers and "late" in self.scenario.answers:
+            options.append((ANSWER, 0, "late"))
         return options
 
     def _can(self, caller: int, operation: str) -> bool:
         """Say whether a caller can do its next operation now."""
-        if caller in self._busy:
-            if not self._busy[caller].done():
-                return False
-            self._look_at(caller, self._busy.pop(caller))
-            return self._can(caller, operation)
+        if self._busy and caller in self._busy and not self._busy[caller].done():
+            return False
         verb, _, run = operation.rpartition(" ")
         if verb in ("enter", "release", "wait", "cancel run"):
             return run in self.world.runs
@@ -102,16 +105,27 @@ class Stage:
         if kind == RUN:
             self.world.loop.step(who)
         elif kind == CALL:
-            self.done[who] += 1
-            self._operate(who, what)
+            if who in self._busy:
+                self._look_at(who, self._busy.pop(who))
+            if what in self.scenario.callers[who][self.done[who] :]:
+                self.done[who] += 1
+                self._operate(who, what)
         elif kind == TELL:
             self._command(who, what)
         elif what == "ok":
-            who.set_result(None)
-        elif what == "fails":
-            who.set_exception(StoreDown("the disk is full"))
-        else:
+            self.world.store.waiting[who].set_result(None)
+        elif what == "late":
             self.world.loop.advance(self.world.dispatcher._settle_timeout)
+        else:
+            self.world.store.waiting[who].set_exception(RAISED[what]("the disk is full"))
+        self.world.loop.tidy()
+
+    def finish(self) -> None:
+        """Let everything come to its end; the scenario is over."""
+        for caller in [*self._busy]:
+            if self._busy[caller].done():
+                self._look_at(caller, self._busy.pop(caller))
+        self.world.finish()
 
     def _operate(self, caller: int, operation: str) -> None:
         try:
@@ -156,6 +170,10 @@ class Stage:
                     self.waiters[run].cancel()
             case ["close"]:
                 world.close()
+            case ["read"]:
+                world.read()
+            case ["live"]:
+                world.live()
             case _:
                 raise ValueError(f"nobody can {' '.join(words)}")
 
@@ -196,8 +214,8 @@ class Stage:
         self.told[lead] = self.told.get(lead, 0) + 1
         if command == "swallow":
             player.swallows += 1
-        elif command == "fail":
-            player.tell("fail", RunnerFailed("the runner has failed"))
+        elif command in RAISED:
+            player.tell("fail", RAISED[command]("the runner has failed"))
         elif command == "fold":
             player.tell("fold")
         else:
@@ -226,16 +244,27 @@ class Stage:
             case _, "late":
                 return "time runs out"
             case _, "ok":
-                return f"the store has written the messages of {self.world.store.about[who]}"
+                return f"the store has written the messages of {self._written(who)}"
             case _:
-                return f"the store fails to write the messages of {self.world.store.about[who]}"
+                return f"the store fails to write the messages of {self._written(who)}"
+
+    def _written(self, nth: int) -> str:
+        """Return whose messages a waiting write is about."""
+        return self.world.store.about[self.world.store.waiting[nth]]
 
     def seen_since(self, events: int) -> str:
         """Say in domain words what has come of the last option, given how many events there were before it."""
         return consequences(tuple(event for _, event in self.world.history[events:]))
 
 
-_PRESENT = {"finish": "finishes", "fail": "fails", "write": "writes"}
+_PRESENT = {
+    "finish": "finishes",
+    "fail": "fails",
+    "write": "writes",
+    "interrupt": "raises KeyboardInterrupt",
+    "exit": "raises SystemExit",
+    "cancelled": "raises CancelledError",
+}
 
 
 def said_of(handle: asyncio.Handle) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Covered, Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
+from turngate._events import Subscription
 from turngate_model import AbstractSession, Property, Violation
 from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model._loop import VirtualLoop
@@ -24,7 +25,7 @@ from turngate_model._machine import State as Declared
 
 T = TypeVar("T")
 Make: TypeAlias = Callable[..., Dispatcher]
-Plan: TypeAlias = Literal["now", "slow", "fails"]
+Plan: TypeAlias = Literal["now", "slow", "fails"] | BaseException
 WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
 
 
@@ -113,6 +114,8 @@ class Store:
                     del self.about[door]
             elif plan == "fails":
                 raise StoreDown("the disk is full")
+            elif isinstance(plan, BaseException):
+                raise plan
             await self._inner.put(messages)
             reason = messages[-1].finish_reason
         finally:
@@ -162,7 +165,7 @@ class World:
     ) -> Run:
         """Accept a prompt under a run_id."""
         self._say_foldable(run_id, when_busy)
-        on_complete = self.hooked.append if hook else None
+        on_complete = self.hook if hook else None
         return self.call(
             self.dispatcher.accept(
                 session,
@@ -173,6 +176,10 @@ class World:
             ),
             f"accept {run_id}",
         )
+
+    def hook(self, complete: RunComplete) -> None:
+        """Receive the RunComplete of a run that was accepted with ``on_complete``."""
+        self.hooked.append(complete)
 
     def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
         """Accept a prompt that enters on a later step of the loop."""
@@ -217,6 +224,16 @@ class World:
     def close(self) -> asyncio.Task[None]:
         """Have somebody close the dispatcher, in a task that can be cancelled."""
         return self.loop.create_task(self.dispatcher.aclose(), name="closes")
+
+    def read(self) -> asyncio.Task[None]:
+        """Have somebody read the events of all sessions to their end, in a task that can be cancelled."""
+        with self.loop:
+            events = self.dispatcher.subscribe()
+        return self.loop.create_task(_read(events), name="reads")
+
+    def live(self) -> asyncio.Task[None]:
+        """Have somebody hold the dispatcher open for ever, in a task that closes it when cancelled."""
+        return self.loop.create_task(_hold(self.dispatcher), name="main")
 
     # What the runner and the store live through.
 
@@ -328,6 +345,11 @@ class World:
         """Compare what the dispatcher says of a session with the abstract one beside it."""
         dispatcher = self.dispatcher
         accepted = abstract.in_state(Declared.ACCEPTED)
+        states = {run.run_id: run.state for run in self.runs.values() if run.session_id == session}
+        if states != abstract.states:
+            self._differ(session, "states", states, abstract.states)
+        if session not in dispatcher._sessions and abstract.quiet:
+            return  # of a session that it does not hold the dispatcher says that there is nothing
         queued = [run.run_id for run in dispatcher.queued(session)]
         if queued != abstract.queue:
             self._differ(session, "queued", queued, abstract.queue)
@@ -337,9 +359,6 @@ class World:
         busy = dispatcher.is_busy(session)
         if busy != bool(abstract.turn):
             self._differ(session, "busy", busy, abstract.turn)
-        states = {run.run_id: run.state for run in self.runs.values() if run.session_id == session}
-        if states != abstract.states:
-            self._differ(session, "states", states, abstract.states)
         if dispatcher.cancel_mark(session) and not abstract.covered.intersection(accepted):
             self._differ(session, "mark", dispatcher.cancel_mark(session), 0)
 
@@ -430,6 +449,17 @@ class World:
             elif run_id in entered - active and users[run_id]:
                 wrong = f"{run_id} was dropped from the queue, and should leave no message"
                 self.violations.append(Violation(Property.ON_RECORD, wrong))
+
+
+async def _read(events: Subscription) -> None:
+    async with events:
+        async for _ in events:
+            pass
+
+
+async def _hold(dispatcher: Dispatcher) -> None:
+    async with dispatcher:
+        await asyncio.get_running_loop().create_future()
 
 
 class Broken(AssertionError):
