@@ -8,6 +8,7 @@ store, recording) is called inside a step.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import secrets
@@ -424,10 +425,12 @@ class Dispatcher:
         except BaseException as exc:
             ended_by, error = exc, describe(exc)
         core.end(turn, text, error)
-        if isinstance(ended_by, GeneratorExit):
+        effects: list[Effect] = []
+        if not isinstance(ended_by, GeneratorExit):
+            with contextlib.suppress(GeneratorExit):
+                effects = await settle(core, turn, self.messages, self._settle_timeout)
+        if not effects:  # the task was dropped: there is no more waiting
             effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
-        else:
-            effects = await settle(core, turn, self.messages, self._settle_timeout)
         if core.turn is None:
             self._forget_if_quiet(core)
         self._perform(effects)

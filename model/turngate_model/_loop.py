@@ -138,6 +138,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: object = None, context: Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
         """Make a task, with a name that is the same in the same run."""
+        self._check_closed()  # type: ignore[attr-defined]
         named = f"task {len(self.tasks)}" if name is None else str(name)
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=named, context=context)
         self.tasks.append(task)

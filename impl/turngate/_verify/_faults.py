@@ -99,8 +99,6 @@ class FaultyWorld(PatientWorld):
     hook_raises: BaseException | None = None
     record_raises: BaseException | None = None
     record_fails_at = 0
-    blind = False
-    """Whether the recording has failed: then the monitor hears no more, and only RunCompletes count."""
     entries = 0
 
     def hook(self, complete: RunComplete) -> None:
@@ -120,12 +118,13 @@ class FaultyWorld(PatientWorld):
     def _recorded(self, entry: dict[str, Any]) -> None:
         self.entries += 1
         if self.record_raises and self.entries == self.record_fails_at:
-            self.blind = True
+            self.ended = entry["event"] == "end"
+            self.blind = not self.ended
             raise self.record_raises
         super()._recorded(entry)
 
     def check(self) -> None:
-        """Check, unless the monitor is blind."""
+        """Check, unless the monitor is blind: then only the RunCompletes count, in the end."""
         if not self.blind:
             super().check()
         elif self.loop.problems:
@@ -257,6 +256,7 @@ class _Injector:
                 points.append([(_said_of_task(each), n) for n, each in live])
             play.stage.finish()
         except Exception as wrong:
+            play.world.abandon()
             self._stop("none", "nothing spoiled", wrong)
         self._entries, self._calls = play.world.entries, play.world.store.calls
         self._found.awaits += len(reached)
@@ -334,6 +334,7 @@ class _Injector:
             play.run(at, inject, go_on=go_on)
             assert not (play.interrupts and kind != "interrupt"), "an interrupt has come from nowhere"
         except Exception as wrong:
+            play.world.abandon()
             self._stop(kind, where, wrong)
         self._see_nobody_warned(kind, where, play)
 
@@ -355,18 +356,11 @@ class _Injector:
         try:
             for _ in range(at):
                 play.stage.take(play.stage.options()[0])
-            world.blind = True
-            world.loop.close()
-            for task in world.loop.tasks:
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    task.get_coro().close()  # type: ignore[union-attr]
-            world.count_completes()
-            entered = [run for run in world.runs.values() if run.state not in (State.ACCEPTED, State.COMPLETE)]
-            assert not entered, f"{entered} are owed a RunComplete"
+            _drop(world)
         except Exception as wrong:
+            world.abandon()
             self._stop(kind, where, wrong)
-        del task, world
+        del world
         self._see_nobody_warned(kind, where, play)
 
     def _stop(self, kind: str, where: str, wrong: Exception) -> None:
@@ -388,6 +382,16 @@ def _cancel_all(stage: Stage) -> None:
     with stage.world.loop:
         for task in stage.world.loop.tasks:
             task.cancel()
+
+
+def _drop(world: FaultyWorld) -> None:
+    """Close the loop, and drop what is pending on it, as the interpreter does."""
+    world.loop.close()
+    for task in world.loop.tasks:
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.get_coro().close()  # type: ignore[union-attr]
+    world.count_completes()
 
 
 def _said_of_task(task: asyncio.Task[Any]) -> str:
