@@ -50,7 +50,7 @@ SPOILED: dict[str, Scenario] = {
     ),
     "held": Scenario(
         "a dispatcher held open, with prompts in two sessions",
-        (("live", "read", "submit a", "submit b", "submit d", "accept c"),),
+        (("hold", "read", "submit a", "submit b", "submit d", "accept c", "leave"),),
         {"a": ("fold", "finish")},
         sessions={"d": "t"},
         store=("slow",),
@@ -154,6 +154,7 @@ class FaultyWorld(PatientWorld):
                 raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, wrong))
 
 
+_ENDING: dict[Answer, type[BaseException]] = {"interrupt": KeyboardInterrupt, "exit": SystemExit}
 Inject: TypeAlias = Callable[[Stage], None]
 
 
@@ -164,14 +165,18 @@ class _Play:
         self.world = FaultyWorld(make)
         self.stage = Stage(scenario, "stock", make, self.world)
         self.interrupts = 0
+        """How often what is to end the process has come out of the loop."""
         self.steps = 0
 
-    def run(self, at: int = -1, inject: Inject | None = None, *, go_on: bool = True) -> None:
-        """Play; after ``at`` steps, inject; then go on with the scenario, or let it end there."""
-        while True:
+    def run(self, at: int = -1, inject: Inject | None = None, *, over: bool = False) -> None:
+        """Play; after ``at`` steps, inject. If then it is over, the callers do nothing more.
+
+        It is also over after an interrupt: then every task is cancelled, as ``asyncio.run`` does.
+        """
+        while not (over and self.interrupts):
             if self.steps == at and inject is not None:
                 inject(self.stage)
-                if not go_on:
+                if over:
                     break
             options = self.stage.options()
             if not options:
@@ -180,7 +185,9 @@ class _Play:
                 self.stage.take(options[0])
             self.world.check()
             self.steps += 1
-        for _ in range(10):
+        if self.interrupts and over:
+            _cancel_all(self.stage)
+        while True:
             before = self.interrupts
             with self._interruptible():
                 self.stage.finish()
@@ -189,11 +196,19 @@ class _Play:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Go on after what is to end the process has gone through the loop."""
+        """Go on after what is to end the process has come out of the loop."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
             self.interrupts += 1
+            assert self.interrupts < 100, "the interrupts do not end"
+
+    def see_all_written(self) -> None:
+        """See that every run that was active or cancelled on entry is on record: no write has failed."""
+        for run_id, complete in self.world.published.items():
+            if run_id in self.world.active and complete.message_id is None:
+                unwritten = f"{run_id} is not on record, and the store would have written it: {complete.error}"
+                raise Broken(Violation(Property.ON_RECORD, unwritten))
 
 
 def inject_faults(*, make: Make = Dispatcher) -> Faults:
@@ -234,7 +249,7 @@ class _Injector:
         self._fail_callbacks()
         self._interrupt()
         for at in range(len(points) + 1):
-            self._try("shutdown", f"every task cancelled after {at} steps", at=at, inject=_cancel_all, go_on=False)
+            self._try("shutdown", f"every task cancelled after {at} steps", at=at, inject=_cancel_all, over=True)
             self._drop_at(at)
 
     def _look_around(self) -> list[list[tuple[str, int]]]:
@@ -297,22 +312,25 @@ class _Injector:
 
     def _interrupt(self) -> None:
         """Raise what is to end the process at every point of the runner, the store and the callbacks."""
-        for name, kind in (("interrupt", KeyboardInterrupt), ("exit", SystemExit)):
+        for name, kind in _ENDING.items():
             for lead in "abcd":
                 commands = self._scenario.commands(lead)
                 for at in range(len(commands)):
                     runner = {**self._scenario.runner, lead: (*commands[:at], name)}
-                    spoiled = dataclasses.replace(self._scenario, runner=runner)
-                    self._try("interrupt", f"{kind.__name__} in the runner of {lead}, command {at + 1}", spoiled)
+                    where = f"{kind.__name__} in the runner of {lead}, command {at + 1}"
+                    self._interrupt_by(where, dataclasses.replace(self._scenario, runner=runner))
             for call in range(self._calls):
-                for plan in (kind(), "slow"):
-                    where = f"{kind.__name__} in write {call + 1}{', which is slow' if plan == 'slow' else ''}"
-                    self._try("interrupt", where, self._store(call, plan, name))  # type: ignore[arg-type]
-            if any("hook" in operation for script in self._scenario.callers for operation in script):
-                self._try("interrupt", f"{kind.__name__} in an on_complete", hook_raises=kind())
+                for how in ("", ", which is slow"):
+                    where = f"{kind.__name__} in write {call + 1}{how}"
+                    self._interrupt_by(where, self._store(call, "slow" if how else kind(), name))
+            self._interrupt_by(f"{kind.__name__} in an on_complete", hook_raises=kind())
             for at in range(1, self._entries + 1):
                 where = f"{kind.__name__} in the recording at entry {at}"
-                self._try("interrupt", where, record_raises=kind(), record_fails_at=at)
+                self._interrupt_by(where, record_raises=kind(), record_fails_at=at)
+
+    def _interrupt_by(self, where: str, scenario: Scenario | None = None, **told: Any) -> None:
+        self._try("interrupt", where, scenario, **told)
+        self._try("interrupt", f"{where}, and a shut-down", scenario, over=True, **told)
 
     def _try(
         self,
@@ -322,20 +340,27 @@ class _Injector:
         *,
         at: int = -1,
         inject: Inject | None = None,
-        go_on: bool = True,
+        over: bool = False,
         **told: Any,
     ) -> None:
         """Play with one fault, and see that all is well after it."""
-        self._found.injections[kind] += 1
         play = _Play(scenario or self._scenario, self._make)
         for name, value in told.items():
             setattr(play.world, name, value)
         try:
-            play.run(at, inject, go_on=go_on)
-            assert not (play.interrupts and kind != "interrupt"), "an interrupt has come from nowhere"
+            play.run(at, inject, over=over)
+            given = [*play.stage.given, *(scenario or self._scenario).store, *told.values()]
+            raised = [each for each in given if isinstance(each, BaseException) and each.__traceback__]
+            ending = any(isinstance(each, KeyboardInterrupt | SystemExit) for each in raised)
+            assert ending == (play.interrupts > 0), "what is to end the process has not come out of the loop"
+            if scenario is None and not play.world.blind:
+                play.see_all_written()
         except Exception as wrong:
             play.world.abandon()
             self._stop(kind, where, wrong)
+        self._found.injections[kind] += inject is not None or bool(raised) or kind == "store"
+        for each in raised:  # it holds on to the world that it went through, and may be raised again
+            each.__traceback__ = each.__context__ = None
         self._see_nobody_warned(kind, where, play)
 
     def _see_nobody_warned(self, kind: str, where: str, play: _Play) -> None:
@@ -390,7 +415,11 @@ def _drop(world: FaultyWorld) -> None:
     for task in world.loop.tasks:
         if not task.done():
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            task.get_coro().close()  # type: ignore[union-attr]
+            try:
+                task.get_coro().close()  # type: ignore[union-attr]
+            except RuntimeError:
+                if turn_of(task):  # else it is a caller's own, which would go on waiting
+                    raise
     world.count_completes()
 
 

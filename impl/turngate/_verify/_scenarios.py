@@ -4,8 +4,8 @@ An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
 ``cancel``, ``cancel t`` (of another session), ``cancel run a``,
 ``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
-cancelled), ``close``, ``read`` (events, to their end) and ``live`` (hold the
-dispatcher open in a task that closes it when cancelled). Alternatives are separated by ``/``: each is taken.
+cancelled), ``close``, ``read`` (events, to their end), ``hold`` (the dispatcher
+open, in a task that closes it at its end) and ``leave`` (end that task). Alternatives are separated by ``/``: each is taken.
 """
 
 from __future__ import annotations

@@ -58,10 +58,12 @@ class Stage:
         """How many operations each caller has behind it."""
         self.told: dict[str, int] = {}
         """How many commands the runner was given, by lead run."""
-        self.closing = False
+        self.given: list[BaseException] = []
+        """What the runner and the store were given to raise."""
         self.waiters: dict[str, asyncio.Task[Any]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
         """The callers whose operation waits."""
+        self._held: asyncio.Future[None] = self.world.loop.create_future()
         self._any = mode == "any"
 
     # What could be next.
@@ -96,6 +98,8 @@ class Stage:
         verb, _, run = operation.rpartition(" ")
         if verb in ("enter", "release", "wait", "cancel run"):
             return run in self.world.runs
+        if operation == "leave":
+            return not self._held.done()
         if verb == "give up":
             return run in self.waiters and not self.waiters[run].done()
         return True
@@ -120,7 +124,7 @@ class Stage:
         elif what == "late":
             self.world.loop.advance(self.world.dispatcher._settle_timeout)
         else:
-            self.world.store.waiting[who].set_exception(RAISED[what]("the disk is full"))
+            self.world.store.waiting[who].set_exception(self._to_raise(what, "the disk is full"))
         self.world.loop.tidy()
 
     def finish(self) -> None:
@@ -175,8 +179,10 @@ class Stage:
                 world.close()
             case ["read"]:
                 world.read()
-            case ["live"]:
-                world.live()
+            case ["hold"]:
+                _, self._held = world.hold()
+            case ["leave"]:
+                self._held.set_result(None)
             case _:
                 raise ValueError(f"nobody can {' '.join(words)}")
 
@@ -218,11 +224,15 @@ class Stage:
         if command == "swallow":
             player.swallows += 1
         elif command in RAISED:
-            player.tell("fail", RAISED[command]("the runner has failed"))
+            player.tell("fail", self._to_raise(command, "the runner has failed"))
         elif command == "fold":
             player.tell("fold")
         else:
             player.tell(command, f"reply to {lead}")
+
+    def _to_raise(self, name: str, why: str) -> BaseException:
+        self.given.append(RAISED[name](why))
+        return self.given[-1]
 
     # Saying it.
 

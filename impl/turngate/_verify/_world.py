@@ -231,9 +231,10 @@ class World:
             events = self.dispatcher.subscribe()
         return self.loop.create_task(_read(events), name="reads")
 
-    def live(self) -> asyncio.Task[None]:
-        """Have somebody hold the dispatcher open for ever, in a task that closes it when cancelled."""
-        return self.loop.create_task(_hold(self.dispatcher), name="main")
+    def hold(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
+        """Have somebody hold the dispatcher open, in a task that can be cancelled, until the future is done."""
+        until = self.loop.create_future()
+        return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
 
     # What the runner and the store live through.
 
@@ -457,9 +458,9 @@ async def _read(events: Subscription) -> None:
             pass
 
 
-async def _hold(dispatcher: Dispatcher) -> None:
+async def _hold(dispatcher: Dispatcher, until: asyncio.Future[None]) -> None:
     async with dispatcher:
-        await asyncio.get_running_loop().create_future()
+        await until
 
 
 class Broken(AssertionError):

@@ -1,0 +1,91 @@
+"""Dispatchers that are wrong on purpose, each in a few lines: what the checks must find."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from turngate import Dispatcher, Run, State
+from turngate._core import Effect, SessionCore
+from turngate._journal import JournaledCore
+from turngate._messages import Message
+from turngate._run import Turn
+
+
+class SplitEntry(Dispatcher):
+    """Looks whether the session is busy, lets others go first, and then believes it still."""
+
+    async def enter(self, run: Run) -> State:
+        core = self._session(run.session_id)
+        seen = core.turn
+        await asyncio.sleep(0)
+        if seen is None:
+            core.turn = None
+        return self._enter(run)
+
+
+class _WithoutSecondLook(JournaledCore):
+    def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        reply = messages[-1]._replace(finish_reason="canceled") if turn.covered else messages[-1]
+        return super().written(turn, [*messages[:-1], reply], error)
+
+
+class NoSecondLook(Dispatcher):
+    """Does not look again whether a cancel came while the messages were written."""
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        return _WithoutSecondLook(session_id, self._message_prefix, self._journal.untold)
+
+
+class Unprimed(Dispatcher):
+    """Starts a turn in a task whose coroutine has not begun, so that a cancel may keep it from beginning."""
+
+    def _start(self, turn: Turn) -> None:
+        conduct = self._conduct(self._sessions[turn.run.session_id], turn)
+        turn.task = self._bound_loop().create_task(conduct)
+
+
+class Unguarded(Dispatcher):
+    """Lets what a callback raises into the run's way."""
+
+    def _guard(self, call: Callable[..., object], *args: Any) -> None:
+        call(*args)
+
+
+class Deaf(Dispatcher):
+    """Swallows what is to end the process."""
+
+    def _guard(self, call: Callable[..., object], *args: Any) -> None:
+        try:
+            call(*args)
+        except BaseException:  # noqa: BLE001, S110 - the fault
+            pass
+
+
+class GivesUpWriting(Dispatcher):
+    """Takes a cancelled task for a store that failed."""
+
+    async def _conduct(self, core: SessionCore, turn: Turn) -> None:
+        inner = self.messages
+
+        class Once:
+            async def put(self, messages: Any) -> None:
+                try:
+                    await inner.put(messages)
+                except asyncio.CancelledError:
+                    raise OSError("interrupted") from None
+
+        self.messages, kept = Once(), inner  # type: ignore[assignment]
+        try:
+            await super()._conduct(core, turn)
+        finally:
+            self.messages = kept
+
+
+class LeavesTasks(Dispatcher):
+    """Leaves a task behind for every run."""
+
+    def _publish(self, run: Run) -> None:
+        self._bound_loop().create_task(asyncio.Event().wait())  # noqa: RUF006 - the fault
+        super()._publish(run)
