@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -57,10 +58,8 @@ class Deaf(Dispatcher):
     """Swallows what is to end the process."""
 
     def _guard(self, call: Callable[..., object], *args: Any) -> None:
-        try:
+        with contextlib.suppress(BaseException):
             call(*args)
-        except BaseException:  # noqa: BLE001, S110 - the fault
-            pass
 
 
 class GivesUpWriting(Dispatcher):
@@ -87,5 +86,5 @@ class LeavesTasks(Dispatcher):
     """Leaves a task behind for every run."""
 
     def _publish(self, run: Run) -> None:
-        self._bound_loop().create_task(asyncio.Event().wait())  # noqa: RUF006 - the fault
+        self._bound_loop().create_task(asyncio.Event().wait())
         super()._publish(run)

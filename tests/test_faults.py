@@ -39,11 +39,14 @@ def test_a_dispatcher_that_does_not_stand_a_fault_is_found(name: str) -> None:
     make: type[Dispatcher] = getattr(broken_dispatchers, name)
     failure = inject_faults(make=make).failure
     assert failure is not None
-    assert (failure.kind, failure.property) == BROKEN[name], failure.told()
+    assert (failure.kind, failure.broken) == BROKEN[name], failure.told()
     assert failure.scenario in SPOILED
 
 
 def test_a_fault_is_told() -> None:
     failure = inject_faults(make=broken_dispatchers.Unprimed).failure
     assert failure is not None
-    assert failure.told() == []
+    assert failure.told() == [
+        "EXACTLY_ONE_COMPLETE: a has ended without a RunComplete: it is owed one",
+        "in the scenario 'handed off', with the task of the turn of a cancelled after 4 steps",
+    ]

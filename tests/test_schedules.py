@@ -49,15 +49,14 @@ def test_everything_holds_in_every_order(name: str) -> None:
     assert found["stock"].outcomes <= found["any"].outcomes
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_three_prompts_in_every_order(mode: Mode) -> None:
-    result = explore_schedules("three", mode)
+def test_three_prompts_in_stock_order() -> None:
+    result = explore_schedules("three", "stock")
     assert result.failure is None
-    assert (result.complete, result.schedules) == (True, 74_826 if mode == "any" else 54_732)
+    assert (result.complete, result.schedules) == (True, 54_732)
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["one", "two", "folded", "own-turn", "slow-store", "closed", "waited-for"])
+@pytest.mark.parametrize("name", ["one", "two", "folded", "slow-store", "waited-for"])
 def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
     name: str, mode: Mode
 ) -> None:
@@ -87,7 +86,7 @@ def test_a_broken_dispatcher_is_found_with_and_without_reduction(name: str, mode
     first = [explore_schedules(scenario, mode, make=make, reduce=reduce).failure for reduce in (True, False)]
     for failure in first:
         assert failure is not None
-        assert failure.property is broken
+        assert failure.broken is broken
         assert len(failure.deviations) == len(first[0].deviations if first[0] else [])
 
 
@@ -99,7 +98,11 @@ def test_a_failing_schedule_fails_again_100_times_out_of_100(name: str) -> None:
     for _ in range(100):
         again = replay_schedule(failure.scenario, failure.mode, failure.choices, make=make)
         assert again is not None
-        assert (again.property, again.steps, again.choices) == (failure.property, failure.steps, failure.choices)
+        assert (again.broken, again.steps, again.choices) == (
+            failure.broken,
+            failure.steps,
+            failure.choices,
+        )
 
 
 def test_a_failing_schedule_is_told_by_where_it_departs_from_plain_order() -> None:
@@ -186,7 +189,10 @@ BAD_INPUT = {
         ["--scenario", "one", "--mode", "any", "--replay", "0,9"],
         "there is no option 9 at point 2",
     ),
-    "a choice below zero": (["--scenario", "one", "--mode", "any", "--replay", "-1"], "there is no option -1"),
+    "a choice below zero": (
+        ["--scenario", "one", "--mode", "any", "--replay", "-1"],
+        "there is no option -1",
+    ),
     "a choice after the end": (
         ["--scenario", "one", "--mode", "any", "--replay", ",".join("0" * 99)],
         "there is no option 0",

@@ -68,10 +68,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def tidy(self) -> None:
         """Let go of what was cancelled, so that all that is left would really happen."""
-        if any(handle._cancelled for handle in self._ready):  # type: ignore[attr-defined]
-            live = [handle for handle in self._ready if not handle.cancelled()]
-            self._ready.clear()
-            self._ready.extend(live)
+        for handle in self._ready:
+            if handle._cancelled:
+                live = [each for each in self._ready if not each.cancelled()]
+                self._ready.clear()
+                self._ready.extend(live)
+                break
         while self._scheduled and self._scheduled[0].cancelled():
             heapq.heappop(self._scheduled)
 

@@ -17,7 +17,9 @@ from ._show import EXIT_CODES, out, print_json, stages, styled
 
 @click.command()
 @click.option("--scenario", metavar="NAME", help="Only this one ('list' names them); all unless given.")
-@click.option("--mode", type=click.Choice([*MODES]), help="What is free: any order, or stock order; else both.")
+@click.option(
+    "--mode", type=click.Choice([*MODES]), help="What is free: any order, or stock order; else both."
+)
 @click.option("--replay", metavar="CHOICES", help="Execute one schedule: its choices, as 0,2,0,1.")
 @click.option("--reduce/--no-reduce", default=True, help="Stop at moments met before (the default).")
 @click.option("--limit", type=click.IntRange(1), help="Give up after so many executions.")
@@ -91,9 +93,7 @@ def _imported(path: str) -> type[Dispatcher]:
     return found
 
 
-def _replay(
-    scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher], as_json: bool
-) -> int:
+def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher], as_json: bool) -> int:
     try:
         failure = replay_schedule(scenario, mode, choices, make=make)
     except ValueError as wrong:
@@ -132,7 +132,7 @@ def as_object(found: list[tuple[Schedules, float]]) -> dict[str, Any]:
 def failure_as_object(failure: Failure) -> dict[str, Any]:
     """Return a failing schedule as part of the object that ``--json`` prints."""
     return {
-        "property": failure.property and str(failure.property),
+        "property": failure.broken and str(failure.broken),
         "expected": failure.what,
         "deviations": failure.deviations,
         "counterexample": [step.said() for step in failure.steps],

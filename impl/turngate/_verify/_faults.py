@@ -24,8 +24,8 @@ from turngate import Dispatcher, Run, RunComplete, State
 from turngate_model import Property, Violation
 
 from ._scenarios import Answer, Scenario
-from ._stage import MODES, PatientWorld, Stage, said_of, turn_of
-from ._world import Broken, Make, Plan, RunnerFailed, StoreDown
+from ._stage import PatientWorld, Stage, turn_of
+from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, told_to
 
 SPOILED: dict[str, Scenario] = {
     "handed off": Scenario(
@@ -73,12 +73,12 @@ class FaultFound(NamedTuple):
     scenario: str
     where: str
     """What was spoiled, in domain words."""
-    property: Property | None
+    broken: Property | None
     what: str
 
     def told(self) -> list[str]:
         """Say what was done and what came of it."""
-        name = f"{self.property}: " if self.property else ""
+        name = f"{self.broken}: " if self.broken else ""
         return [f"{name}{self.what}", f"in the scenario {self.scenario!r}, with {self.where}"]
 
 
@@ -128,7 +128,7 @@ class FaultyWorld(PatientWorld):
         if not self.blind:
             super().check()
         elif self.loop.problems:
-            raise AssertionError(f"the loop was told of an exception: {self.loop.problems[0]}")
+            raise AssertionError(f"the loop was told: {told_to(self.loop)}")
 
     def finish(self) -> None:
         """Let everything come to its end, and see that nothing is owed."""
@@ -141,8 +141,8 @@ class FaultyWorld(PatientWorld):
             if closing.done() or not self._go_on():
                 break
         self.count_completes()
-        left = [task for task in self.loop.tasks if not task.done()]
-        assert not left, f"tasks are left behind: {left}"
+        left = [task.get_name() for task in self.loop.tasks if not task.done()]
+        assert not left, f"tasks are left behind: {', '.join(left)}"
 
     def count_completes(self) -> None:
         """Count the RunCompletes by themselves, the recording aside."""
@@ -207,12 +207,14 @@ class _Play:
         """See that every run that was active or cancelled on entry is on record: no write has failed."""
         for run_id, complete in self.world.published.items():
             if run_id in self.world.active and complete.message_id is None:
-                unwritten = f"{run_id} is not on record, and the store would have written it: {complete.error}"
+                unwritten = (
+                    f"{run_id} is not on record, and the store would have written it: {complete.error}"
+                )
                 raise Broken(Violation(Property.ON_RECORD, unwritten))
 
 
 def inject_faults(*, make: Make = Dispatcher) -> Faults:
-    """Spoil every scenario at every point, one at a time; stop at the first after which something is wrong."""
+    """Spoil every scenario at every point, one at a time; stop when something is wrong after it."""
     found = Faults()
     log = logging.getLogger("turngate")
     was_disabled, log.disabled = log.disabled, True  # what is raised on purpose is logged in vain
@@ -249,11 +251,13 @@ class _Injector:
         self._fail_callbacks()
         self._interrupt()
         for at in range(len(points) + 1):
-            self._try("shutdown", f"every task cancelled after {at} steps", at=at, inject=_cancel_all, over=True)
+            self._try(
+                "shutdown", f"every task cancelled after {at} steps", at=at, inject=_cancel_all, over=True
+            )
             self._drop_at(at)
 
     def _look_around(self) -> list[list[tuple[str, int]]]:
-        """Play unspoiled; return, for each step, the tasks that were suspended after it, by name and index."""
+        """Play unspoiled; return, for each step, the tasks that were suspended after it: name and index."""
         play = _Play(self._scenario, self._make)
         points: list[list[tuple[str, int]]] = []
         reached: set[tuple[int, int]] = set()
@@ -299,10 +303,11 @@ class _Injector:
                 self._try("store", f"write {call + 1}, which {said}", spoiled)
 
     def _store(self, call: int, plan: Plan, answer: Answer) -> Scenario:
-        planned: list[Plan] = [*self._scenario.store, *["now"] * self._calls][: call + 1]
-        planned[call] = plan
-        rest = self._scenario.store[call + 1 :]
-        return dataclasses.replace(self._scenario, store=(*planned, *rest), answers=(answer, "ok"))
+        plans: list[Plan] = [*self._scenario.store]
+        while len(plans) <= call:
+            plans.append("now")
+        plans[call] = plan
+        return dataclasses.replace(self._scenario, store=tuple(plans), answers=(answer, "ok"))
 
     def _fail_callbacks(self) -> None:
         self._try("callback", "an on_complete that raises", hook_raises=RunnerFailed("no"))
@@ -347,10 +352,11 @@ class _Injector:
         play = _Play(scenario or self._scenario, self._make)
         for name, value in told.items():
             setattr(play.world, name, value)
+        raised: list[BaseException] = []
         try:
             play.run(at, inject, over=over)
             given = [*play.stage.given, *(scenario or self._scenario).store, *told.values()]
-            raised = [each for each in given if isinstance(each, BaseException) and each.__traceback__]
+            raised += [each for each in given if isinstance(each, BaseException) and each.__traceback__]
             ending = any(isinstance(each, KeyboardInterrupt | SystemExit) for each in raised)
             assert ending == (play.interrupts > 0), "what is to end the process has not come out of the loop"
             if scenario is None and not play.world.blind:
@@ -364,11 +370,12 @@ class _Injector:
         self._see_nobody_warned(kind, where, play)
 
     def _see_nobody_warned(self, kind: str, where: str, play: _Play) -> None:
-        problems = play.world.loop.problems
+        loop = play.world.loop
+        loop.tasks.clear()
         del play.stage, play.world
         gc.collect()
-        if problems:
-            self._stop(kind, where, AssertionError(f"the loop was told of an exception: {problems[0]}"))
+        if loop.problems:
+            self._stop(kind, where, AssertionError(f"the loop was told: {told_to(loop)}"))
         if self._warned:
             self._stop(kind, where, AssertionError(f"somebody is warned: {self._warned[0].message}"))
 
@@ -416,7 +423,7 @@ def _drop(world: FaultyWorld) -> None:
         if not task.done():
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             try:
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
             except RuntimeError:
                 if turn_of(task):  # else it is a caller's own, which would go on waiting
                     raise

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import Any
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._core import SessionCore
-from turngate._run import Covered
 from turngate._settle import _Clock
 
 from ._stage import Stage
 
 # What never changes, or is looked at by itself.
 _FIXED = frozenset({
-    "_accepted_limit", "_completions_kept", "_complete_limit", "_context", "_delta_limit", "_journal", "_loop",
-    "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_settle_timeout", "_subscribers", "_runs",
-    "_complete", "_sessions", "messages",
+    "_accepted_limit", "_complete", "_complete_limit", "_completions_kept", "_context", "_delta_limit",
+    "_journal", "_loop", "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions",
+    "_settle_timeout", "_subscribers", "messages",
 })  # fmt: skip
 
 
@@ -37,22 +37,40 @@ def fingerprint(stage: Stage) -> Hashable:
         tuple(stage.done),
         tuple(stage.told.items()),
         tuple([_of_handle(handle) for handle in world.loop.ready]),
-        tuple([
-            (timer.when() - world.loop.time(), _of_handle(timer))
-            for timer in world.loop.timers
-            if not timer.cancelled()
-        ]),
+        tuple(
+            [
+                (timer.when() - world.loop.time(), _of_handle(timer))
+                for timer in world.loop.timers
+                if not timer.cancelled()
+            ]
+        ),
         tuple([_of_task(task) for task in world.loop.tasks if not task.done()]),
-        tuple([
-            (lead, player.swallows, _of(tuple(player._commands)), player.listens)
-            for lead, player in world.players.items()
-        ]),
+        tuple(
+            [
+                (lead, player.swallows, _of(tuple(player._commands)), player.listens)
+                for lead, player in world.players.items()
+            ]
+        ),
         tuple([(world.store.about[door], _of(door)) for door in world.store.waiting]),
         len(world.store.plans),
-        tuple([_of(each) for of_session in world.store._inner._sessions.values() for each in of_session.values()]),
+        tuple(
+            [
+                _of(each)
+                for of_session in world.store._inner._sessions.values()
+                for each in of_session.values()
+            ]
+        ),
         tuple([_of_run(run) for run in world.runs.values()]),
         tuple([(name, _of_core(core)) for name, core in dispatcher._sessions.items()]),
         tuple([(key, _of(value)) for key, value in vars(dispatcher).items() if key not in _FIXED]),
+        len(dispatcher._journal.untold),
+        tuple(
+            [
+                (len(each._unread), each._closed)
+                for of_session in dispatcher._subscribers.by_session.values()
+                for each in of_session
+            ]
+        ),
         frozenset(world.active),
         world.ended,
         tuple([(name, abstract.key()) for name, abstract in world.sessions.items()]),
@@ -98,55 +116,48 @@ def _named(task: asyncio.Task[Any]) -> bool:
 
 def _of_handle(handle: asyncio.Handle) -> Hashable:
     callback: Any = handle._callback  # type: ignore[attr-defined]
-    arguments = tuple([_of(each) for each in handle._args or ()])  # type: ignore[attr-defined]
+    arguments = tuple([_of(each) for each in handle._args or ()])
     owner = getattr(callback, "__self__", None)
     name = getattr(callback, "__qualname__", "") or type(callback).__name__
-    return (name, _of_task(owner) if isinstance(owner, asyncio.Task) else _of(owner), arguments, handle.cancelled())
-
-
-_PLAIN = (str, int, float, bool, Enum, type(None))
+    return (
+        name,
+        _of_task(owner) if isinstance(owner, asyncio.Task) else _of(owner),
+        arguments,
+        handle.cancelled(),
+    )
 
 
 def _of(value: Any) -> Hashable:
     """Return a value as far as it matters; what is looked at elsewhere, by what it is called."""
-    match value:
-        case None | str() | int() | float():
-            return value
-        case Enum():
-            return value.name
-        case Run():
-            return ("run", value.run_id)
-        case Turn():
-            return ("turn", value.run.run_id)
-        case Message():
-            return (value.run_id, value.role, value.text, value.finish_reason)
-        case RunComplete():
-            return (value.run_id, value.text, value.error, value.cancelled, value.message_id is None, value.folded_into)
-        case _Clock():
-            return ("clock", value._deadline - value._loop.time(), value._expired)
-        case asyncio.Future():
-            return _of_future(value)
-        case Mapping():
-            return tuple([(_of(key), _of(each)) for key, each in value.items()])
-        case set() | frozenset():
-            return tuple(sorted([repr(_of(each)) for each in value]))
-        case list() | tuple():
-            return tuple([_of(each) for each in value])
-        case Covered():
-            return _of(value.runs)
-        case BaseException():
-            return (type(value).__name__, str(value))
-        case Dispatcher() | SessionCore():
-            return type(value).__name__
-        case _ if dataclasses.is_dataclass(value):
-            return (type(value).__name__, *[_of(getattr(value, each.name)) for each in dataclasses.fields(value)])
-        case _:
-            return _of_other(value)
+    kind = type(value)
+    look = _LOOKS.get(kind)
+    if look is None:
+        look = _LOOKS[kind] = next(
+            (look for each, look in _KINDS.items() if issubclass(kind, each)), _of_other
+        )
+    return look(value)
+
+
+def _of_all(values: Any) -> Hashable:
+    return tuple([_of(each) for each in values])
+
+
+def _of_set(values: Any) -> Hashable:
+    return tuple(sorted([repr(_of(each)) for each in values]))
+
+
+def _of_mapping(values: Any) -> Hashable:
+    return tuple([(_of(key), _of(each)) for key, each in values.items()])
+
+
+def _of_complete(complete: RunComplete) -> Hashable:
+    return (*complete[1:6], complete.message_id is None, complete.folded_into)
 
 
 def _of_other(value: Any) -> Hashable:
-    iterable = type(value).__name__ == "deque"
-    return (type(value).__name__, *([_of(each) for each in value] if iterable else ()))
+    if not dataclasses.is_dataclass(value):
+        return type(value).__name__
+    return (type(value).__name__, *[_of(getattr(value, each.name)) for each in dataclasses.fields(value)])
 
 
 def _of_future(future: asyncio.Future[Any]) -> Hashable:
@@ -154,5 +165,23 @@ def _of_future(future: asyncio.Future[Any]) -> Hashable:
         return "pending"
     if future.cancelled():
         return "cancelled"
-    raised = future._exception  # type: ignore[attr-defined]
+    raised = future._exception
     return "done" if raised is None else ("raised", type(raised).__name__)
+
+
+_KINDS: dict[Any, Callable[[Any], Hashable]] = {
+    Enum: lambda value: value.name,
+    str | int | float | None: lambda value: value,
+    Run: lambda run: ("run", run.run_id),
+    Turn: lambda turn: ("turn", turn.run.run_id),
+    Message: lambda message: message[2:],
+    RunComplete: _of_complete,
+    _Clock: lambda clock: ("clock", clock._deadline - clock._loop.time(), clock._expired),
+    asyncio.Future: _of_future,
+    Mapping: _of_mapping,
+    set | frozenset: _of_set,
+    list | tuple | deque: _of_all,
+    BaseException: lambda raised: (type(raised).__name__, str(raised)),
+    Dispatcher | SessionCore: lambda value: type(value).__name__,
+}
+_LOOKS: dict[type, Callable[[Any], Hashable]] = {}

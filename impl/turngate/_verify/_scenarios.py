@@ -5,7 +5,8 @@ An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 ``cancel``, ``cancel t`` (of another session), ``cancel run a``,
 ``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
 cancelled), ``close``, ``read`` (events, to their end), ``hold`` (the dispatcher
-open, in a task that closes it at its end) and ``leave`` (end that task). Alternatives are separated by ``/``: each is taken.
+open, in a task that closes it at its end) and ``leave`` (end that task).
+Alternatives are separated by ``/``: each is taken.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Scenario:
     callers: tuple[tuple[str, ...], ...]
     """What each caller does."""
     runner: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """What the runner does when called for a lead run: fold, write, swallow, finish, fail; else it finishes."""
+    """What the runner does when called for a lead run: fold, write, swallow, finish, fail."""
     store: tuple[Plan, ...] = ()
     """What the writes are like, one after the other; those after the last are immediate."""
     answers: tuple[Answer, ...] = ("ok",)
@@ -54,9 +55,15 @@ def _prompt(run: str, how: str = "") -> tuple[str, ...]:
 _A, _B, _C = _prompt("a"), _prompt("b"), _prompt("c")
 
 SCENARIOS: dict[str, Scenario] = {
-    "one": Scenario("a prompt that finishes or fails, and two cancels", (_A, ("cancel", "cancel")), {"a": ("finish/fail",)}),
+    "one": Scenario(
+        "a prompt that finishes or fails, and two cancels",
+        (_A, ("cancel", "cancel")),
+        {"a": ("finish/fail",)},
+    ),
     "released": Scenario("a prompt whose handle is closed, and a cancel", (_A, ("release a",), ("cancel",))),
-    "hooked": Scenario("a prompt with on_complete behind another", (_A, _prompt("b", "hook"), ("cancel run a",))),
+    "hooked": Scenario(
+        "a prompt with on_complete behind another", (_A, _prompt("b", "hook"), ("cancel run a",))
+    ),
     "waited-for": Scenario(
         "a prompt that somebody waits for and gives up, and a cancel",
         (("submit a", "wait a", "give up a"), ("cancel",)),
@@ -83,7 +90,9 @@ SCENARIOS: dict[str, Scenario] = {
     "interrupt": Scenario(
         "a prompt that interrupts another", (_A, _prompt("b", "interrupt")), {"a": ("write", "finish/fail")}
     ),
-    "reject": Scenario("a prompt that only an idle session takes, and a cancel", (_A, _prompt("b", "reject"), ("cancel",))),
+    "reject": Scenario(
+        "a prompt that only an idle session takes, and a cancel", (_A, _prompt("b", "reject"), ("cancel",))
+    ),
     "stubborn": Scenario(
         "a runner that swallows the first cancel, and a prompt behind it",
         (_A, _B, ("cancel", "cancel run a")),

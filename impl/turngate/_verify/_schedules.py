@@ -4,8 +4,8 @@ At each point where more than one thing could happen next, each is taken in
 turn. A schedule is the list of choices made; taking the first option each time
 is plain order, and any other choice a deviation. Nothing is saved and
 restored: each schedule is executed from the beginning. They are executed in
-the order of how many deviations they have, so that the first that fails has as
-few as any.
+the order of how many deviations they have, and of how late these come, so that
+the first that fails has as few as any.
 
 With ``reduce``, an execution stops when it comes to a moment that was met
 before: what lies ahead of it has been, or will be, executed once already. How
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 class Failure:
     """A schedule in which something does not hold."""
 
-    property: Property | None
+    broken: Property | None
     """The property that is broken; None when something else is wrong, such as a task left behind."""
     what: str
     scenario: str
@@ -82,7 +82,7 @@ class Failure:
 
     def told(self) -> list[str]:
         """Return the schedule in words: what broke, where it departs from plain order, and every step."""
-        name = f"{self.property}: " if self.property else ""
+        name = f"{self.broken}: " if self.broken else ""
         found = self.deviations
         return [
             f"{name}{self.what}",
@@ -145,7 +145,8 @@ def explore_schedules(
 class _Explorer:
     def __init__(self, scenario: str | Scenario, mode: Mode, make: Make, reduce: bool, stop: bool) -> None:
         name, self._scenario = _named(scenario)
-        self._mode, self._make, self._reduce, self._stop = mode, make, reduce, stop
+        self._mode: Mode = mode
+        self._make, self._reduce, self._stop = make, reduce, stop
         self._found = Schedules(name, mode)
         self._numbers: dict[Hashable, int] = {}
         self._next: list[list[int]] = []
@@ -156,18 +157,20 @@ class _Explorer:
     def run(self, limit: int | None) -> Schedules:
         found = self._found
         collecting = gc.isenabled()
-        gc.disable()  # the worlds are many and short-lived; they are collected by the hundred
+        gc.disable()  # a world that is abandoned leaves little to collect, and the moments are kept
         try:
             while self._deviating:
                 at_hand = self._deviating[0]
                 if not at_hand:
                     self._deviating.popleft()
+                    if self._deviating:
+                        self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
                     continue
                 if found.executed == limit or (found.failure and self._stop):
                     break
                 found.executed += 1
                 self._execute(at_hand.pop())
-                if found.executed % 200 == 0:
+                if found.executed % 2_000 == 0:
                     gc.collect(1)
         finally:
             if collecting:
@@ -218,8 +221,7 @@ class _Explorer:
         if len(self._deviating) == 1:
             self._deviating.append([])
         self._deviating[1] += [
-            _Pending((*way, options[choice]), (*taken, choice), here)
-            for choice in range(len(options) - 1, 0, -1)
+            _Pending((*way, options[choice]), (*taken, choice), here) for choice in range(1, len(options))
         ]
 
     def _arrive(self, stage: Stage, parent: int) -> tuple[bool, int]:
@@ -235,7 +237,7 @@ class _Explorer:
 
     def _fail(self, wrong: Exception, taken: list[int], here: int) -> None:
         failure = _failure(wrong, self._found.scenario, self._scenario, self._mode, self._make, taken)
-        self._found.outcomes.add((failure.property, failure.what))
+        self._found.outcomes.add((failure.broken, failure.what))
         self._found.failure = self._found.failure or failure
         if self._reduce:
             self._numbers[object()] = len(self._next)
@@ -267,27 +269,24 @@ def replay_schedule(
     """
     name, acted = _named(scenario)
     stage = Stage(acted, mode, make)
+    ahead = [*choices]
     taken: list[int] = []
     try:
-        for choice in choices:
-            options = stage.options()
+        while (options := stage.options()) or ahead:
+            choice = ahead.pop(0) if ahead else 0
             if not 0 <= choice < len(options):
-                raise _NoChoice(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
+                break
             taken.append(choice)
             stage.take(options[choice])
             stage.world.check()
-        while options := stage.options():
-            taken.append(0)
-            stage.take(options[0])
-            stage.world.check()
-        stage.finish()
-    except _NoChoice:
-        raise
+        else:
+            stage.finish()
+            return None
     except Exception as wrong:
         return _failure(wrong, name, acted, mode, make, taken)
     finally:
         stage.world.abandon()
-    return None
+    raise ValueError(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
 
 
 def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: Make) -> tuple[Step, ...]:
@@ -314,15 +313,13 @@ def outcome(stage: Stage) -> Hashable:
     completes = sorted(world.published.values(), key=lambda complete: complete.run_id)
     return (
         tuple([complete._replace(message_id=complete.message_id and "known") for complete in completes]),
-        tuple([
-            tuple([message._replace(id="") for message in of_session.values()])
-            for _, of_session in sorted(world.store._inner._sessions.items())
-        ]),
+        tuple(
+            [
+                tuple([message._replace(id="") for message in of_session.values()])
+                for _, of_session in sorted(world.store._inner._sessions.items())
+            ]
+        ),
     )
-
-
-class _NoChoice(ValueError):
-    """There is no such option."""
 
 
 def _failure(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Dispatcher, DispatcherClosed, SessionBusy, TurngateError
 from turngate._errors import AlreadyEntered
+from turngate._events import Subscription
 from turngate_model import Property, Violation
 from turngate_model._counterexample import consequences
 from turngate_model._loop import Waits
@@ -20,7 +22,7 @@ T = TypeVar("T")
 Mode: TypeAlias = Literal["any", "stock"]
 MODES: dict[Mode, str] = {
     "any": "any order: any ready callback, or any action from outside, may be next",
-    "stock": "stock order: callbacks run first in, first out, as asyncio runs them; actions from outside are free",
+    "stock": "stock order: callbacks first in, first out, as in asyncio; actions from outside are free",
 }
 
 # An option: a ready callback, a caller's operation, a runner's command, an answer of the store.
@@ -46,11 +48,49 @@ class PatientWorld(World):
         """Do what a caller does; the rest of it is a task if it waits."""
         return self.loop.begin(coroutine, what)
 
+    def read(self) -> asyncio.Task[None]:
+        """Have somebody read the events of all sessions to their end, in a task that can be cancelled."""
+        with self.loop:
+            events = self.dispatcher.subscribe()
+        return self.loop.create_task(_read(events), name="reads")
+
+    def hold(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
+        """Have somebody hold the dispatcher open until the future is done, in a task to be cancelled."""
+        until = self.loop.create_future()
+        return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
+
+    def abandon(self) -> None:
+        """Let go of a world that may not have come to its end, without a word and without a trace."""
+        self.dispatcher._performing = True  # so that nothing follows from the turns that end here
+        for task in self.loop.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+        # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
+        self.loop.tasks.clear()
+        self.loop.ready.clear()
+        vars(self.dispatcher).clear()
+        vars(self).clear()
+
+
+async def _read(events: Subscription) -> None:
+    async with events:
+        async for _ in events:
+            pass
+
+
+async def _hold(dispatcher: Dispatcher, until: asyncio.Future[None]) -> None:
+    async with dispatcher:
+        await until
+
 
 class Stage:
     """One execution of a scenario; plain order is taking the first option each time."""
 
-    def __init__(self, scenario: Scenario, mode: Mode, make: Make = Dispatcher, world: PatientWorld | None = None) -> None:
+    def __init__(
+        self, scenario: Scenario, mode: Mode, make: Make = Dispatcher, world: PatientWorld | None = None
+    ) -> None:
         self.scenario = scenario
         self.world = world or PatientWorld(make)
         self.world.store.plans.extend(scenario.store)
@@ -266,7 +306,7 @@ class Stage:
         return self.world.store.about[self.world.store.waiting[nth]]
 
     def seen_since(self, events: int) -> str:
-        """Say in domain words what has come of the last option, given how many events there were before it."""
+        """Say in domain words what has come of the last option; before it there were so many events."""
         return consequences(tuple(event for _, event in self.world.history[events:]))
 
 
@@ -285,7 +325,7 @@ def said_of(handle: asyncio.Handle) -> str:
     callback: Any = handle._callback  # type: ignore[attr-defined]
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
-        about = next((each.run_id for each in handle._args or () if hasattr(each, "run_id")), "")  # type: ignore[attr-defined]
+        about = next((each.run_id for each in handle._args or () if hasattr(each, "run_id")), "")
         return f"the callback {getattr(callback, '__name__', callback)} {about} runs".replace("  ", " ")
     turn = turn_of(task)
     return f"{task.get_name() if turn is None else f'the turn of {turn}'} goes on"

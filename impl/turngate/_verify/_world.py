@@ -11,13 +11,11 @@ itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Covered, Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
-from turngate._events import Subscription
 from turngate_model import AbstractSession, Property, Violation
 from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model._loop import VirtualLoop
@@ -225,17 +223,6 @@ class World:
         """Have somebody close the dispatcher, in a task that can be cancelled."""
         return self.loop.create_task(self.dispatcher.aclose(), name="closes")
 
-    def read(self) -> asyncio.Task[None]:
-        """Have somebody read the events of all sessions to their end, in a task that can be cancelled."""
-        with self.loop:
-            events = self.dispatcher.subscribe()
-        return self.loop.create_task(_read(events), name="reads")
-
-    def hold(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
-        """Have somebody hold the dispatcher open, in a task that can be cancelled, until the future is done."""
-        until = self.loop.create_future()
-        return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
-
     # What the runner and the store live through.
 
     async def _runner(self, turn: Turn) -> str | None:
@@ -311,7 +298,7 @@ class World:
         for session, abstract in self.sessions.items():
             self._compare(session, abstract)
         if self.loop.problems:
-            raise AssertionError(f"the loop was told of an exception: {self.loop.problems[0]}")
+            raise AssertionError(f"the loop was told: {told_to(self.loop)}")
         if self.violations:
             raise Broken(self.violations[0])
 
@@ -346,7 +333,9 @@ class World:
         """Compare what the dispatcher says of a session with the abstract one beside it."""
         dispatcher = self.dispatcher
         accepted = abstract.in_state(Declared.ACCEPTED)
-        states = {run.run_id: run.state for run in self.runs.values() if run.session_id == session}
+        states: dict[str, str] = {
+            run.run_id: run.state for run in self.runs.values() if run.session_id == session
+        }
         if states != abstract.states:
             self._differ(session, "states", states, abstract.states)
         if session not in dispatcher._sessions and abstract.quiet:
@@ -388,15 +377,6 @@ class World:
         if self.violations:
             raise Broken(self.violations[0])
 
-    def abandon(self) -> None:
-        """Let go of a world that has not come to its end, without a word."""
-        self.dispatcher._performing = True  # so that nothing follows from the turns that end here
-        for task in self.loop.tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]
-
     def _go_on(self) -> bool:
         """Let one runner or write that waits come to its end; return False if there is none."""
         for player in self.players.values():
@@ -417,11 +397,13 @@ class World:
             # Nothing else was wrong, so this is not the consequence of something that was.
             assert closing.done(), "the dispatcher does not close"
             assert self.ended, "the recording has no end"
-            left = [task for task in self.loop.tasks if not task.done()]
-            assert not left, f"tasks are left behind: {left}"
+            left = [task.get_name() for task in self.loop.tasks if not task.done()]
+            assert not left, f"tasks are left behind: {', '.join(left)}"
             for task in self.loop.tasks:
-                unseen = not task.cancelled() and task._log_traceback  # type: ignore[attr-defined]
-                assert not unseen, f"nobody has retrieved what {task} has raised"
+                unseen = not task.cancelled() and task._log_traceback
+                assert not unseen, (
+                    f"nobody has retrieved what {task.get_name()} has raised: {task.exception()!r}"
+                )
         if self.dispatcher._sessions:
             held = f"the dispatcher holds {list(self.dispatcher._sessions.values())} of quiet sessions"
             self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
@@ -452,15 +434,10 @@ class World:
                 self.violations.append(Violation(Property.ON_RECORD, wrong))
 
 
-async def _read(events: Subscription) -> None:
-    async with events:
-        async for _ in events:
-            pass
-
-
-async def _hold(dispatcher: Dispatcher, until: asyncio.Future[None]) -> None:
-    async with dispatcher:
-        await until
+def told_to(loop: VirtualLoop) -> str:
+    """Say what has first gone to the exception handler of a loop."""
+    problem = loop.problems[0]
+    return f"{problem['message']}: {problem.get('exception')!r}"
 
 
 class Broken(AssertionError):
