@@ -88,3 +88,19 @@ class LeavesTasks(Dispatcher):
     def _publish(self, run: Run) -> None:
         self._bound_loop().create_task(asyncio.Event().wait())
         super()._publish(run)
+
+
+class ForgetsToAwait(Dispatcher):
+    """Makes a coroutine for every run, and never awaits it."""
+
+    def _publish(self, run: Run) -> None:
+        asyncio.sleep(0)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        super()._publish(run)
+
+
+class ForgetsToLook(Dispatcher):
+    """Has a task for every run whose failure nobody looks at."""
+
+    def _publish(self, run: Run) -> None:
+        self._bound_loop().create_task(self.wait("nobody"))
+        super()._publish(run)

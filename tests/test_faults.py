@@ -31,6 +31,8 @@ BROKEN = {
     "Deaf": ("interrupt", None),
     "GivesUpWriting": ("cancel", Property.ON_RECORD),
     "LeavesTasks": ("none", None),
+    "ForgetsToAwait": ("cancel", None),
+    "ForgetsToLook": ("none", None),
 }
 
 
