@@ -104,3 +104,16 @@ class ForgetsToLook(Dispatcher):
     def _publish(self, run: Run) -> None:
         self._bound_loop().create_task(self.wait("nobody"))
         super()._publish(run)
+
+
+class HesitantEntry(Dispatcher):
+    """Looks whether the session is busy, waits three times, and then believes it still."""
+
+    async def enter(self, run: Run) -> State:
+        core = self._session(run.session_id)
+        seen = core.turn
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if seen is None:
+            core.turn = None
+        return self._enter(run)

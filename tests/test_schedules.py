@@ -68,6 +68,7 @@ def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
 
 BROKEN = {
     "SplitEntry": ("two", Property.ONE_TURN),
+    "HesitantEntry": ("interrupt", Property.ONE_TURN),
     "NoSecondLook": ("slow-store", Property.ON_RECORD),
     "LeavesTasks": ("one", None),
 }

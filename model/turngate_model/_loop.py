@@ -115,7 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             except StopIteration as done:
                 result: T = done.value
                 return result
-            raise Waits(self.create_task(_resumed(coroutine, waiting_for), name=name))
+            raise Waits(self.create_task(_rest(coroutine, waiting_for), name=name))
 
     def __enter__(self) -> None:
         asyncio._set_running_loop(self)
@@ -145,6 +145,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=named, context=context)
         self.tasks.append(task)
         return task
+
+
+async def _rest(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> T:
+    """Be what a task can be made of."""
+    return await _resumed(coroutine, waiting_for)
 
 
 @types.coroutine

@@ -105,7 +105,9 @@ def _of_task(task: asyncio.Task[Any]) -> Hashable:
             break
         local = tuple([(name, _of(value)) for name, value in frame.f_locals.items()])
         found.append((frame.f_code.co_name, frame.f_lasti, local))
-        waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None)
+        # A coroutine that began before its task did is driven by hand, and so in no chain of awaits.
+        driven = frame.f_locals.get("coroutine")
+        waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None) or driven
     return tuple(found)
 
 
