@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -390,3 +392,48 @@ def test_cancelling_any_task_at_any_step_loses_no_completion(store: str, step: i
             assert d._sessions == {}
 
     check()
+
+
+class ClingingMessages(SlowMessages):
+    """A store that goes on waiting when it is dropped."""
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        try:
+            await super().put(messages)
+        except GeneratorExit:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("make_store", [SlowMessages, ClingingMessages])
+def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_runs(
+    make_store: type[SlowMessages],
+) -> None:
+    """A loop that is closed drops its tasks: their coroutines are closed, wherever they wait."""
+    store = make_store()
+    received: list[Any] = []
+    runs: list[Run] = []
+
+    async def main() -> Dispatcher:
+        d = Dispatcher(echo, messages=store)
+        runs.append(await d.submit("s", "settles", on_complete=received.append))
+        runs.append(await d.submit("s", "queued", when_busy="queue"))
+        await steps()
+        return d
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    d = loop.run_until_complete(main())
+    (task,) = asyncio.all_tasks(loop)
+    loop.close()
+    logging.getLogger("turngate").disabled = True  # it says that the successor could not be started
+    try:
+        task.get_coro().close()
+    finally:
+        logging.getLogger("turngate").disabled = False
+    assert [run.complete and run.complete.error for run in runs] == [
+        "the turn was closed before it could be written"
+    ] * 2
+    assert received == [runs[0].complete]
+    assert d._sessions == {}
+    del task
+    gc.collect()

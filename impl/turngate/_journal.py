@@ -41,9 +41,10 @@ class Journal:
 
     def tell(self) -> None:
         """Tell all that is untold; raises what the recording raises, and then records no more."""
+        logged = log.isEnabledFor(logging.DEBUG)
         while self.untold:
             entry = self.untold.popleft()
-            if log.isEnabledFor(logging.DEBUG):
+            if logged:
                 log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
             record = self._record
             if record is None:

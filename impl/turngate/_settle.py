@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -48,6 +49,8 @@ async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) 
                     continue
                 else:
                     error = _failure(exc, task)
+            except GeneratorExit:  # what is returned from here would be lost
+                raise
             except BaseException as exc:
                 error = _failure(exc, task)
         if effects := core.written(turn, messages, error):
@@ -87,6 +90,10 @@ def _timed(steps: Any, waiting_for: Any, clock: _Clock) -> Generator[Any, Any, N
             while True:
                 try:
                     sent = yield waiting_for
+                except GeneratorExit as exc:
+                    with contextlib.suppress(BaseException):
+                        steps.throw(exc)
+                    raise
                 except BaseException as exc:
                     waiting_for = steps.throw(exc)
                 else:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import types
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -19,6 +20,14 @@ T = TypeVar("T")
 
 class Suspended(AssertionError):
     """A call that must never wait has waited."""
+
+
+class Waits(Exception):
+    """A call has waited: the task has the rest of it."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        super().__init__(f"{task.get_name()} waits")
+        self.task = task
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -41,6 +50,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """What could run next, in the order in which stock asyncio would run it."""
         return self._ready
 
+    @property
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """What waits for its time, cancelled or not."""
+        return self._scheduled
+
     def step(self, choice: int = 0) -> bool:
         """Run one of the ready callbacks, by default the first; return False if there is none."""
         if not self._ready:
@@ -51,6 +65,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
             with self:
                 handle._run()
         return True
+
+    def tidy(self) -> None:
+        """Let go of what was cancelled, so that all that is left would really happen."""
+        for handle in self._ready:
+            if handle._cancelled:
+                live = [each for each in self._ready if not each.cancelled()]
+                self._ready.clear()
+                self._ready.extend(live)
+                break
+        while self._scheduled and self._scheduled[0].cancelled():
+            heapq.heappop(self._scheduled)
 
     def settle(self, limit: int = 10_000) -> None:
         """Run callbacks in plain order until none is ready. Time stands still."""
@@ -79,6 +104,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 coroutine.close()
         raise Suspended(f"{coroutine} waits, and should not")
 
+    def begin(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+        """Run a coroutine up to where it first waits, from outside; raise Waits if it does.
+
+        Like ``call``, one that never waits takes no step of the loop.
+        """
+        with self:
+            try:
+                waiting_for = coroutine.send(None)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            raise Waits(self.create_task(_rest(coroutine, waiting_for), name=name))
+
     def __enter__(self) -> None:
         asyncio._set_running_loop(self)
 
@@ -87,9 +125,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __del__(self) -> None:
         self.close()
-
-    def _check_closed(self) -> None:
-        """Let what is left of an abandoned world come to nothing, without complaint."""
 
     # What asyncio asks of it.
 
@@ -105,7 +140,34 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: object = None, context: Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
         """Make a task, with a name that is the same in the same run."""
+        self._check_closed()  # type: ignore[attr-defined]
         named = f"task {len(self.tasks)}" if name is None else str(name)
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=named, context=context)
         self.tasks.append(task)
         return task
+
+
+async def _rest(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> T:
+    """Be what a task can be made of."""
+    return await _resumed(coroutine, waiting_for)
+
+
+@types.coroutine
+def _resumed(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that waits already; one that only lets others go first has done so."""
+    go_on: Any = coroutine.send
+    what: Any = None
+    begun = waiting_for is None
+    while True:
+        if not begun:
+            go_on = coroutine.send
+            try:
+                what = yield waiting_for
+            except BaseException as exc:
+                go_on, what = coroutine.throw, exc
+        begun = False
+        try:
+            waiting_for = go_on(what)
+        except StopIteration as done:
+            result: T = done.value
+            return result

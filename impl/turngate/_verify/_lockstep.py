@@ -19,6 +19,7 @@ from turngate_model._history import Cancel, Clear, Complete, Enter, Event, Fold,
 from turngate_model._how import Action
 from turngate_model._machine import TABLE
 
+from ._stage import PatientWorld
 from ._world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World
 
 SESSION = "s"
@@ -54,8 +55,11 @@ def compare(bounds: Bounds, *, make: Make = Dispatcher) -> Lockstep:
         for action, events in steps:
             result.steps += 1
             taken = [*path, action]
+            world = PatientWorld(make)
+            world.store.always = "slow"
             try:
-                world = _walk(path, make)
+                for step in path:
+                    _perform(world, step)
                 _take(world, action, events)
                 world.check()
                 world.finish()
@@ -65,18 +69,11 @@ def compare(bounds: Bounds, *, make: Make = Dispatcher) -> Lockstep:
             except Exception as wrong:  # whatever else a wrong dispatcher raises is a difference too
                 said = f"the dispatcher raised {wrong!r} where the mechanism does not"
                 result.violation = Violation(Property.REFINES, said)
+            world.abandon()
             if result.violation:
                 result.path = [" ".join((step.name, step.run, step.how)).strip() for step in taken]
                 return result
     return result
-
-
-def _walk(path: list[Action], make: Make) -> World:
-    world = World(make)
-    world.store.always = "slow"
-    for action in path:
-        _perform(world, action)
-    return world
 
 
 def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Covered, Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
 from turngate_model import AbstractSession, Property, Violation
@@ -21,8 +21,9 @@ from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Ente
 from turngate_model._loop import VirtualLoop
 from turngate_model._machine import State as Declared
 
+T = TypeVar("T")
 Make: TypeAlias = Callable[..., Dispatcher]
-Plan: TypeAlias = Literal["now", "slow", "fails"]
+Plan: TypeAlias = Literal["now", "slow", "fails"] | BaseException
 WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
 
 
@@ -45,6 +46,11 @@ class Player:
         self._world = world
         self._commands: deque[tuple[Any, ...]] = deque()
         self._wake: asyncio.Future[None] | None = None
+
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for a command, and no cancel has reached it."""
+        return self._wake is not None and not self._wake.done()
 
     def tell(self, *command: Any) -> None:
         """Have the runner write, fold, finish, fail or return nonsense, when its task runs next."""
@@ -87,6 +93,8 @@ class Store:
         """Writes that wait to be let through."""
         self.doors: dict[str, asyncio.Future[None]] = {}
         """The same, by the lead run of the turn that is written."""
+        self.about: dict[asyncio.Future[None], str] = {}
+        """Of whose turn they are."""
         self.calls = 0
         self._world = world
         self._inner = MemoryMessages()
@@ -100,12 +108,16 @@ class Store:
             if plan == "slow":
                 door = self.doors[messages[-1].run_id] = self._world.loop.create_future()
                 self.waiting.append(door)
+                self.about[door] = messages[-1].run_id
                 try:
                     await door
                 finally:
                     self.waiting.remove(door)
+                    del self.about[door]
             elif plan == "fails":
                 raise StoreDown("the disk is full")
+            elif isinstance(plan, BaseException):
+                raise plan
             await self._inner.put(messages)
             reason = messages[-1].finish_reason
         finally:
@@ -135,6 +147,10 @@ class World:
         """What the hooks ``on_complete`` were given."""
         self.published: dict[str, RunComplete] = {}
         self.ended = False
+        self.active: set[str] = set()
+        """The runs that were ever active or cancelled on entry: those that leave messages."""
+        self._entered: set[str] = set()
+        self._unread_outcomes = False
         self._outcomes: dict[str, tuple[bool, str | None]] = {}
         self._foldable: set[str] = set()
         with self.loop:
@@ -142,32 +158,38 @@ class World:
 
     # What callers do. None of these waits.
 
+    def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
+        """Do what a caller does, said in domain words; a driver may let it wait."""
+        return self.loop.call(coroutine)
+
     def accept(
         self, session: str, run_id: str, *, when_busy: WhenBusy = "fold", prompt: str = "", hook: bool = False
     ) -> Run:
         """Accept a prompt under a run_id."""
         self._say_foldable(run_id, when_busy)
-        on_complete = self.hooked.append if hook else None
-        run = self.loop.call(
+        on_complete = self.hook if hook else None
+        return self.call(
             self.dispatcher.accept(
                 session,
                 prompt or f"prompt of {run_id}",
                 run_id=run_id,
                 when_busy=when_busy,
                 on_complete=on_complete,
-            )
+            ),
+            f"accept {run_id}",
         )
-        self.runs.setdefault(run_id, run)
-        return run
+
+    def hook(self, complete: RunComplete) -> None:
+        """Receive the RunComplete of a run that was accepted with ``on_complete``."""
+        self.hooked.append(complete)
 
     def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
         """Accept a prompt that enters on a later step of the loop."""
         self._say_foldable(run_id, when_busy)
-        run = self.loop.call(
-            self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy)
+        return self.call(
+            self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy),
+            f"submit {run_id}",
         )
-        self.runs.setdefault(run_id, run)
-        return run
 
     def _say_foldable(self, run_id: str, when_busy: WhenBusy) -> None:
         if run_id not in self.runs and when_busy == "fold":
@@ -175,27 +197,27 @@ class World:
 
     def enter(self, run_id: str) -> State:
         """Enter an accepted run."""
-        return self.loop.call(self.dispatcher.enter(self.runs[run_id]))
+        return self.call(self.dispatcher.enter(self.runs[run_id]), f"enter {run_id}")
 
     def release(self, run_id: str) -> None:
         """Close the handle of a run."""
-        self.loop.call(self.runs[run_id].close())
+        self.call(self.runs[run_id].close(), f"release {run_id}")
 
     def cancel(self, session: str) -> Covered:
         """Cancel a session."""
-        return self.loop.call(self.dispatcher.cancel(session))
+        return self.call(self.dispatcher.cancel(session), "cancel")
 
     def cancel_run(self, run_id: str) -> Covered:
         """Cancel one run."""
-        return self.loop.call(self.dispatcher.cancel_run(run_id))
+        return self.call(self.dispatcher.cancel_run(run_id), f"cancel run {run_id}")
 
     def cancel_all(self) -> None:
         """Cancel every session."""
-        self.loop.call(self.dispatcher.cancel_all())
+        self.call(self.dispatcher.cancel_all(), "cancel all")
 
     def clear(self, session: str) -> list[Run]:
         """Clear the queue of a session."""
-        return self.loop.call(self.dispatcher.clear_queue(session))
+        return self.call(self.dispatcher.clear_queue(session), "clear the queue")
 
     def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
         """Have somebody wait for a run, in a task that can be cancelled."""
@@ -233,8 +255,15 @@ class World:
         if event is None:
             self.ended = True
             return
-        if isinstance(event, Complete):
+        if isinstance(event, Accept) and (run := self.dispatcher._runs.get(event.run)):
+            self.runs.setdefault(event.run, run)
+        elif isinstance(event, Complete):
             self._outcomes[event.run] = (event.cancelled, event.error)
+            self._unread_outcomes = True
+        elif isinstance(event, Enter | Fold | Handoff):
+            self._entered.add(event.run)
+            if not (isinstance(event, Enter) and event.state is Declared.QUEUED):
+                self.active.add(event.run)
         self._observe(entry["session"], event)
 
     def _event_of(self, entry: dict[str, Any]) -> Event | None:
@@ -260,7 +289,9 @@ class World:
 
     def _observe(self, session: str, event: Event) -> None:
         self.history.append((session, event))
-        abstract = self.sessions.setdefault(session, AbstractSession())
+        abstract = self.sessions.get(session)
+        if abstract is None:
+            abstract = self.sessions[session] = AbstractSession()
         self.violations += abstract.observe(event)
 
     # Comparing.
@@ -271,13 +302,16 @@ class World:
         for session, abstract in self.sessions.items():
             self._compare(session, abstract)
         if self.loop.problems:
-            raise AssertionError(f"the loop was told of an exception: {self.loop.problems[0]}")
+            raise AssertionError(f"the loop was told: {told_to(self.loop)}")
         if self.violations:
             raise Broken(self.violations[0])
 
     def _read_published(self) -> None:
         """Compare each published RunComplete with the one recorded, and see that none comes twice."""
         unread = self._events._unread
+        if not unread and not self.hooked and not self._unread_outcomes:
+            return
+        self._unread_outcomes = False
         seen = [event for event in unread if isinstance(event, RunComplete)] + self.hooked
         unread.clear()
         self._events._unread_deltas = 0
@@ -303,23 +337,28 @@ class World:
         """Compare what the dispatcher says of a session with the abstract one beside it."""
         dispatcher = self.dispatcher
         accepted = abstract.in_state(Declared.ACCEPTED)
-        pairs = {
-            "queued": ([run.run_id for run in dispatcher.queued(session)], abstract.queue),
-            "accepted": (dispatcher.accepted_count(session), len(accepted)),
-            "busy": (dispatcher.is_busy(session), bool(abstract.turn)),
-            "states": (
-                {run.run_id: str(run.state) for run in self.runs.values() if run.session_id == session},
-                {run: str(state) for run, state in abstract.states.items()},
-            ),
-            "marked": (
-                dispatcher.cancel_mark(session) > 0 and not abstract.covered.intersection(accepted),
-                False,
-            ),
+        states: dict[str, str] = {
+            run.run_id: run.state for run in self.runs.values() if run.session_id == session
         }
-        for name, (said, should) in pairs.items():
-            if said != should:
-                refines = f"{name} of {session}: the dispatcher says {said}, the abstract session {should}"
-                self.violations.append(Violation(Property.REFINES, refines))
+        if states != abstract.states:
+            self._differ(session, "states", states, abstract.states)
+        if session not in dispatcher._sessions and abstract.quiet:
+            return  # of a session that it does not hold the dispatcher says that there is nothing
+        queued = [run.run_id for run in dispatcher.queued(session)]
+        if queued != abstract.queue:
+            self._differ(session, "queued", queued, abstract.queue)
+        count = dispatcher.accepted_count(session)
+        if count != len(accepted):
+            self._differ(session, "accepted", count, accepted)
+        busy = dispatcher.is_busy(session)
+        if busy != bool(abstract.turn):
+            self._differ(session, "busy", busy, abstract.turn)
+        if dispatcher.cancel_mark(session) and not abstract.covered.intersection(accepted):
+            self._differ(session, "mark", dispatcher.cancel_mark(session), 0)
+
+    def _differ(self, session: str, name: str, said: object, should: object) -> None:
+        refines = f"{name} of {session}: the dispatcher says {said}, the abstract session {should}"
+        self.violations.append(Violation(Property.REFINES, refines))
 
     # The end.
 
@@ -362,8 +401,13 @@ class World:
             # Nothing else was wrong, so this is not the consequence of something that was.
             assert closing.done(), "the dispatcher does not close"
             assert self.ended, "the recording has no end"
-            left = [task for task in self.loop.tasks if not task.done()]
-            assert not left, f"tasks are left behind: {left}"
+            left = [task.get_name() for task in self.loop.tasks if not task.done()]
+            assert not left, f"tasks are left behind: {', '.join(left)}"
+            for task in self.loop.tasks:
+                unseen = not task.cancelled() and task._log_traceback
+                assert not unseen, (
+                    f"nobody has retrieved what {task.get_name()} has raised: {task.exception()!r}"
+                )
         if self.dispatcher._sessions:
             held = f"the dispatcher holds {list(self.dispatcher._sessions.values())} of quiet sessions"
             self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
@@ -380,13 +424,7 @@ class World:
         users = Counter(message.run_id for message in messages if message.role == "user")
         replies = Counter(message.id for message in messages if message.role == "assistant")
         reasons = {message.id: message.finish_reason for message in messages}
-        entered = {event.run for _, event in self.history if isinstance(event, Enter | Fold | Handoff)}
-        active = {
-            event.run
-            for _, event in self.history
-            if isinstance(event, Fold | Handoff)
-            or (isinstance(event, Enter) and event.state is not Declared.QUEUED)
-        }
+        entered, active = self._entered, self.active
         for run_id, complete in self.published.items():
             if complete.session_id != session:
                 continue
@@ -398,6 +436,12 @@ class World:
             elif run_id in entered - active and users[run_id]:
                 wrong = f"{run_id} was dropped from the queue, and should leave no message"
                 self.violations.append(Violation(Property.ON_RECORD, wrong))
+
+
+def told_to(loop: VirtualLoop) -> str:
+    """Say what has first gone to the exception handler of a loop."""
+    problem = loop.problems[0]
+    return f"{problem['message']}: {problem.get('exception')!r}"
 
 
 class Broken(AssertionError):

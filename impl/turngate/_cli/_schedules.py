@@ -1,0 +1,158 @@
+"""``turngate schedules``: small scenarios on the real dispatcher, in every order there is."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+import click
+
+from turngate import Dispatcher
+
+from .._verify._schedules import MODES, SCENARIOS, Failure, Schedules, explore_schedules, replay_schedule
+from .._verify._stage import Mode
+from ._show import EXIT_CODES, out, print_json, stages, styled
+
+
+@click.command()
+@click.option("--scenario", metavar="NAME", help="Only this one ('list' names them); all unless given.")
+@click.option(
+    "--mode", type=click.Choice([*MODES]), help="What is free: any order, or stock order; else both."
+)
+@click.option("--replay", metavar="CHOICES", help="Execute one schedule: its choices, as 0,2,0,1.")
+@click.option("--reduce/--no-reduce", default=True, help="Stop at moments met before (the default).")
+@click.option("--limit", type=click.IntRange(1), help="Give up after so many executions.")
+@click.option("--dispatcher", metavar="MODULE:CLASS", help="Explore another dispatcher than Turngate's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def schedules(
+    scenario: str | None,
+    mode: Mode | None,
+    replay: str | None,
+    reduce: bool,
+    limit: int | None,
+    dispatcher: str | None,
+    as_json: bool,
+) -> int:
+    """Execute small scenarios on the real dispatcher in every order there is.
+
+    Exit code 0: everything holds in every schedule; 1: in one it does not,
+    and it is told with the command that replays it; 3: the limit was reached.
+    """
+    if scenario == "list":
+        for name, known in SCENARIOS.items():
+            click.echo(f"{name:14} {known.about}")
+        return 0
+    if scenario is not None and scenario not in SCENARIOS:
+        raise click.UsageError(f"there is no scenario {scenario!r}; there are {', '.join(SCENARIOS)}")
+    make = Dispatcher if dispatcher is None else _imported(dispatcher)
+    if replay is not None:
+        if scenario is None or mode is None:
+            raise click.UsageError("--replay needs --scenario and --mode")
+        return _replay(scenario, mode, _choices(replay), make, as_json)
+    names = [scenario] if scenario else [*SCENARIOS]
+    modes: list[Mode] = [mode] if mode else [*MODES]
+    found: list[tuple[Schedules, float]] = []
+    with stages(len(names) * len(modes)) as begin:
+        for name in names:
+            for each in modes:
+                begin(f"{name}, {each} order")
+                began = time.monotonic()
+                result = explore_schedules(name, each, make=make, reduce=reduce, limit=limit)
+                found.append((result, time.monotonic() - began))
+    if as_json:
+        print_json(as_object(found))
+    else:
+        _print_schedules(found)
+    return EXIT_CODES[_verdict([result for result, _ in found])]
+
+
+def _verdict(found: list[Schedules]) -> str:
+    if any(result.failure for result in found):
+        return "violated"
+    return "holds" if all(result.complete for result in found) else "unknown"
+
+
+def _choices(replay: str) -> list[int]:
+    try:
+        return [int(choice) for choice in replay.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--replay takes numbers like 0,2,0,1, not {replay!r}") from None
+
+
+def _imported(path: str) -> type[Dispatcher]:
+    module, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as wrong:
+        raise click.UsageError(f"there is no dispatcher {path!r}: {wrong}") from None
+    if not (isinstance(found, type) and issubclass(found, Dispatcher)):
+        raise click.UsageError(f"{path!r} is no class of dispatchers")
+    return found
+
+
+def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher], as_json: bool) -> int:
+    try:
+        failure = replay_schedule(scenario, mode, choices, make=make)
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from None
+    verdict = "violated" if failure else "holds"
+    if as_json:
+        told: dict[str, Any] = {"verdict": verdict, "scenario": scenario, "mode": mode, "choices": choices}
+        print_json({**told, **(failure_as_object(failure) if failure else {})})
+        return EXIT_CODES[verdict]
+    if failure:
+        _print_failure(failure)
+    out.print(f"verdict: {styled(verdict)}")
+    return EXIT_CODES[verdict]
+
+
+def as_object(found: list[tuple[Schedules, float]]) -> dict[str, Any]:
+    """Return what came of the scenarios as the object that ``--json`` prints."""
+    return {
+        "verdict": _verdict([result for result, _ in found]),
+        "scenarios": [
+            {
+                "scenario": result.scenario,
+                "mode": result.mode,
+                "schedules": result.schedules,
+                "executed": result.executed,
+                "outcomes": len(result.outcomes),
+                "complete": result.complete,
+                "seconds": round(seconds, 3),
+                **(failure_as_object(result.failure) if result.failure else {}),
+            }
+            for result, seconds in found
+        ],
+    }
+
+
+def failure_as_object(failure: Failure) -> dict[str, Any]:
+    """Return a failing schedule as part of the object that ``--json`` prints."""
+    return {
+        "property": failure.broken and str(failure.broken),
+        "expected": failure.what,
+        "deviations": failure.deviations,
+        "counterexample": [step.said() for step in failure.steps],
+        "replay": failure.replay,
+    }
+
+
+def _print_schedules(found: list[tuple[Schedules, float]]) -> None:
+    for result, seconds in found:
+        whole = "" if result.complete or result.failure else ", not all: the limit was reached"
+        out.print(
+            f"{result.scenario}, {result.mode} order: {result.schedules:,} schedules in {result.executed:,} "
+            f"executions, {len(result.outcomes)} outcomes, {seconds:.1f} s{whole}"
+        )
+        if result.failure:
+            _print_failure(result.failure)
+    total = sum(result.schedules for result, _ in found)
+    out.print(f"{total:,} schedules, verdict: {styled(_verdict([result for result, _ in found]))}")
+
+
+def _print_failure(failure: Failure) -> None:
+    for line in failure.told():
+        out.print(f"  {line}", markup=False)

@@ -1,0 +1,435 @@
+"""Faults: what goes wrong around a dispatcher, once at every point where it can, exhaustively.
+
+Each scenario is played in plain order as often as there are points to spoil,
+and each time one of them is: a task is cancelled after a step, a write fails,
+a callback raises, a KeyboardInterrupt comes, the loop is shut down. Whatever
+it is, every run gets its one RunComplete, the queue goes on, no task is left
+behind, and nobody is warned of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from turngate import Dispatcher, Run, RunComplete, State
+from turngate_model import Property, Violation
+
+from ._scenarios import Answer, Scenario
+from ._stage import PatientWorld, Stage, turn_of
+from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, told_to
+
+SPOILED: dict[str, Scenario] = {
+    "handed off": Scenario(
+        "two prompts that are waited for, one fails; somebody reads",
+        (("read", "submit a", "wait a", "submit b", "wait b"),),
+        {"a": ("write", "fail")},
+    ),
+    "folded": Scenario(
+        "a turn folds a follow-up; a third prompt has its own turn",
+        (("accept a hook", "enter a", "submit b", "accept c queue", "enter c", "wait b"),),
+        {"a": ("fold", "finish")},
+    ),
+    "cancelled": Scenario(
+        "a cancel of an active, a queued and an accepted run; writes are slow",
+        (("accept c", "accept a hook", "enter a", "submit b", "wait a"), ("cancel", "enter c", "submit d")),
+        store=("slow", "slow", "slow"),
+    ),
+    "closed": Scenario(
+        "a close while runs are active, queued and accepted; writes are slow",
+        (("accept c", "submit a", "submit b", "wait c", "close", "wait a"),),
+        store=("slow", "slow"),
+    ),
+    "held": Scenario(
+        "a dispatcher held open, with prompts in two sessions",
+        (("hold", "read", "submit a", "submit b", "submit d", "accept c", "leave"),),
+        {"a": ("fold", "finish")},
+        sessions={"d": "t"},
+        store=("slow",),
+    ),
+}
+KINDS = {
+    "cancel": "a task cancelled at an await",
+    "store": "a write that fails, is cancelled or takes too long",
+    "callback": "an on_complete or a recording that raises",
+    "interrupt": "a KeyboardInterrupt or SystemExit out of runner, store or callback",
+    "shutdown": "every task cancelled at once, as when the loop shuts down",
+    "dropped": "the loop closed with tasks pending, which are then dropped",
+}
+
+
+class FaultFound(NamedTuple):
+    """A fault after which something does not hold."""
+
+    kind: str
+    scenario: str
+    where: str
+    """What was spoiled, in domain words."""
+    broken: Property | None
+    what: str
+
+    def told(self) -> list[str]:
+        """Say what was done and what came of it."""
+        name = f"{self.broken}: " if self.broken else ""
+        return [f"{name}{self.what}", f"in the scenario {self.scenario!r}, with {self.where}"]
+
+
+@dataclass
+class Faults:
+    """What came of all the injections."""
+
+    injections: Counter[str] = field(default_factory=Counter)
+    """How many there were, by kind."""
+    awaits: int = 0
+    """How many awaits of tasks were reached, each of which was cancelled."""
+    failure: FaultFound | None = None
+
+
+class FaultyWorld(PatientWorld):
+    """A world whose callbacks and recording may raise; it is told when, and what."""
+
+    hook_raises: BaseException | None = None
+    record_raises: BaseException | None = None
+    record_fails_at = 0
+    entries = 0
+
+    def hook(self, complete: RunComplete) -> None:
+        """Receive a RunComplete, and raise if told to."""
+        super().hook(complete)
+        if self.hook_raises:
+            raise self.hook_raises
+
+    def accept(self, session: str, run_id: str, **options: Any) -> Run:
+        """Accept, and know the run without the recording."""
+        return self.runs.setdefault(run_id, super().accept(session, run_id, **options))
+
+    def submit(self, session: str, run_id: str, **options: Any) -> Run:
+        """Submit, and know the run without the recording."""
+        return self.runs.setdefault(run_id, super().submit(session, run_id, **options))
+
+    def _recorded(self, entry: dict[str, Any]) -> None:
+        self.entries += 1
+        if self.record_raises and self.entries == self.record_fails_at:
+            self.ended = entry["event"] == "end"
+            self.blind = not self.ended
+            raise self.record_raises
+        super()._recorded(entry)
+
+    def check(self) -> None:
+        """Check, unless the monitor is blind: then only the RunCompletes count, in the end."""
+        if not self.blind:
+            super().check()
+        elif self.loop.problems:
+            raise AssertionError(f"the loop was told: {told_to(self.loop)}")
+
+    def finish(self) -> None:
+        """Let everything come to its end, and see that nothing is owed."""
+        if not self.blind:
+            super().finish()
+            return
+        closing = self.close()
+        for _ in range(200):
+            self.loop.settle()
+            if closing.done() or not self._go_on():
+                break
+        self.count_completes()
+        left = [task.get_name() for task in self.loop.tasks if not task.done()]
+        assert not left, f"tasks are left behind: {', '.join(left)}"
+
+    def count_completes(self) -> None:
+        """Count the RunCompletes by themselves, the recording aside."""
+        events = [event for event in self._events._unread if isinstance(event, RunComplete)]
+        counts = Counter(complete.run_id for complete in (*events, *self.hooked, *self.published.values()))
+        for run_id, run in self.runs.items():
+            if counts[run_id] != 1 and run.state is not State.ACCEPTED:
+                wrong = f"{run_id} gets {counts[run_id]} RunCompletes: it should get one"
+                raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, wrong))
+
+
+_ENDING: dict[Answer, type[BaseException]] = {"interrupt": KeyboardInterrupt, "exit": SystemExit}
+Inject: TypeAlias = Callable[[Stage], None]
+
+
+class _Play:
+    """One scenario in plain order, spoiled once."""
+
+    def __init__(self, scenario: Scenario, make: Make) -> None:
+        self.world = FaultyWorld(make)
+        self.stage = Stage(scenario, "stock", make, self.world)
+        self.interrupts = 0
+        """How often what is to end the process has come out of the loop."""
+        self.steps = 0
+
+    def run(self, at: int = -1, inject: Inject | None = None, *, over: bool = False) -> None:
+        """Play; after ``at`` steps, inject. If then it is over, the callers do nothing more.
+
+        It is also over after an interrupt: then every task is cancelled, as ``asyncio.run`` does.
+        """
+        while not (over and self.interrupts):
+            if self.steps == at and inject is not None:
+                inject(self.stage)
+                if over:
+                    break
+            options = self.stage.options()
+            if not options:
+                break
+            with self._interruptible():
+                self.stage.take(options[0])
+            self.world.check()
+            self.steps += 1
+        if self.interrupts and over:
+            _cancel_all(self.stage)
+        while True:
+            before = self.interrupts
+            with self._interruptible():
+                self.stage.finish()
+            if self.interrupts == before:
+                return
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Go on after what is to end the process has come out of the loop."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            self.interrupts += 1
+            assert self.interrupts < 100, "the interrupts do not end"
+
+    def see_all_written(self) -> None:
+        """See that every run that was active or cancelled on entry is on record: no write has failed."""
+        for run_id, complete in self.world.published.items():
+            if run_id in self.world.active and complete.message_id is None:
+                unwritten = (
+                    f"{run_id} is not on record, and the store would have written it: {complete.error}"
+                )
+                raise Broken(Violation(Property.ON_RECORD, unwritten))
+
+
+def inject_faults(*, make: Make = Dispatcher) -> Faults:
+    """Spoil every scenario at every point, one at a time; stop when something is wrong after it."""
+    found = Faults()
+    log = logging.getLogger("turngate")
+    was_disabled, log.disabled = log.disabled, True  # what is raised on purpose is logged in vain
+    gc.collect()
+    gc.freeze()
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            injector = _Injector(make, found, warned)
+            for name, scenario in SPOILED.items():
+                injector.spoil(name, scenario)
+    except _Stop:
+        pass
+    finally:
+        gc.unfreeze()
+        log.disabled = was_disabled
+    return found
+
+
+class _Stop(Exception):
+    """Something was found."""
+
+
+class _Injector:
+    def __init__(self, make: Make, found: Faults, warned: list[warnings.WarningMessage]) -> None:
+        self._make, self._found, self._warned = make, found, warned
+
+    def spoil(self, name: str, scenario: Scenario) -> None:
+        """Inject every kind of fault at every point of a scenario."""
+        self._name, self._scenario = name, scenario
+        points = self._look_around()
+        self._cancel_tasks(points)
+        self._fail_writes()
+        self._fail_callbacks()
+        self._interrupt()
+        for at in range(len(points) + 1):
+            self._try(
+                "shutdown", f"every task cancelled after {at} steps", at=at, inject=_cancel_all, over=True
+            )
+            self._drop_at(at)
+
+    def _look_around(self) -> list[list[tuple[str, int]]]:
+        """Play unspoiled; return, for each step, the tasks that were suspended after it: name and index."""
+        play = _Play(self._scenario, self._make)
+        points: list[list[tuple[str, int]]] = []
+        reached: set[tuple[int, int]] = set()
+        ran: Counter[int] = Counter()
+        loop = play.world.loop
+        try:
+            while options := play.stage.options():
+                running = loop.ready[0] if options[0][0] == "run" else None
+                task = getattr(running and running._callback, "__self__", None)  # type: ignore[attr-defined]
+                play.stage.take(options[0])
+                if task in loop.tasks:
+                    ran[loop.tasks.index(task)] += 1
+                live = [(n, each) for n, each in enumerate(loop.tasks) if not each.done()]
+                reached |= {(n, ran[n]) for n, _ in live}
+                points.append([(_said_of_task(each), n) for n, each in live])
+            play.stage.finish()
+        except Exception as wrong:
+            play.world.abandon()
+            self._stop("none", "nothing spoiled", wrong)
+        self._entries, self._calls = play.world.entries, play.world.store.calls
+        self._found.awaits += len(reached)
+        return points
+
+    def _cancel_tasks(self, points: list[list[tuple[str, int]]]) -> None:
+        """Cancel each task after each step that finds it suspended: when it just was, and any time later."""
+        for at, tasks in enumerate(points, 1):
+            for who, number in tasks:
+                where = f"the task of {who} cancelled after {at} steps"
+                self._try("cancel", where, at=at, inject=lambda stage, n=number: _cancel(stage, n))  # type: ignore[misc]
+
+    def _fail_writes(self) -> None:
+        kinds: list[tuple[str, Plan, Answer]] = [
+            ("fails", "fails", "ok"),
+            ("is slow, then fails", "slow", "fails"),
+            ("takes too long", "slow", "late"),
+            ("is slow", "slow", "ok"),
+            ("raises CancelledError", asyncio.CancelledError(), "ok"),
+            ("is slow, then raises CancelledError", "slow", "cancelled"),
+        ]
+        for call in range(self._calls):
+            for said, plan, answer in kinds:
+                spoiled = self._store(call, plan, answer)
+                self._try("store", f"write {call + 1}, which {said}", spoiled)
+
+    def _store(self, call: int, plan: Plan, answer: Answer) -> Scenario:
+        plans: list[Plan] = [*self._scenario.store]
+        while len(plans) <= call:
+            plans.append("now")
+        plans[call] = plan
+        return dataclasses.replace(self._scenario, store=tuple(plans), answers=(answer, "ok"))
+
+    def _fail_callbacks(self) -> None:
+        self._try("callback", "an on_complete that raises", hook_raises=RunnerFailed("no"))
+        for at in range(1, self._entries + 1):
+            where = f"a recording that fails at entry {at}"
+            self._try("callback", where, record_raises=StoreDown("no"), record_fails_at=at)
+
+    def _interrupt(self) -> None:
+        """Raise what is to end the process at every point of the runner, the store and the callbacks."""
+        for name, kind in _ENDING.items():
+            for lead in "abcd":
+                commands = self._scenario.commands(lead)
+                for at in range(len(commands)):
+                    runner = {**self._scenario.runner, lead: (*commands[:at], name)}
+                    where = f"{kind.__name__} in the runner of {lead}, command {at + 1}"
+                    self._interrupt_by(where, dataclasses.replace(self._scenario, runner=runner))
+            for call in range(self._calls):
+                for how in ("", ", which is slow"):
+                    where = f"{kind.__name__} in write {call + 1}{how}"
+                    self._interrupt_by(where, self._store(call, "slow" if how else kind(), name))
+            self._interrupt_by(f"{kind.__name__} in an on_complete", hook_raises=kind())
+            for at in range(1, self._entries + 1):
+                where = f"{kind.__name__} in the recording at entry {at}"
+                self._interrupt_by(where, record_raises=kind(), record_fails_at=at)
+
+    def _interrupt_by(self, where: str, scenario: Scenario | None = None, **told: Any) -> None:
+        self._try("interrupt", where, scenario, **told)
+        self._try("interrupt", f"{where}, and a shut-down", scenario, over=True, **told)
+
+    def _try(
+        self,
+        kind: str,
+        where: str,
+        scenario: Scenario | None = None,
+        *,
+        at: int = -1,
+        inject: Inject | None = None,
+        over: bool = False,
+        **told: Any,
+    ) -> None:
+        """Play with one fault, and see that all is well after it."""
+        play = _Play(scenario or self._scenario, self._make)
+        for name, value in told.items():
+            setattr(play.world, name, value)
+        raised: list[BaseException] = []
+        try:
+            play.run(at, inject, over=over)
+            given = [*play.stage.given, *(scenario or self._scenario).store, *told.values()]
+            raised += [each for each in given if isinstance(each, BaseException) and each.__traceback__]
+            ending = any(isinstance(each, KeyboardInterrupt | SystemExit) for each in raised)
+            assert ending == (play.interrupts > 0), "what is to end the process has not come out of the loop"
+            if scenario is None and not play.world.blind:
+                play.see_all_written()
+        except Exception as wrong:
+            play.world.abandon()
+            self._stop(kind, where, wrong)
+        self._found.injections[kind] += inject is not None or bool(raised) or kind == "store"
+        for each in raised:  # it holds on to the world that it went through, and may be raised again
+            each.__traceback__ = each.__context__ = None
+        self._see_nobody_warned(kind, where, play)
+
+    def _see_nobody_warned(self, kind: str, where: str, play: _Play) -> None:
+        loop = play.world.loop
+        loop.tasks.clear()
+        del play.stage, play.world
+        gc.collect()
+        if loop.problems:
+            self._stop(kind, where, AssertionError(f"the loop was told: {told_to(loop)}"))
+        if self._warned:
+            self._stop(kind, where, AssertionError(f"somebody is warned: {self._warned[0].message}"))
+
+    def _drop_at(self, at: int) -> None:
+        """Close the loop with tasks pending, and drop them, in the order in which they were made."""
+        kind, where = "dropped", f"the loop closed after {at} steps"
+        self._found.injections[kind] += 1
+        play = _Play(self._scenario, self._make)
+        world = play.world
+        try:
+            for _ in range(at):
+                play.stage.take(play.stage.options()[0])
+            _drop(world)
+        except Exception as wrong:
+            world.abandon()
+            self._stop(kind, where, wrong)
+        del world
+        self._see_nobody_warned(kind, where, play)
+
+    def _stop(self, kind: str, where: str, wrong: Exception) -> None:
+        broken, what = None, f"{type(wrong).__name__}: {wrong}"
+        if isinstance(wrong, Broken):
+            broken, what = wrong.violation
+        elif type(wrong) is AssertionError:
+            what = str(wrong)
+        self._found.failure = FaultFound(kind, self._name, where, broken, what)
+        raise _Stop
+
+
+def _cancel(stage: Stage, number: int) -> None:
+    with stage.world.loop:
+        stage.world.loop.tasks[number].cancel()
+
+
+def _cancel_all(stage: Stage) -> None:
+    with stage.world.loop:
+        for task in stage.world.loop.tasks:
+            task.cancel()
+
+
+def _drop(world: FaultyWorld) -> None:
+    """Close the loop, and drop what is pending on it, as the interpreter does."""
+    world.loop.close()
+    for task in world.loop.tasks:
+        if not task.done():
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            try:
+                task.get_coro().close()
+            except RuntimeError:
+                if turn_of(task):  # else it is a caller's own, which would go on waiting
+                    raise
+    world.count_completes()
+
+
+def _said_of_task(task: asyncio.Task[Any]) -> str:
+    lead = turn_of(task)
+    return task.get_name() if lead is None else f"the turn of {lead}"

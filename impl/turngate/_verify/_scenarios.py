@@ -1,0 +1,138 @@
+"""Small scenarios: who does what around a dispatcher, in which only the order is left open.
+
+An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
+(or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
+``cancel``, ``cancel t`` (of another session), ``cancel run a``,
+``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
+cancelled), ``close``, ``read`` (events, to their end), ``hold`` (the dispatcher
+open, in a task that closes it at its end) and ``leave`` (end that task).
+Alternatives are separated by ``/``: each is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ._world import Plan
+
+Answer: TypeAlias = Literal["ok", "fails", "late", "interrupt", "exit", "cancelled"]
+
+_FINISH = ("finish",)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Actors outside a dispatcher; each does its things one after the other, and may be overtaken by all."""
+
+    about: str
+    callers: tuple[tuple[str, ...], ...]
+    """What each caller does."""
+    runner: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """What the runner does when called for a lead run: fold, write, swallow, finish, fail."""
+    store: tuple[Plan, ...] = ()
+    """What the writes are like, one after the other; those after the last are immediate."""
+    answers: tuple[Answer, ...] = ("ok",)
+    """What a slow write may come to; ``late`` is time running out."""
+    sessions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The sessions of the runs that are not of session s."""
+
+    def session_of(self, run: str) -> str:
+        """Return the session that a run is of."""
+        return self.sessions.get(run, "s")
+
+    def commands(self, lead: str) -> tuple[str, ...]:
+        """Return what the runner does when called for a lead run."""
+        return self.runner.get(lead, _FINISH)
+
+
+def _prompt(run: str, how: str = "") -> tuple[str, ...]:
+    return (f"accept {run} {how}".rstrip(), f"enter {run}")
+
+
+_A, _B, _C = _prompt("a"), _prompt("b"), _prompt("c")
+
+SCENARIOS: dict[str, Scenario] = {
+    "one": Scenario(
+        "a prompt that finishes or fails, and two cancels",
+        (_A, ("cancel", "cancel")),
+        {"a": ("finish/fail",)},
+    ),
+    "released": Scenario("a prompt whose handle is closed, and a cancel", (_A, ("release a",), ("cancel",))),
+    "hooked": Scenario(
+        "a prompt with on_complete behind another", (_A, _prompt("b", "hook"), ("cancel run a",))
+    ),
+    "waited-for": Scenario(
+        "a prompt that somebody waits for and gives up, and a cancel",
+        (("submit a", "wait a", "give up a"), ("cancel",)),
+    ),
+    "two": Scenario(
+        "two prompts, a cancel, and a turn that fails",
+        (_A, _B, ("cancel",)),
+        {"a": ("fail",)},
+    ),
+    "folded": Scenario(
+        "two prompts and a cancel; the first turn folds, then finishes or fails",
+        (_A, _B, ("cancel",)),
+        {"a": ("fold", "finish/fail")},
+    ),
+    "own-turn": Scenario(
+        "a prompt that must have its own turn behind a turn that folds, and a clear",
+        (_A, _prompt("b", "queue"), ("clear",)),
+        {"a": ("fold", "finish")},
+    ),
+    "cleared": Scenario("two prompts, a clear and a cancel", (_A, _B, ("clear",), ("cancel",))),
+    "cancel-run": Scenario(
+        "two prompts, each cancelled alone", (_A, _B, ("cancel run a",), ("cancel run b",))
+    ),
+    "interrupt": Scenario(
+        "a prompt that interrupts another", (_A, _prompt("b", "interrupt")), {"a": ("write", "finish/fail")}
+    ),
+    "reject": Scenario(
+        "a prompt that only an idle session takes, and a cancel", (_A, _prompt("b", "reject"), ("cancel",))
+    ),
+    "stubborn": Scenario(
+        "a runner that swallows the first cancel, and a prompt behind it",
+        (_A, _B, ("cancel", "cancel run a")),
+        {"a": ("swallow", "finish")},
+    ),
+    "slow-store": Scenario(
+        "writes that are slow, fail or take too long, and two cancels",
+        (_A, ("cancel", "cancel")),
+        store=("slow", "slow"),
+        answers=("ok", "fails", "late"),
+    ),
+    "slow-handoff": Scenario(
+        "two prompts and a cancel, with a slow write that may fail",
+        (_A, _B, ("cancel",)),
+        store=("slow",),
+        answers=("ok", "fails"),
+    ),
+    "closed": Scenario("two prompts while the dispatcher closes", (_A, _B, ("close",)), {"a": ("fail",)}),
+    "closed-slowly": Scenario(
+        "a prompt, a cancel and a close, with slow writes",
+        (_A, ("cancel",), ("close",)),
+        store=("slow", "slow"),
+    ),
+    "sessions": Scenario(
+        "two prompts in two sessions, one of which is cancelled",
+        (_A, _B, ("cancel",)),
+        {"a": ("fail",)},
+        sessions={"b": "t"},
+    ),
+    "submitted": Scenario(
+        "two prompts submitted, a cancel and a release",
+        (("submit a",), ("submit b",), ("cancel",), ("release b",)),
+        {"a": ("fail",)},
+    ),
+    "three": Scenario(
+        "three prompts, a cancel, and a turn that fails", (_A, _B, _C, ("cancel",)), {"a": ("fail",)}
+    ),
+    "three-folded": Scenario(
+        "three prompts, a clear and a cancel; the first turn folds twice",
+        (_A, _B, _C, ("clear",), ("cancel",)),
+        {"a": ("fold", "fold", "finish")},
+    ),
+}

@@ -1,0 +1,343 @@
+"""Schedules: a scenario in every order there is, on the real dispatcher.
+
+At each point where more than one thing could happen next, each is taken in
+turn. A schedule is the list of choices made; taking the first option each time
+is plain order, and any other choice a deviation. Nothing is saved and
+restored: each schedule is executed from the beginning. They are executed in
+the order of how many deviations they have, and of how late these come, so that
+the first that fails has as few as any.
+
+With ``reduce``, an execution stops when it comes to a moment that was met
+before: what lies ahead of it has been, or will be, executed once already. How
+many schedules there are in all is counted nevertheless, along the moments.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from turngate import Dispatcher
+from turngate_model import Property
+
+from ._fingerprint import fingerprint
+from ._scenarios import SCENARIOS, Scenario
+from ._stage import MODES, Mode, Option, Stage
+from ._world import Broken, Make
+
+__all__ = ["MODES", "SCENARIOS", "Failure", "Scenario", "Schedules", "explore_schedules", "replay_schedule"]
+
+MAX_STEPS = 2_000
+"""More than any scenario takes; a schedule that goes on beyond it does not come to its end."""
+
+Choices = tuple[int, ...]
+
+
+class Step(NamedTuple):
+    """One step of a told schedule."""
+
+    what: str
+    """What happened."""
+    instead_of: str | None
+    """What plain order would have had here, None if it is what happened."""
+    seen: str
+    """What came of it."""
+
+    def said(self) -> str:
+        """Say what happened and what came of it."""
+        return f"{self.what}: {self.seen}" if self.seen else self.what
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A schedule in which something does not hold."""
+
+    broken: Property | None
+    """The property that is broken; None when something else is wrong, such as a task left behind."""
+    what: str
+    scenario: str
+    mode: Mode
+    choices: Choices
+    """Which option was taken at each point; the first at all the later ones."""
+    steps: tuple[Step, ...]
+    make: Make = Dispatcher
+
+    @property
+    def deviations(self) -> list[str]:
+        """Where the schedule departs from plain order."""
+        return [f"{step.what}, before {step.instead_of}" for step in self.steps if step.instead_of]
+
+    @property
+    def replay(self) -> str:
+        """The command that executes the schedule again."""
+        choices = ",".join(map(str, self.choices)) or "0"
+        command = f"turngate schedules --scenario {self.scenario} --mode {self.mode} --replay {choices}"
+        if self.make is Dispatcher:
+            return command
+        made_by = f"{self.make.__module__}:{getattr(self.make, '__qualname__', self.make)}"
+        return f"{command} --dispatcher {made_by}"
+
+    def told(self) -> list[str]:
+        """Return the schedule in words: what broke, where it departs from plain order, and every step."""
+        name = f"{self.broken}: " if self.broken else ""
+        found = self.deviations
+        return [
+            f"{name}{self.what}",
+            "in plain order" if not found else "in plain order, except that",
+            *[f"  {deviation}" for deviation in found],
+            "step by step:",
+            *[
+                f"  {number:2} {'*' if step.instead_of else ' '} {step.said()}"
+                for number, step in enumerate(self.steps, 1)
+            ],
+            f"again: {self.replay}",
+        ]
+
+
+@dataclass
+class Schedules:
+    """What came of a scenario in one mode."""
+
+    scenario: str
+    mode: Mode
+    schedules: int = 0
+    """How many schedules there are in all, as far as explored."""
+    executed: int = 0
+    """How many executions it took; fewer than schedules when executions were stopped at known moments."""
+    moments: int = 0
+    """How many different moments were met; 0 when not reduced."""
+    steps: int = 0
+    """How many steps were taken and checked."""
+    complete: bool = False
+    """Whether every schedule is accounted for."""
+    outcomes: set[Hashable] = field(default_factory=set)
+    """The RunCompletes and the messages that schedules end with, and the violations found."""
+    failure: Failure | None = None
+
+
+class _Pending(NamedTuple):
+    way: tuple[Option, ...]
+    choices: Choices
+    parent: int
+    """The moment at which the last choice is made."""
+
+
+def explore_schedules(
+    scenario: str | Scenario,
+    mode: Mode,
+    *,
+    make: Make = Dispatcher,
+    reduce: bool = True,
+    limit: int | None = None,
+    stop: bool = True,
+) -> Schedules:
+    """Execute a scenario in every order; stop at the first schedule in which something does not hold.
+
+    ``make`` is the dispatcher's class, ``limit`` the number of executions after which to give up: then the
+    result is not complete. Without ``stop``, go on after a failure, and keep the first.
+    """
+    return _Explorer(scenario, mode, make, reduce, stop).run(limit)
+
+
+class _Explorer:
+    def __init__(self, scenario: str | Scenario, mode: Mode, make: Make, reduce: bool, stop: bool) -> None:
+        name, self._scenario = _named(scenario)
+        self._mode: Mode = mode
+        self._make, self._reduce, self._stop = make, reduce, stop
+        self._found = Schedules(name, mode)
+        self._numbers: dict[Hashable, int] = {}
+        self._next: list[list[int]] = []
+        """What can come after each moment."""
+        self._deviating: deque[list[_Pending]] = deque([[_Pending((), (), -1)]])
+        """What is still to be executed, by the number of deviations beyond the ones at hand."""
+
+    def run(self, limit: int | None) -> Schedules:
+        found = self._found
+        collecting = gc.isenabled()
+        gc.disable()  # a world that is abandoned leaves little to collect, and the moments are kept
+        try:
+            while self._deviating:
+                at_hand = self._deviating[0]
+                if not at_hand:
+                    self._deviating.popleft()
+                    if self._deviating:
+                        self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
+                    continue
+                if found.executed == limit or (found.failure and self._stop):
+                    break
+                found.executed += 1
+                self._execute(at_hand.pop())
+                if found.executed % 2_000 == 0:
+                    gc.collect(1)
+        finally:
+            if collecting:
+                gc.enable()
+        found.complete = not any(self._deviating)
+        found.moments = len(self._numbers)
+        found.schedules = self._count() if self._reduce else found.executed
+        return found
+
+    def _execute(self, pending: _Pending) -> None:
+        stage = Stage(self._scenario, self._mode, self._make)
+        taken, way = [*pending.choices], [*pending.way]
+        here = pending.parent
+        try:
+            # The way up to the last choice was checked when it was first taken.
+            for option in way[:-1]:
+                stage.take(option)
+            for option in way[-1:]:
+                self._take(stage, option)
+            while True:
+                if self._reduce:
+                    known, here = self._arrive(stage, here)
+                    if known:
+                        return
+                options = stage.options()
+                if not options:
+                    stage.finish()
+                    self._found.outcomes.add(outcome(stage))
+                    return
+                if len(options) > 1:
+                    self._branch(way, taken, options, here)
+                assert len(taken) < MAX_STEPS, f"it goes on for more than {MAX_STEPS} steps"
+                taken.append(0)
+                way.append(options[0])
+                self._take(stage, options[0])
+        except Exception as wrong:
+            self._fail(wrong, taken, here)
+        finally:
+            stage.world.abandon()
+
+    def _take(self, stage: Stage, option: Option) -> None:
+        stage.take(option)
+        self._found.steps += 1
+        stage.world.check()
+
+    def _branch(self, way: list[Option], taken: list[int], options: list[Option], here: int) -> None:
+        """Keep the other options of this moment for later."""
+        if len(self._deviating) == 1:
+            self._deviating.append([])
+        self._deviating[1] += [
+            _Pending((*way, options[choice]), (*taken, choice), here) for choice in range(1, len(options))
+        ]
+
+    def _arrive(self, stage: Stage, parent: int) -> tuple[bool, int]:
+        """Say whether this moment was met before, and which it is."""
+        numbers = self._numbers
+        fresh = len(numbers)
+        number = numbers.setdefault(fingerprint(stage), fresh)
+        if number == fresh:
+            self._next.append([])
+        if parent >= 0:
+            self._next[parent].append(number)
+        return number != fresh, number
+
+    def _fail(self, wrong: Exception, taken: list[int], here: int) -> None:
+        failure = _failure(wrong, self._found.scenario, self._scenario, self._mode, self._make, taken)
+        self._found.outcomes.add((failure.broken, failure.what))
+        self._found.failure = self._found.failure or failure
+        if self._reduce:
+            self._numbers[object()] = len(self._next)
+            if here >= 0:
+                self._next[here].append(len(self._next))
+            self._next.append([])
+
+    def _count(self) -> int:
+        """Count the ways from the first moment to an end."""
+        counts: dict[int, int] = {}
+        to_do = [0]
+        while to_do:
+            moment = to_do[-1]
+            unknown = [each for each in self._next[moment] if each not in counts]
+            if unknown:
+                to_do += unknown
+                continue
+            to_do.pop()
+            counts[moment] = sum(counts[each] for each in self._next[moment]) or 1
+        return counts[0]
+
+
+def replay_schedule(
+    scenario: str | Scenario, mode: Mode, choices: Iterable[int], *, make: Make = Dispatcher
+) -> Failure | None:
+    """Execute one schedule, in plain order after the choices; return its failure, None if all holds.
+
+    Raises ValueError when there is no such choice at some point.
+    """
+    name, acted = _named(scenario)
+    stage = Stage(acted, mode, make)
+    ahead = [*choices]
+    taken: list[int] = []
+    try:
+        while (options := stage.options()) or ahead:
+            choice = ahead.pop(0) if ahead else 0
+            if not 0 <= choice < len(options):
+                break
+            taken.append(choice)
+            stage.take(options[choice])
+            stage.world.check()
+        else:
+            stage.finish()
+            return None
+    except Exception as wrong:
+        return _failure(wrong, name, acted, mode, make, taken)
+    finally:
+        stage.world.abandon()
+    raise ValueError(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
+
+
+def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: Make) -> tuple[Step, ...]:
+    """Execute the choices and say each; the last may be the one that fails."""
+    stage = Stage(scenario, mode, make)
+    steps: list[Step] = []
+    for choice in choices:
+        options = stage.options()
+        what, plain = stage.label(options[choice]), stage.label(options[0])
+        before = len(stage.world.history)
+        try:
+            stage.take(options[choice])
+        except Exception:
+            steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
+            break
+        steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
+    stage.world.abandon()
+    return tuple(steps)
+
+
+def outcome(stage: Stage) -> Hashable:
+    """Return what a schedule has ended with: the RunCompletes, and the messages on record."""
+    world = stage.world
+    completes = sorted(world.published.values(), key=lambda complete: complete.run_id)
+    return (
+        tuple([complete._replace(message_id=complete.message_id and "known") for complete in completes]),
+        tuple(
+            [
+                tuple([message._replace(id="") for message in of_session.values()])
+                for _, of_session in sorted(world.store._inner._sessions.items())
+            ]
+        ),
+    )
+
+
+def _failure(
+    wrong: Exception, name: str, scenario: Scenario, mode: Mode, make: Make, taken: list[int]
+) -> Failure:
+    steps = tell_schedule(scenario, mode, taken, make)
+    choices = list(taken)
+    while choices and not choices[-1]:
+        choices.pop()
+    broken, what = None, f"{type(wrong).__name__}: {wrong}"
+    if isinstance(wrong, Broken):
+        broken, what = wrong.violation
+    elif type(wrong) is AssertionError:
+        what = str(wrong)
+    return Failure(broken, what, name, mode, tuple(choices), steps, make)
+
+
+def _named(scenario: str | Scenario) -> tuple[str, Scenario]:
+    if isinstance(scenario, str):
+        return scenario, SCENARIOS[scenario]
+    return next((name for name, each in SCENARIOS.items() if each == scenario), "of-its-own"), scenario

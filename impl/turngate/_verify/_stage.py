@@ -1,0 +1,338 @@
+"""A scenario on stage: what could happen next around a real dispatcher, and making one of it happen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from turngate import Dispatcher, DispatcherClosed, SessionBusy, TurngateError
+from turngate._errors import AlreadyEntered
+from turngate._events import Subscription
+from turngate_model import Property, Violation
+from turngate_model._counterexample import consequences
+from turngate_model._loop import Waits
+from turngate_model._machine import State as Declared
+
+from ._scenarios import Scenario
+from ._world import Broken, Make, RunnerFailed, StoreDown, World
+
+T = TypeVar("T")
+Mode: TypeAlias = Literal["any", "stock"]
+MODES: dict[Mode, str] = {
+    "any": "any order: any ready callback, or any action from outside, may be next",
+    "stock": "stock order: callbacks first in, first out, as in asyncio; actions from outside are free",
+}
+
+# An option: a ready callback, a caller's operation, a runner's command, an answer of the store.
+RUN, CALL, TELL, ANSWER = "run", "call", "tell", "answer"
+Option: TypeAlias = tuple[str, Any, str]
+
+RAISED: dict[str, type[BaseException]] = {
+    "fail": RunnerFailed,
+    "fails": StoreDown,
+    "interrupt": KeyboardInterrupt,
+    "exit": SystemExit,
+    "cancelled": asyncio.CancelledError,
+}
+
+
+class PatientWorld(World):
+    """A world whose callers may have to wait, as they would with a dispatcher that is not right."""
+
+    blind = False
+    """Whether the recording has stopped: then the monitor cannot say what should be."""
+
+    def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
+        """Do what a caller does; the rest of it is a task if it waits."""
+        return self.loop.begin(coroutine, what)
+
+    def read(self) -> asyncio.Task[None]:
+        """Have somebody read the events of all sessions to their end, in a task that can be cancelled."""
+        with self.loop:
+            events = self.dispatcher.subscribe()
+        return self.loop.create_task(_read(events), name="reads")
+
+    def hold(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
+        """Have somebody hold the dispatcher open until the future is done, in a task to be cancelled."""
+        until = self.loop.create_future()
+        return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
+
+    def abandon(self) -> None:
+        """Let go of a world that may not have come to its end, without a word and without a trace."""
+        self.dispatcher._performing = []  # so that nothing follows from the turns that end here
+        for task in self.loop.tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+        # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
+        self.loop.tasks.clear()
+        self.loop.ready.clear()
+        vars(self.dispatcher).clear()
+        vars(self).clear()
+
+
+async def _read(events: Subscription) -> None:
+    async with events:
+        async for _ in events:
+            pass
+
+
+async def _hold(dispatcher: Dispatcher, until: asyncio.Future[None]) -> None:
+    async with dispatcher:
+        await until
+
+
+class Stage:
+    """One execution of a scenario; plain order is taking the first option each time."""
+
+    def __init__(
+        self, scenario: Scenario, mode: Mode, make: Make = Dispatcher, world: PatientWorld | None = None
+    ) -> None:
+        self.scenario = scenario
+        self.world = world or PatientWorld(make)
+        self.world.store.plans.extend(scenario.store)
+        self.done = [0] * len(scenario.callers)
+        """How many operations each caller has behind it."""
+        self.told: dict[str, int] = {}
+        """How many commands the runner was given, by lead run."""
+        self.given: list[BaseException] = []
+        """What the runner and the store were given to raise."""
+        self.waiters: dict[str, asyncio.Task[Any]] = {}
+        self._busy: dict[int, asyncio.Task[Any]] = {}
+        """The callers whose operation waits."""
+        self._held: asyncio.Future[None] = self.world.loop.create_future()
+        self._any = mode == "any"
+
+    # What could be next.
+
+    def options(self) -> list[Option]:
+        """Return everything that could happen next; none when the scenario is over."""
+        world = self.world
+        ready = world.loop.ready
+        options: list[Option] = []
+        if ready:
+            options.append((RUN, 0, ""))
+            if self._any and len(ready) > 1:
+                options += [(RUN, n, "") for n in range(1, len(ready))]
+        for caller, script in enumerate(self.scenario.callers):
+            if self.done[caller] < len(script) and self._can(caller, script[self.done[caller]]):
+                options.append((CALL, caller, script[self.done[caller]]))
+        for lead, player in world.players.items():
+            if player.listens:
+                commands = self.scenario.commands(lead)[self.told.get(lead, 0) :]
+                options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
+        for nth, door in enumerate(world.store.waiting):
+            if not door.done():
+                options += [(ANSWER, nth, answer) for answer in self.scenario.answers if answer != "late"]
+        if world.loop.timers and "late" in self.scenario.answers:
+            options.append((ANSWER, 0, "late"))
+        return options
+
+    def _can(self, caller: int, operation: str) -> bool:
+        """Say whether a caller can do its next operation now."""
+        if self._busy and caller in self._busy and not self._busy[caller].done():
+            return False
+        verb, _, run = operation.rpartition(" ")
+        if verb in ("enter", "release", "wait", "cancel run"):
+            return run in self.world.runs
+        if operation == "leave":
+            return not self._held.done()
+        if verb == "give up":
+            return run in self.waiters and not self.waiters[run].done()
+        return True
+
+    # Making it happen.
+
+    def take(self, option: Option) -> None:
+        """Make one of the options happen."""
+        kind, who, what = option
+        if kind == RUN:
+            self.world.loop.step(who)
+        elif kind == CALL:
+            if who in self._busy:
+                self._look_at(who, self._busy.pop(who))
+            if what in self.scenario.callers[who][self.done[who] :]:
+                self.done[who] += 1
+                self._operate(who, what)
+        elif kind == TELL:
+            self._command(who, what)
+        elif what == "ok":
+            self.world.store.waiting[who].set_result(None)
+        elif what == "late":
+            self.world.loop.advance(self.world.dispatcher._settle_timeout)
+        else:
+            self.world.store.waiting[who].set_exception(self._to_raise(what, "the disk is full"))
+        self.world.loop.tidy()
+
+    def finish(self) -> None:
+        """Let everything come to its end; the scenario is over."""
+        for caller in [*self._busy]:
+            if self._busy[caller].done():
+                self._look_at(caller, self._busy.pop(caller))
+        self.world.finish()
+
+    def _operate(self, caller: int, operation: str) -> None:
+        try:
+            self._do(operation.split())
+        except Waits as waits:
+            self._busy[caller] = waits.task
+        except TurngateError as refusal:
+            self._refused(caller, operation, refusal)
+
+    def _look_at(self, caller: int, task: asyncio.Task[Any]) -> None:
+        """See what came of an operation that waited."""
+        operation = self.scenario.callers[caller][self.done[caller] - 1]
+        refusal = task.exception()
+        if isinstance(refusal, TurngateError):
+            self._refused(caller, operation, refusal)
+        elif refusal is not None:
+            raise AssertionError(f"{operation} raises {refusal!r}") from refusal
+
+    def _do(self, words: list[str]) -> None:
+        world = self.world
+        match words:
+            case ["accept", run, *how]:
+                self._accept(run, *how)
+            case ["submit", run]:
+                world.submit(self.scenario.session_of(run), run)
+            case ["enter", run]:
+                world.enter(run)
+            case ["release", run]:
+                world.release(run)
+            case ["cancel", "run", run]:
+                world.cancel_run(run)
+            case ["cancel", "all"]:
+                world.cancel_all()
+            case ["cancel", *session]:
+                self._cancel(session[0] if session else "s")
+            case ["clear", *session]:
+                world.clear(session[0] if session else "s")
+            case ["wait", run]:
+                self.waiters[run] = world.wait(run)
+            case ["give", "up", run]:
+                with world.loop:
+                    self.waiters[run].cancel()
+            case ["close"]:
+                world.close()
+            case ["read"]:
+                world.read()
+            case ["hold"]:
+                _, self._held = world.hold()
+            case ["leave"]:
+                self._held.set_result(None)
+            case _:
+                raise ValueError(f"nobody can {' '.join(words)}")
+
+    def _accept(self, run: str, how: Any = "fold") -> None:
+        session = self.scenario.session_of(run)
+        hook = how == "hook"
+        self.world.accept(session, run, when_busy="fold" if hook else how, hook=hook)
+
+    def _cancel(self, session: str) -> None:
+        """Cancel, and compare the runs that the dispatcher says it covers with those in flight."""
+        abstract = self.world.sessions.get(session)
+        should = abstract.in_flight if abstract else []
+        covered = [run.run_id for run in self.world.cancel(session).runs]
+        if covered != should and not self.world.blind:
+            broken = Property.FULL_COVERAGE if should else Property.IDLE_CANCEL
+            raise Broken(Violation(broken, f"the cancel says it covers {covered}: it should cover {should}"))
+
+    def _refused(self, caller: int, operation: str, refusal: TurngateError) -> None:
+        """See that the dispatcher was right to refuse; a caller whose prompt is refused does nothing more."""
+        verb, run = operation.split()[:2]
+        abstract = self.world.sessions.get(self.scenario.session_of(run))
+        match refusal:
+            case AlreadyEntered():
+                right = verb == "enter" and abstract and abstract.states[run] is not Declared.ACCEPTED
+            case DispatcherClosed():
+                right = self.world.dispatcher._closing
+            case SessionBusy():
+                right = operation.endswith("reject") and abstract and not abstract.quiet
+            case _:
+                right = False
+        if not right and not self.world.blind:
+            raise AssertionError(f"{operation} was refused, and should not: {refusal}")
+        if verb != "enter":
+            self.done[caller] = len(self.scenario.callers[caller])
+
+    def _command(self, lead: str, command: str) -> None:
+        player = self.world.players[lead]
+        self.told[lead] = self.told.get(lead, 0) + 1
+        if command == "swallow":
+            player.swallows += 1
+        elif command in RAISED:
+            player.tell("fail", self._to_raise(command, "the runner has failed"))
+        elif command == "fold":
+            player.tell("fold")
+        else:
+            player.tell(command, f"reply to {lead}")
+
+    def _to_raise(self, name: str, why: str) -> BaseException:
+        self.given.append(RAISED[name](why))
+        return self.given[-1]
+
+    # Saying it.
+
+    def label(self, option: Option) -> str:
+        """Say in domain words what an option is."""
+        kind, who, what = option
+        match kind, what:
+            case "run", _:
+                return said_of(self.world.loop.ready[who])
+            case "call", "clear":
+                return "clear the queue"
+            case "call", "close":
+                return "close the dispatcher"
+            case "call", _:
+                return what
+            case "tell", "fold":
+                return f"the runner of {who} asks for follow-ups"
+            case "tell", "swallow":
+                return f"the runner of {who} decides to swallow a cancel"
+            case "tell", _:
+                return f"the runner of {who} {_PRESENT[what]}"
+            case _, "late":
+                return "time runs out"
+            case _, "ok":
+                return f"the store has written the messages of {self._written(who)}"
+            case _:
+                return f"the store fails to write the messages of {self._written(who)}"
+
+    def _written(self, nth: int) -> str:
+        """Return whose messages a waiting write is about."""
+        return self.world.store.about[self.world.store.waiting[nth]]
+
+    def seen_since(self, events: int) -> str:
+        """Say in domain words what has come of the last option; before it there were so many events."""
+        return consequences(tuple(event for _, event in self.world.history[events:]))
+
+
+_PRESENT = {
+    "finish": "finishes",
+    "fail": "fails",
+    "write": "writes",
+    "interrupt": "raises KeyboardInterrupt",
+    "exit": "raises SystemExit",
+    "cancelled": "raises CancelledError",
+}
+
+
+def said_of(handle: asyncio.Handle) -> str:
+    """Say in domain words what a ready callback is."""
+    callback: Any = handle._callback  # type: ignore[attr-defined]
+    task = getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        about = next((each.run_id for each in handle._args or () if hasattr(each, "run_id")), "")
+        return f"the callback {getattr(callback, '__name__', callback)} {about} runs".replace("  ", " ")
+    turn = turn_of(task)
+    return f"{task.get_name() if turn is None else f'the turn of {turn}'} goes on"
+
+
+def turn_of(task: asyncio.Task[Any]) -> str | None:
+    """Return the lead run of the turn that a task conducts, None if it conducts none."""
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    turn = frame.f_locals.get("turn") if frame else None
+    return turn.run.run_id if turn is not None else None

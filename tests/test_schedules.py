@@ -1,0 +1,215 @@
+"""Schedules: every order of small scenarios on the real dispatcher, and what must be found in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import broken_dispatchers
+from turngate import Dispatcher
+from turngate._cli import run
+from turngate._verify._schedules import MODES, SCENARIOS, Scenario, explore_schedules, replay_schedule
+from turngate._verify._stage import Mode
+from turngate_model import Property
+
+SMALL = [name for name in SCENARIOS if not name.startswith("three")]
+
+COUNTED = {  # schedules in any order, and in stock order
+    "one": (22, 22),
+    "released": (27, 27),
+    "hooked": (354, 305),
+    "waited-for": (741, 244),
+    "two": (382, 334),
+    "folded": (849, 749),
+    "own-turn": (663, 663),
+    "cleared": (3808, 3356),
+    "cancel-run": (2598, 2112),
+    "interrupt": (69, 62),
+    "reject": (225, 201),
+    "stubborn": (2205, 1758),
+    "slow-store": (1052, 501),
+    "slow-handoff": (2576, 1828),
+    "closed": (2212, 686),
+    "closed-slowly": (384, 143),
+    "sessions": (1890, 815),
+    "submitted": (2654, 930),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_everything_holds_in_every_order(name: str) -> None:
+    found = {mode: explore_schedules(name, mode) for mode in MODES}
+    for result in found.values():
+        assert result.failure is None, "\n".join(result.failure.told())
+        assert result.complete
+        assert result.outcomes
+    assert (found["any"].schedules, found["stock"].schedules) == COUNTED[name]
+    assert found["stock"].outcomes <= found["any"].outcomes
+
+
+def test_three_prompts_in_stock_order() -> None:
+    result = explore_schedules("three", "stock")
+    assert result.failure is None
+    assert (result.complete, result.schedules) == (True, 54_732)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["one", "two", "folded", "slow-store", "waited-for"])
+def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
+    name: str, mode: Mode
+) -> None:
+    reduced, full = (explore_schedules(name, mode, reduce=reduce) for reduce in (True, False))
+    assert reduced.outcomes == full.outcomes
+    assert reduced.schedules == full.schedules == full.executed
+    assert reduced.executed <= full.executed
+
+
+BROKEN = {
+    "SplitEntry": ("two", Property.ONE_TURN),
+    "HesitantEntry": ("interrupt", Property.ONE_TURN),
+    "NoSecondLook": ("slow-store", Property.ON_RECORD),
+    "LeavesTasks": ("one", None),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_dispatcher_is_found_with_and_without_reduction(name: str, mode: Mode) -> None:
+    make: type[Dispatcher] = getattr(broken_dispatchers, name)
+    scenario, broken = BROKEN[name]
+    found = [
+        explore_schedules(scenario, mode, make=make, reduce=reduce, stop=False) for reduce in (True, False)
+    ]
+    assert found[0].outcomes == found[1].outcomes
+    assert found[0].schedules == found[1].schedules
+    first = [explore_schedules(scenario, mode, make=make, reduce=reduce).failure for reduce in (True, False)]
+    for failure in first:
+        assert failure is not None
+        assert failure.broken is broken
+        assert len(failure.deviations) == len(first[0].deviations if first[0] else [])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_failing_schedule_fails_again_100_times_out_of_100(name: str) -> None:
+    make: type[Dispatcher] = getattr(broken_dispatchers, name)
+    failure = explore_schedules(BROKEN[name][0], "stock", make=make).failure
+    assert failure is not None
+    for _ in range(100):
+        again = replay_schedule(failure.scenario, failure.mode, failure.choices, make=make)
+        assert again is not None
+        assert (again.broken, again.steps, again.choices) == (
+            failure.broken,
+            failure.steps,
+            failure.choices,
+        )
+
+
+def test_a_failing_schedule_is_told_by_where_it_departs_from_plain_order() -> None:
+    failure = explore_schedules("two", "stock", make=broken_dispatchers.SplitEntry).failure
+    assert failure is not None
+    assert failure.told() == [
+        "ONE_TURN: b becomes active while the turn of a still runs: it should wait",
+        "in plain order, except that",
+        "  accept b, before enter a goes on",
+        "  enter b, before enter a goes on",
+        "step by step:",
+        "   1   accept a",
+        "   2   enter a",
+        "   3 * accept b",
+        "   4 * enter b",
+        "   5   enter a goes on: a is active",
+        "   6   enter b goes on: b is active",
+        "again: turngate schedules --scenario two --mode stock --replay 0,0,1,1 "
+        "--dispatcher broken_dispatchers:SplitEntry",
+    ]
+
+
+def test_the_printed_command_replays_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = explore_schedules("slow-store", "any", make=broken_dispatchers.NoSecondLook).failure
+    assert failure is not None
+    assert run(failure.replay.split()[1:]) == 1
+    assert "ON_RECORD: a is cancelled, but its record says end_turn" in capsys.readouterr().out
+    assert run([*failure.replay.split()[1:], "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["property"]) == ("violated", "ON_RECORD")
+    assert told["replay"] == failure.replay
+    sound = failure.replay.split(" --dispatcher")[0]
+    assert run(sound.split()[1:]) == 0
+    assert capsys.readouterr().out == "verdict: holds\n"
+
+
+def test_a_limit_leaves_the_exploration_incomplete() -> None:
+    result = explore_schedules("two", "any", limit=10)
+    assert (result.executed, result.complete, result.failure) == (10, False, None)
+
+
+def test_a_dispatcher_that_refuses_without_reason_is_found() -> None:
+    scenario = Scenario("a prompt that is entered twice", (("accept a", "enter a", "enter a"),))
+    assert explore_schedules(scenario, "stock").failure is None
+    refusing = replace(scenario, callers=(("accept a reject", "enter a"),))
+
+    class Refusing(Dispatcher):
+        def _refuse_beyond_limit(self, core: object, when_busy: object) -> None:
+            raise AssertionError
+
+        def _enter(self, run: object) -> object:  # type: ignore[override]
+            from turngate._errors import AlreadyEntered  # noqa: PLC0415
+
+            raise AlreadyEntered("no")
+
+    failure = explore_schedules(refusing, "stock", make=Refusing).failure
+    assert failure is not None
+    assert failure.what == "enter a was refused, and should not: no"
+
+
+def test_the_command_explores_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schedules", "--scenario", "one", "--mode", "any"]) == 0
+    out = capsys.readouterr().out
+    assert "one, any order: 22 schedules in 22 executions, 3 outcomes" in out
+    assert out.endswith("22 schedules, verdict: holds\n")
+    assert run(["schedules", "--scenario", "two", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "holds"
+    assert [(each["mode"], each["schedules"]) for each in told["scenarios"]] == [("any", 382), ("stock", 334)]
+    assert run(["schedules", "--scenario", "two", "--limit", "3"]) == 3
+    assert "not all: the limit was reached" in capsys.readouterr().out
+    assert run(["schedules", "--scenario", "list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SCENARIOS)
+
+
+BAD_INPUT = {
+    "an unknown scenario": (["--scenario", "nope"], "there is no scenario 'nope'"),
+    "a mode that is none": (["--mode", "nope"], "'nope' is not one of 'any', 'stock'"),
+    "choices that are no numbers": (
+        ["--scenario", "one", "--mode", "any", "--replay", "x"],
+        "--replay takes numbers like 0,2,0,1, not 'x'",
+    ),
+    "a choice there is not": (
+        ["--scenario", "one", "--mode", "any", "--replay", "0,9"],
+        "there is no option 9 at point 2",
+    ),
+    "a choice below zero": (
+        ["--scenario", "one", "--mode", "any", "--replay", "-1"],
+        "there is no option -1",
+    ),
+    "a choice after the end": (
+        ["--scenario", "one", "--mode", "any", "--replay", ",".join("0" * 99)],
+        "there is no option 0",
+    ),
+    "a replay of nothing in particular": (["--replay", "0"], "--replay needs --scenario and --mode"),
+    "a module there is not": (["--dispatcher", "nope:Nope"], "there is no dispatcher 'nope:Nope'"),
+    "no class": (["--dispatcher", "os:getcwd"], "'os:getcwd' is no class of dispatchers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_of_schedules_gets_one_clear_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    arguments, message = BAD_INPUT[name]
+    assert run(["schedules", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("turngate: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
