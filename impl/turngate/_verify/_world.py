@@ -11,7 +11,7 @@ itself.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -19,7 +19,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from turngate import (
     Covered,
     Dispatcher,
-    MemoryMessages,
     Message,
     Run,
     RunComplete,
@@ -32,99 +31,16 @@ from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Ente
 from turngate_model._loop import VirtualLoop
 from turngate_model._machine import State as Declared
 
+from ._actors import Plan, Player, RunnerFailed, Store, StoreDown
+
+__all__ = ["Broken", "Make", "Plan", "Player", "RunnerFailed", "Store", "StoreDown", "WhenBusy", "World"]
+
 Make: TypeAlias = Callable[..., Dispatcher]
-Plan: TypeAlias = Literal["now", "slow", "fails"]
 WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
 T = TypeVar("T")
 
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
 """Disagreements about the inside, told only when users lose nothing."""
-
-
-class StoreDown(Exception):
-    """The store could not write."""
-
-
-class RunnerFailed(Exception):
-    """The runner has failed."""
-
-
-class Player:
-    """One call of the runner: waits for a command, carries it out, waits again."""
-
-    def __init__(self, world: World, turn: Turn) -> None:
-        self.turn = turn
-        self.swallows = 0
-        """How many cancellations it will not be stopped by."""
-        self.folded: list[Run] = []
-        self._world = world
-        self._commands: deque[tuple[Any, ...]] = deque()
-        self._wake: asyncio.Future[None] | None = None
-
-    def tell(self, *command: Any) -> None:
-        """Have the runner write, fold, finish, fail or return nonsense, when its task runs next."""
-        self._commands.append(command)
-        if self._wake and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def play(self) -> str | None:
-        """Carry out commands until one of them ends the turn."""
-        while True:
-            try:
-                if not self._commands:
-                    self._wake = self._world.loop.create_future()
-                    await self._wake
-            except asyncio.CancelledError:
-                if not self.swallows:
-                    raise
-                self.swallows -= 1
-                continue
-            match self._commands.popleft():
-                case "write", text:
-                    self.turn.write(text)
-                case ("fold",):
-                    self.folded += await self.turn.fold()
-                case "finish", text:
-                    return text  # type: ignore[no-any-return]  # nonsense is returned on purpose
-                case "fail", error:
-                    raise error
-
-
-class Store:
-    """A real store behind a door that can be held shut or broken down."""
-
-    def __init__(self, world: World) -> None:
-        self.plans: deque[Plan] = deque()
-        """What the next writes will be like; immediate when nothing is planned."""
-        self.waiting: list[asyncio.Future[None]] = []
-        """Writes that wait to be let through."""
-        self.calls = 0
-        self._world = world
-        self._inner = MemoryMessages()
-
-    async def put(self, messages: Sequence[Message]) -> None:
-        """Write as planned, and let the monitor know what came of it."""
-        self.calls += 1
-        reason: Any = "unwritten"
-        try:
-            plan = self.plans.popleft() if self.plans else "now"
-            if plan == "slow":
-                door = self._world.loop.create_future()
-                self.waiting.append(door)
-                try:
-                    await door
-                finally:
-                    self.waiting.remove(door)
-            elif plan == "fails":
-                raise StoreDown("the disk is full")
-            await self._inner.put(messages)
-            reason = messages[-1].finish_reason
-        finally:
-            self._world.saw_write(messages, reason)
-
-    async def list(self, session_id: str) -> list[Message]:
-        """Return what is written."""
-        return await self._inner.list(session_id)
 
 
 class World:
@@ -164,6 +80,8 @@ class World:
         """What the subscribers to all sessions were given."""
         self.waits: dict[asyncio.Task[RunComplete], str] = {}
         """Who waits for which run."""
+        self.deltas: Counter[str] = Counter()
+        """How much the runners of each session have written."""
         self.ended = False
         self._declared = declared
         self._hooks: set[str] = set()
@@ -358,9 +276,9 @@ class World:
             if abstract.quiet and session in self.dispatcher._sessions:
                 held = f"the dispatcher holds {self.dispatcher._sessions[session]}, which is quiet"
                 self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
-        self._raise_what_is_broken()
+        self.raise_what_is_broken()
 
-    def _raise_what_is_broken(self) -> None:
+    def raise_what_is_broken(self) -> None:
         """Raise what users lose rather than a disagreement about the inside; of a design, what is claimed."""
         if self.claimed:
             broken = [each for each in self.violations if each.property in self.claimed]
@@ -445,7 +363,7 @@ class World:
                 break
         self.check()
         self._see_what_is_left(closing)
-        self._raise_what_is_broken()
+        self.raise_what_is_broken()
 
     def abandon(self) -> None:
         """End every task of a world that is broken, whatever that takes, so that it leaves no noise."""

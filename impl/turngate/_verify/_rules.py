@@ -1,0 +1,466 @@
+"""Rules: everything that a caller, a runner and a store can do to the real dispatcher, in any order.
+
+Hypothesis draws a program, one call of a rule per line, and with it the
+interleaving: nothing happens on the loop except when a rule lets it. After
+every rule the world is checked, at teardown it is run to its end. What
+Hypothesis prints of a failure is a program that can be pasted and run, and
+does the same again: there is no clock, no chance and no thread in it.
+
+A check that exercised nothing proves nothing, so a run counts what it reached:
+every rule, entry state, declared move and way for a run to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import hypothesis
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+from hypothesis.reporting import with_reporter
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from turngate import (
+    AlreadyEntered,
+    Dispatcher,
+    DispatcherClosed,
+    QueueFull,
+    RunConflict,
+    SessionBusy,
+    State,
+    TurngateError,
+)
+from turngate_model import AbstractSession, Property, Violation
+from turngate_model._machine import State as Declared
+
+from ._actors import Player, RunnerFailed, StoreDown
+from ._reached import TO_REACH, Noting, Tally, ways_to_end
+from ._readers import Reader
+from ._world import Broken, Plan, WhenBusy, World
+
+SETTLE_TIMEOUT = 5.0
+QUEUE_LIMIT = 6
+MOST_READERS = 2
+
+_SESSIONS = st.sampled_from(("s", "s", "s", "t", "u"))
+_WHEN_BUSY: st.SearchStrategy[WhenBusy] = st.sampled_from(("fold", "fold", "queue", "interrupt", "reject"))
+_COMMANDS = st.sampled_from(("finish", "fail", "fold", "write", "swallow", "nonsense", "strike"))
+_PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
+
+
+def _one_of(choose: Callable[[TurngateRules], Sequence[Any]]) -> st.SearchStrategy[Any]:
+    """Draw one of what there is to choose from at this moment."""
+    return st.runner().flatmap(lambda rules: st.sampled_from(choose(rules)))
+
+
+def _rule(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a method a rule that is checked before it returns, also when the program is run by hand."""
+
+    def decorate(method: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(method)
+        def checked(self: TurngateRules, **drawn: Any) -> None:
+            self._take(method, drawn)
+
+        return rule(**arguments)(checked)
+
+    return decorate
+
+
+def _when(there_is: Callable[[TurngateRules], object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return precondition(lambda self: bool(there_is(self)))
+
+
+class TurngateRules(RuleBasedStateMachine):
+    """One example: a world, and what is done to it."""
+
+    make: ClassVar[type[Dispatcher]] = Dispatcher
+    claimed: ClassVar[tuple[Property, ...]] = ()
+    """The properties that a design is said to break; whatever else it breaks is passed over."""
+    tally: ClassVar[Tally] = Tally()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally.examples += 1
+        self.world = World(
+            self.make,
+            claimed=self.claimed,
+            declared=Noting(self.tally.reached),
+            settle_timeout=SETTLE_TIMEOUT,
+            queue_limit=QUEUE_LIMIT,
+            delta_limit=1,
+        )
+        self.readers: list[Reader] = []
+        self.closing = False
+        self._callers: list[asyncio.Task[Any]] = []
+        self._named = 0
+        self._broken = False
+
+    # What there is to choose from.
+
+    @property
+    def runs(self) -> list[str]:
+        """Every run there ever was."""
+        return [*self.world.runs]
+
+    @property
+    def accepted(self) -> list[str]:
+        """The runs that have not entered."""
+        return [
+            run
+            for session in self.world.sessions.values()
+            for run in session.in_state(Declared.ACCEPTED)
+            if run in self.world.runs
+        ]
+
+    @property
+    def players(self) -> list[str]:
+        """The lead runs whose runner is being called."""
+        return [*self.world.players]
+
+    @property
+    def doors(self) -> range:
+        """The writes that wait."""
+        return range(sum(not door.done() for door in self.world.store.waiting))
+
+    @property
+    def callers(self) -> list[asyncio.Task[Any]]:
+        """The tasks of callers who wait for something."""
+        self._callers = [task for task in self._callers if not task.done()]
+        return self._callers
+
+    # What callers do.
+
+    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY, hook=st.booleans())
+    def accept(self, session: str, when_busy: WhenBusy, hook: bool) -> None:
+        """Accept a prompt; it enters when it is told to."""
+        self._new(session, when_busy, functools.partial(self.world.accept, hook=hook))
+
+    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY)
+    def submit(self, session: str, when_busy: WhenBusy) -> None:
+        """Accept a prompt that enters on a later step of the loop."""
+        self._new(session, when_busy, self.world.submit)
+
+    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY)
+    def ask(self, session: str, when_busy: WhenBusy) -> None:
+        """Ask, in a task: even the accept comes on a later step."""
+        self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
+
+    @_when(lambda self: self.runs)
+    @_rule(run=_one_of(lambda self: self.runs), other=st.booleans(), submitted=st.booleans())
+    def again(self, run: str, other: bool, submitted: bool) -> None:
+        """Accept under a run_id that is known, with the same prompt or another."""
+        known = self.world.runs[run]
+        if submitted and not other:
+            self._refused(DispatcherClosed if self.closing else None, self.world.submit, known.session_id, run)
+            return
+        refusal = DispatcherClosed if self.closing else RunConflict if other else None
+        prompt = "another prompt" if other else ""
+        same = self._refused(refusal, self.world.accept, known.session_id, run, prompt=prompt)
+        assert refusal or same is known, f"{run} is known, and another run was made for it"
+
+    @_when(lambda self: self.accepted)
+    @_rule(run=_one_of(lambda self: self.accepted))
+    def enter(self, run: str) -> None:
+        """Enter an accepted run, in whatever order."""
+        state = self.world.enter(run)
+        assert state is not State.ACCEPTED, f"{run} has entered, and is still accepted"
+
+    @_when(lambda self: set(self.runs).difference(self.accepted))
+    @_rule(run=_one_of(lambda self: [run for run in self.runs if run not in self.accepted]))
+    def enter_again(self, run: str) -> None:
+        """Enter a run that has entered: refused."""
+        self._refused(AlreadyEntered, self.world.enter, run)
+
+    @_when(lambda self: self.runs)
+    @_rule(run=_one_of(lambda self: self.runs))
+    def release(self, run: str) -> None:
+        """Close the handle of a run, whatever its state."""
+        self.world.release(run)
+
+    @_rule(session=_SESSIONS)
+    def cancel(self, session: str) -> None:
+        """Cancel a session."""
+        self.world.cancel(session)
+
+    @_rule(run=_one_of(lambda self: [*self.runs, "nobody"]))
+    def cancel_run(self, run: str) -> None:
+        """Cancel one run, or one that nobody knows."""
+        self.world.cancel_run(run)
+
+    @_rule(session=_SESSIONS)
+    def clear_queue(self, session: str) -> None:
+        """Clear the queue of a session."""
+        self.world.clear(session)
+
+    @_when(lambda self: len(self.runs) > 2)
+    @_rule()
+    def cancel_all(self) -> None:
+        """Cancel every session."""
+        self.world.cancel_all()
+
+    @_when(lambda self: len(self.runs) > 3 and not self.closing)
+    @_rule()
+    def close(self) -> None:
+        """Close the dispatcher, in a task: it begins on a later step, here on the next one at once."""
+        self._callers.append(self.world.close())
+        self.world.loop.step(len(self.world.loop.ready) - 1)
+        self.closing = True
+
+    @_when(lambda self: self.runs)
+    @_rule(run=_one_of(lambda self: self.runs))
+    def wait(self, run: str) -> None:
+        """Wait for a run, in a task."""
+        self._callers.append(self.world.wait(run))
+
+    @_when(lambda self: self.callers)
+    @_rule(nth=_one_of(lambda self: range(len(self.callers))))
+    def cancel_caller(self, nth: int) -> None:
+        """Cancel the task of somebody who waits, asks, reads or closes."""
+        self.callers[nth].cancel()
+
+    # What subscribers do.
+
+    @_when(lambda self: len(self.readers) < MOST_READERS)
+    @_rule(session=st.one_of(st.none(), _SESSIONS))
+    def subscribe(self, session: str | None) -> None:
+        """Subscribe to a session or to all; a reader lags by not reading."""
+        self.readers.append(Reader(self.world, session))
+
+    @_when(lambda self: self.readers)
+    @_rule(nth=_one_of(lambda self: range(len(self.readers))))
+    def read(self, nth: int) -> None:
+        """Read one event, in a task."""
+        if task := self.readers[nth].read():
+            self._callers.append(task)
+
+    @_when(lambda self: self.readers)
+    @_rule(nth=_one_of(lambda self: range(len(self.readers))))
+    def unsubscribe(self, nth: int) -> None:
+        """Close a subscription; what it has received can still be read."""
+        self.readers[nth].unsubscribe()
+
+    # What runners and stores do.
+
+    @_when(lambda self: self.players)
+    @_rule(run=_one_of(lambda self: self.players), command=_COMMANDS)
+    def runner(self, run: str, command: str) -> None:
+        """Have a runner do something when its task runs next; strike cancels its task from outside."""
+        player = self.world.players[run]
+        self.tally.reached.add(f"runner: {command}")
+        _tell(player, command)
+
+    @_rule(plan=_PLANS)
+    def store(self, plan: Plan) -> None:
+        """Make the next write slow or failing."""
+        self.world.store.plans.append(plan)
+
+    @_when(lambda self: self.doors)
+    @_rule(nth=_one_of(lambda self: self.doors), fails=st.booleans())
+    def let_through(self, nth: int, fails: bool) -> None:
+        """Let a slow write through, or have it fail."""
+        door = [each for each in self.world.store.waiting if not each.done()][nth]
+        if fails:
+            door.set_exception(StoreDown("the disk is full"))
+        else:
+            door.set_result(None)
+
+    # What the loop does.
+
+    @_when(lambda self: self.world.loop.ready)
+    @_rule(choices=st.lists(st.integers(0, 3), min_size=1, max_size=6))
+    def step(self, choices: list[int]) -> None:
+        """Run ready callbacks, each time the one chosen: 0 is the one that asyncio would run."""
+        for choice in choices:
+            ready = self.world.loop.ready
+            if ready:
+                self.world.loop.step(choice % len(ready))
+                self.world.check()
+
+    @_when(lambda self: self.world.loop.ready)
+    @_rule()
+    def settle(self) -> None:
+        """Run callbacks in plain order until none is ready."""
+        self.world.loop.settle()
+
+    @_rule(seconds=st.sampled_from((1.0, SETTLE_TIMEOUT + 1)))
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, also more than the store may take."""
+        self.world.loop.advance(seconds)
+
+    # The end.
+
+    def teardown(self) -> None:
+        """Let everything come to its end, unless something is broken already."""
+        try:
+            if not self._broken:
+                self._judge(self._finish)
+        finally:
+            self.world.abandon()
+
+    def _finish(self) -> None:
+        self.world.finish()
+        for reader in self.readers:
+            reader.see_that_nothing_is_missing()
+        self.tally.reached |= ways_to_end(self.world)
+
+    # How a rule is taken.
+
+    def _take(self, method: Callable[..., None], drawn: dict[str, Any]) -> None:
+        self.tally.steps += 1
+        self.tally.reached.add(f"rule: {method.__name__}")
+        self._judge(lambda: method(self, **drawn))
+        self._judge(self.world.check)
+
+    def _judge(self, call: Callable[[], None]) -> None:
+        """Do it; what a design does besides breaking what is claimed is passed over."""
+        try:
+            call()
+        except Broken as broken:
+            self._broken = True
+            self.tally.note(broken.violation)
+            raise
+        except Exception:
+            if not self.claimed:
+                self._broken = True
+                raise
+
+    def _name(self) -> str:
+        self._named += 1
+        return f"r{self._named}"
+
+    def _new(self, session: str, when_busy: WhenBusy, accept: Callable[..., object]) -> None:
+        """Accept a new prompt, and see that it is refused when it must be, and only then."""
+        abstract = self.world.sessions.get(session) or AbstractSession()
+        waiting = len(abstract.in_state(Declared.ACCEPTED))
+        waiting += 0 if when_busy == "interrupt" else len(abstract.queue)
+        refusal: type[TurngateError] | None = None
+        if self.closing:
+            refusal = DispatcherClosed
+        elif when_busy == "reject" and not abstract.quiet:
+            refusal = SessionBusy
+        elif waiting >= QUEUE_LIMIT:
+            refusal = QueueFull
+        self._refused(refusal, accept, session, self._name(), when_busy=when_busy)
+
+    def _refused(
+        self, refusal: type[TurngateError] | None, call: Callable[..., object], *args: Any, **options: Any
+    ) -> object:
+        """Call, and see that it is refused as it should be, without a trace."""
+        seen = len(self.world.history)
+        try:
+            answer = call(*args, **options)
+        except TurngateError as exc:
+            assert type(exc) is refusal, f"refused with {exc!r}, expected {refusal}"
+            assert len(self.world.history) == seen, f"what was refused with {exc!r} has left a trace"
+            self.tally.reached.add(f"refused: {refusal.__name__}")
+            return None
+        assert refusal is None, f"not refused, expected {refusal}"
+        return answer
+
+
+def _tell(player: Player, command: str) -> None:
+    match command:
+        case "write" | "finish":
+            player.tell(command, "text")
+        case "fold":
+            player.tell("fold")
+        case "fail":
+            player.tell("fail", RunnerFailed("the runner failed"))
+        case "nonsense":
+            player.tell("finish", 42)
+        case "swallow":
+            player.swallows += 1
+        case _:
+            assert player.turn.task is not None
+            player.turn.task.cancel()
+
+
+# Running them.
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What came of a run of the rules."""
+
+    examples: int
+    """How many were run, up to the one that broke something."""
+    steps: int
+    reached: frozenset[str]
+    violation: Violation | None = None
+    error: str = ""
+    """What went wrong that no property speaks of."""
+    program: str = ""
+    """The smallest program found that breaks it, to be pasted and run."""
+
+    @property
+    def missed(self) -> frozenset[str]:
+        """What was to be reached and was not."""
+        return TO_REACH - self.reached
+
+
+def rules_of(
+    make: type[Dispatcher] = Dispatcher, *, claimed: Sequence[Property] = (), tally: Tally | None = None
+) -> type[TurngateRules]:
+    """Return the rules for a dispatcher; for a design, with the properties that it is said to break."""
+
+    class Chosen(TurngateRules):
+        pass
+
+    Chosen.__name__ = TurngateRules.__name__
+    Chosen.make, Chosen.claimed, Chosen.tally = make, tuple(claimed), tally or Tally()
+    return Chosen
+
+
+def run_rules(
+    examples: int,
+    *,
+    make: type[Dispatcher] = Dispatcher,
+    seed: int | None = None,
+    steps: int = 40,
+    claimed: Sequence[Property] = (),
+    shrink: bool = True,
+) -> Rules:
+    """Run so many examples of so many steps, and shrink the first that breaks something.
+
+    The same seed gives the same examples; without one they are always the same. With ``claimed`` nothing
+    but these properties is looked for.
+    """
+    tally = Tally()
+    machine = rules_of(make, claimed=claimed, tally=tally)
+    if seed is not None:
+        machine = hypothesis.seed(seed)(machine)
+    chosen = hypothesis.settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=seed is None,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
+        # Forty steps are a lot to draw, and how long they take is no concern of a world without a clock.
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    error = program = ""
+    try:
+        with with_reporter(lambda _: None):
+            run_state_machine_as_test(machine, settings=chosen)
+    except Exception as exc:
+        program = _program(exc, make, claimed)
+        if not isinstance(exc, Broken):
+            error = f"{type(exc).__name__}: {exc}"
+    return Rules(
+        examples=tally.found_in or tally.examples,
+        steps=tally.steps,
+        reached=frozenset(tally.reached),
+        violation=tally.violation,
+        error=error,
+        program=program,
+    )
+
+
+def _program(exc: BaseException, make: type[Dispatcher], claimed: Sequence[Property]) -> str:
+    return "\n".join(getattr(exc, "__notes__", []))
