@@ -48,7 +48,12 @@ MOST_READERS = 2
 
 _SESSIONS = st.sampled_from(("s", "s", "s", "t", "u"))
 _WHEN_BUSY: st.SearchStrategy[WhenBusy] = st.sampled_from(("fold", "fold", "queue", "interrupt", "reject"))
-_COMMANDS = st.sampled_from(("finish", "fail", "fold", "write", "swallow", "nonsense", "strike"))
+_COMMANDS = st.lists(
+    st.sampled_from(("finish", "fold", "finish", "fold", "fail", "write", "swallow", "nonsense", "strike")),
+    min_size=1,
+    max_size=3,
+)
+_THEN = st.sampled_from((0, 0, 0, 1, 2, 5))
 _PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
 
 
@@ -58,19 +63,26 @@ def _one_of(choose: Callable[[TurngateRules], Sequence[Any]]) -> st.SearchStrate
 
 
 def _rule(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a method a rule that is checked before it returns, also when the program is run by hand."""
+    """Make a method a rule that then lets the loop take some steps, and is checked after each of them.
+
+    It is so when the program is run by hand, too.
+    """
 
     def decorate(method: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(method)
-        def checked(self: TurngateRules, **drawn: Any) -> None:
+        def checked(self: TurngateRules, then: int = 0, **drawn: Any) -> None:
             self._take(method, drawn)
+            for _ in range(then):
+                self._judge(self._step)
 
-        return rule(**arguments)(checked)
+        return rule(**arguments, then=_THEN)(checked)
 
     return decorate
 
 
-def _when(there_is: Callable[[TurngateRules], object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _when(
+    there_is: Callable[[TurngateRules], object],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return precondition(lambda self: bool(there_is(self)))
 
 
@@ -117,6 +129,21 @@ class TurngateRules(RuleBasedStateMachine):
         ]
 
     @property
+    def uncovered(self) -> list[str]:
+        """The runs in flight that no cancel covers yet."""
+        return [
+            run
+            for session in self.world.sessions.values()
+            for run in session.in_flight
+            if run not in session.covered
+        ]
+
+    @property
+    def queued(self) -> list[str]:
+        """The runs that wait in a queue."""
+        return [run for session in self.world.sessions.values() for run in session.queue]
+
+    @property
     def players(self) -> list[str]:
         """The lead runs whose runner is being called."""
         return [*self.world.players]
@@ -139,64 +166,72 @@ class TurngateRules(RuleBasedStateMachine):
         """Accept a prompt; it enters when it is told to."""
         self._new(session, when_busy, functools.partial(self.world.accept, hook=hook))
 
-    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY)
-    def submit(self, session: str, when_busy: WhenBusy) -> None:
-        """Accept a prompt that enters on a later step of the loop."""
-        self._new(session, when_busy, self.world.submit)
-
-    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY)
-    def ask(self, session: str, when_busy: WhenBusy) -> None:
-        """Ask, in a task: even the accept comes on a later step."""
-        self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
+    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY, waits=st.booleans())
+    def submit(self, session: str, when_busy: WhenBusy, waits: bool) -> None:
+        """Submit a prompt, which enters on a later step; one who waits asks in a task, accept included."""
+        if waits:
+            self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
+        else:
+            self._new(session, when_busy, self.world.submit)
 
     @_when(lambda self: self.runs)
-    @_rule(run=_one_of(lambda self: self.runs), other=st.booleans(), submitted=st.booleans())
-    def again(self, run: str, other: bool, submitted: bool) -> None:
-        """Accept under a run_id that is known, with the same prompt or another."""
+    @_rule(
+        run=_one_of(lambda self: self.runs), how=st.sampled_from(("accept", "submit", "conflict", "enter"))
+    )
+    def again(self, run: str, how: str) -> None:
+        """Accept or submit under a run_id that is known, there with another prompt, or enter what has entered."""
         known = self.world.runs[run]
-        if submitted and not other:
-            self._refused(DispatcherClosed if self.closing else None, self.world.submit, known.session_id, run)
-            return
-        refusal = DispatcherClosed if self.closing else RunConflict if other else None
-        prompt = "another prompt" if other else ""
-        same = self._refused(refusal, self.world.accept, known.session_id, run, prompt=prompt)
-        assert refusal or same is known, f"{run} is known, and another run was made for it"
+        closed = DispatcherClosed if self.closing else None
+        if how == "accept":
+            same = self._refused(closed, self.world.accept, known.session_id, run)
+            assert closed or same is known, f"{run} is known, and another run was made for it"
+        elif how == "submit":
+            self._refused(closed, self.world.submit, known.session_id, run)
+        elif how == "conflict":
+            conflict = closed or RunConflict
+            self._refused(conflict, self.world.accept, known.session_id, run, prompt="another prompt")
+        else:
+            self._refused(None if run in self.accepted else AlreadyEntered, self.world.enter, run)
 
     @_when(lambda self: self.accepted)
     @_rule(run=_one_of(lambda self: self.accepted))
     def enter(self, run: str) -> None:
-        """Enter an accepted run, in whatever order."""
+        """Enter an accepted run."""
         state = self.world.enter(run)
         assert state is not State.ACCEPTED, f"{run} has entered, and is still accepted"
 
-    @_when(lambda self: set(self.runs).difference(self.accepted))
-    @_rule(run=_one_of(lambda self: [run for run in self.runs if run not in self.accepted]))
-    def enter_again(self, run: str) -> None:
-        """Enter a run that has entered: refused."""
-        self._refused(AlreadyEntered, self.world.enter, run)
+    @_when(lambda self: self.accepted)
+    @_rule(backwards=st.booleans())
+    def enter_all(self, backwards: bool) -> None:
+        """Enter every accepted run, first the one accepted first or the one accepted last."""
+        for run in self.accepted[::-1] if backwards else self.accepted:
+            self.world.enter(run)
 
-    @_when(lambda self: self.runs)
-    @_rule(run=_one_of(lambda self: self.runs))
+    @_when(lambda self: self.accepted)
+    @_rule(run=_one_of(lambda self: [*self.accepted, *self.runs]))
     def release(self, run: str) -> None:
         """Close the handle of a run, whatever its state."""
         self.world.release(run)
 
+    @_when(lambda self: self.uncovered)
     @_rule(session=_SESSIONS)
     def cancel(self, session: str) -> None:
         """Cancel a session."""
         self.world.cancel(session)
 
-    @_rule(run=_one_of(lambda self: [*self.runs, "nobody"]))
+    @_when(lambda self: self.uncovered)
+    @_rule(run=_one_of(lambda self: [*self.uncovered, *self.runs, "nobody"]))
     def cancel_run(self, run: str) -> None:
         """Cancel one run, or one that nobody knows."""
         self.world.cancel_run(run)
 
+    @_when(lambda self: self.queued)
     @_rule(session=_SESSIONS)
     def clear_queue(self, session: str) -> None:
         """Clear the queue of a session."""
         self.world.clear(session)
 
-    @_when(lambda self: len(self.runs) > 2)
+    @_when(lambda self: len(self.uncovered) > 2)
     @_rule()
     def cancel_all(self) -> None:
         """Cancel every session."""
@@ -210,7 +245,7 @@ class TurngateRules(RuleBasedStateMachine):
         self.world.loop.step(len(self.world.loop.ready) - 1)
         self.closing = True
 
-    @_when(lambda self: self.runs)
+    @_when(lambda self: self.uncovered and len(self.callers) < 2)
     @_rule(run=_one_of(lambda self: self.runs))
     def wait(self, run: str) -> None:
         """Wait for a run, in a task."""
@@ -231,28 +266,30 @@ class TurngateRules(RuleBasedStateMachine):
         self.readers.append(Reader(self.world, session))
 
     @_when(lambda self: self.readers)
-    @_rule(nth=_one_of(lambda self: range(len(self.readers))))
-    def read(self, nth: int) -> None:
-        """Read one event, in a task."""
+    @_rule(nth=_one_of(lambda self: range(len(self.readers))), stops=st.booleans())
+    def read(self, nth: int, stops: bool) -> None:
+        """Read one event, in a task; one who stops unsubscribes first, and can read what was received."""
+        if stops:
+            self.readers[nth].unsubscribe()
         if task := self.readers[nth].read():
             self._callers.append(task)
-
-    @_when(lambda self: self.readers)
-    @_rule(nth=_one_of(lambda self: range(len(self.readers))))
-    def unsubscribe(self, nth: int) -> None:
-        """Close a subscription; what it has received can still be read."""
-        self.readers[nth].unsubscribe()
 
     # What runners and stores do.
 
     @_when(lambda self: self.players)
-    @_rule(run=_one_of(lambda self: self.players), command=_COMMANDS)
-    def runner(self, run: str, command: str) -> None:
+    @_rule(run=_one_of(lambda self: self.players), does=_COMMANDS)
+    def runner(self, run: str, does: list[str]) -> None:
         """Have a runner do something when its task runs next; strike cancels its task from outside."""
-        player = self.world.players[run]
-        self.tally.reached.add(f"runner: {command}")
-        _tell(player, command)
+        self._tell(run, does)
 
+    @_when(lambda self: self.players)
+    @_rule(does=_COMMANDS)
+    def runners(self, does: list[str]) -> None:
+        """Have every runner do something."""
+        for run in self.players:
+            self._tell(run, does)
+
+    @_when(lambda self: self.uncovered and not self.world.store.plans)
     @_rule(plan=_PLANS)
     def store(self, plan: Plan) -> None:
         """Make the next write slow or failing."""
@@ -275,10 +312,7 @@ class TurngateRules(RuleBasedStateMachine):
     def step(self, choices: list[int]) -> None:
         """Run ready callbacks, each time the one chosen: 0 is the one that asyncio would run."""
         for choice in choices:
-            ready = self.world.loop.ready
-            if ready:
-                self.world.loop.step(choice % len(ready))
-                self.world.check()
+            self._step(choice)
 
     @_when(lambda self: self.world.loop.ready)
     @_rule()
@@ -286,6 +320,7 @@ class TurngateRules(RuleBasedStateMachine):
         """Run callbacks in plain order until none is ready."""
         self.world.loop.settle()
 
+    @_when(lambda self: self.doors)
     @_rule(seconds=st.sampled_from((1.0, SETTLE_TIMEOUT + 1)))
     def pass_time(self, seconds: float) -> None:
         """Let time pass, also more than the store may take."""
@@ -314,6 +349,17 @@ class TurngateRules(RuleBasedStateMachine):
         self.tally.reached.add(f"rule: {method.__name__}")
         self._judge(lambda: method(self, **drawn))
         self._judge(self.world.check)
+
+    def _tell(self, run: str, does: list[str]) -> None:
+        for command in does:
+            self.tally.reached.add(f"runner: {command}")
+            _tell(self.world.players[run], command)
+
+    def _step(self, choice: int = 0) -> None:
+        ready = self.world.loop.ready
+        if ready:
+            self.world.loop.step(choice % len(ready))
+            self.world.check()
 
     def _judge(self, call: Callable[[], None]) -> None:
         """Do it; what a design does besides breaking what is claimed is passed over."""
