@@ -27,10 +27,15 @@ class Reader:
 
     def read(self) -> asyncio.Task[None] | None:
         """Read one event in a task, which may have to wait; one at a time."""
-        if self._reading is not None and not self._reading.done():
+        if self.waits:
             return None
         self._reading = self._world.loop.create_task(self._next(), name="reads")
         return self._reading
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is reading already."""
+        return self._reading is not None and not self._reading.done()
 
     async def _next(self) -> None:
         async for event in self._events:

@@ -45,15 +45,18 @@ from ._world import Broken, Plan, WhenBusy, World
 SETTLE_TIMEOUT = 5.0
 QUEUE_LIMIT = 6
 MOST_READERS = 2
+MOST_ACCEPTED = 4
 
 _SESSIONS = st.sampled_from(("s", "s", "s", "t", "u"))
-_WHEN_BUSY: st.SearchStrategy[WhenBusy] = st.sampled_from(("fold", "fold", "queue", "interrupt", "reject"))
+_PROMPTS: st.SearchStrategy[list[WhenBusy]] = st.lists(
+    st.sampled_from(("fold", "fold", "fold", "queue", "interrupt", "reject")), min_size=1, max_size=3
+)
 _COMMANDS = st.lists(
-    st.sampled_from(("finish", "fold", "finish", "fold", "fail", "write", "swallow", "nonsense", "strike")),
+    st.sampled_from(("finish", "finish", "fold", "fail", "write", "swallow", "nonsense", "strike")),
     min_size=1,
     max_size=3,
 )
-_THEN = st.sampled_from((0, 0, 0, 1, 2, 5))
+_THEN = st.sampled_from((0, 0, 1, 1, 2, 5))
 _PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
 
 
@@ -149,6 +152,11 @@ class TurngateRules(RuleBasedStateMachine):
         return [*self.world.players]
 
     @property
+    def followed(self) -> list[str]:
+        """The lead runs with a queue behind them."""
+        return [run for run in self.players if self.world.sessions[self.world.runs[run].session_id].queue]
+
+    @property
     def doors(self) -> range:
         """The writes that wait."""
         return range(sum(not door.done() for door in self.world.store.waiting))
@@ -161,25 +169,29 @@ class TurngateRules(RuleBasedStateMachine):
 
     # What callers do.
 
-    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY, hook=st.booleans())
-    def accept(self, session: str, when_busy: WhenBusy, hook: bool) -> None:
-        """Accept a prompt; it enters when it is told to."""
-        self._new(session, when_busy, functools.partial(self.world.accept, hook=hook))
+    @_when(lambda self: len(self.accepted) < MOST_ACCEPTED)
+    @_rule(session=_SESSIONS, prompts=_PROMPTS, hook=st.booleans())
+    def accept(self, session: str, prompts: list[WhenBusy], hook: bool) -> None:
+        """Accept a prompt for each ``when_busy``; they enter when they are told to."""
+        for when_busy in prompts:
+            self._new(session, when_busy, functools.partial(self.world.accept, hook=hook))
 
-    @_rule(session=_SESSIONS, when_busy=_WHEN_BUSY, waits=st.booleans())
-    def submit(self, session: str, when_busy: WhenBusy, waits: bool) -> None:
-        """Submit a prompt, which enters on a later step; one who waits asks in a task, accept included."""
-        if waits:
-            self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
-        else:
-            self._new(session, when_busy, self.world.submit)
+    @_when(lambda self: not self.closing and len(self.accepted) < MOST_ACCEPTED)
+    @_rule(session=_SESSIONS, prompts=_PROMPTS, waits=st.booleans())
+    def submit(self, session: str, prompts: list[WhenBusy], waits: bool) -> None:
+        """Submit prompts, which enter on later steps; one who waits asks in a task, accept included."""
+        for when_busy in prompts:
+            if waits:
+                self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
+            else:
+                self._new(session, when_busy, self.world.submit)
 
-    @_when(lambda self: self.runs)
+    @_when(lambda self: self.uncovered)
     @_rule(
         run=_one_of(lambda self: self.runs), how=st.sampled_from(("accept", "submit", "conflict", "enter"))
     )
     def again(self, run: str, how: str) -> None:
-        """Accept or submit under a run_id that is known, there with another prompt, or enter what has entered."""
+        """Accept or submit under a run_id that is known, there with another prompt; or enter once more."""
         known = self.world.runs[run]
         closed = DispatcherClosed if self.closing else None
         if how == "accept":
@@ -237,7 +249,7 @@ class TurngateRules(RuleBasedStateMachine):
         """Cancel every session."""
         self.world.cancel_all()
 
-    @_when(lambda self: len(self.runs) > 3 and not self.closing)
+    @_when(lambda self: len(self.runs) > 6 and not self.closing)
     @_rule()
     def close(self) -> None:
         """Close the dispatcher, in a task: it begins on a later step, here on the next one at once."""
@@ -259,13 +271,13 @@ class TurngateRules(RuleBasedStateMachine):
 
     # What subscribers do.
 
-    @_when(lambda self: len(self.readers) < MOST_READERS)
+    @_when(lambda self: len(self.readers) < MOST_READERS and self.uncovered)
     @_rule(session=st.one_of(st.none(), _SESSIONS))
     def subscribe(self, session: str | None) -> None:
         """Subscribe to a session or to all; a reader lags by not reading."""
         self.readers.append(Reader(self.world, session))
 
-    @_when(lambda self: self.readers)
+    @_when(lambda self: any(not reader.waits for reader in self.readers))
     @_rule(nth=_one_of(lambda self: range(len(self.readers))), stops=st.booleans())
     def read(self, nth: int, stops: bool) -> None:
         """Read one event, in a task; one who stops unsubscribes first, and can read what was received."""
@@ -281,6 +293,12 @@ class TurngateRules(RuleBasedStateMachine):
     def runner(self, run: str, does: list[str]) -> None:
         """Have a runner do something when its task runs next; strike cancels its task from outside."""
         self._tell(run, does)
+
+    @_when(lambda self: self.followed)
+    @_rule(run=_one_of(lambda self: self.followed))
+    def fold(self, run: str) -> None:
+        """Have a runner ask for the follow-ups that wait."""
+        self._tell(run, ["fold"])
 
     @_when(lambda self: self.players)
     @_rule(does=_COMMANDS)

@@ -8,6 +8,7 @@ core does in one, the second half comes in a callback of its own, ``later``.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
@@ -133,13 +134,17 @@ class UnlockedDrain(Sabotaged):
         __slots__ = ()
 
         async def fold(self) -> list[Run]:
-            dispatcher = cast("UnlockedDrain", self.run._dispatcher)
+            dispatcher = self.run._dispatcher
             core = dispatcher._session(self.run.session_id)
-            taken = core.queue
-            core.queue = OrderedDict()
+            taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.values())]
+            for run in taken:
+                del core.queue[run.seq]
             await asyncio.sleep(0)
-            core.queue = OrderedDict((seq, run) for seq, run in taken.items() if not core._covers(run))
-            folded = dispatcher._fold(self)
+            folded = [run for run in taken if not core._covers(run)]
+            for run in folded:
+                core._move(run, "fold", ACTIVE)
+            self._runs += folded
+            dispatcher._perform([])
             return folded
 
     def _start(self, turn: Turn) -> None:
