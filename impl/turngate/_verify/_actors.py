@@ -41,6 +41,25 @@ class Player:
         if self._wake and not self._wake.done():
             self._wake.set_result(None)
 
+    def obey(self, command: str) -> None:
+        """Do what is said in one word; ``strike`` cancels its task from outside."""
+        match command:
+            case "write" | "finish":
+                self.tell(command, "text")
+            case "fold":
+                self.tell("fold")
+            case "fail":
+                self.tell("fail", RunnerFailed("the runner failed"))
+            case "nonsense":
+                self.tell("finish", 42)
+            case "swallow":
+                self.swallows += 1
+            case "strike":
+                assert self.turn.task is not None
+                self.turn.task.cancel()
+            case _:
+                raise ValueError(command)
+
     async def play(self) -> str | None:
         """Carry out commands until one of them ends the turn."""
         while True:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from turngate._core import CLEARED, RELEASED
-from turngate_model import TABLE, Row, Successor, Violation
+from turngate_model import TABLE, Row, Successor
 from turngate_model._history import Complete, Enter, Fold, Handoff
 from turngate_model._machine import State, Trigger
 
+from ._programs import Program
 from ._world import World
 
 WAYS_TO_END = (
@@ -32,18 +33,19 @@ WAYS_TO_END = (
 
 @dataclass
 class Tally:
-    """Examples begun, rules taken, names of what was reached; and the first violation, with its example."""
+    """Examples begun, rules taken, names of what was reached; and what the first failing example did."""
 
     examples: int = 0
     steps: int = 0
     reached: set[str] = field(default_factory=set)
-    violation: Violation | None = None
+    raised: Exception | None = None
     found_in: int = 0
+    program: Program = ()
 
-    def note(self, violation: Violation) -> None:
-        """Keep the violation, and in which example the first was: later ones are the same, shrunk."""
-        self.violation = violation
-        self.found_in = self.found_in or self.examples
+    def note(self, raised: Exception, program: Program) -> None:
+        """Keep the first failure: the others are the same again."""
+        if self.raised is None:
+            self.raised, self.program, self.found_in = raised, program, self.examples
 
 
 def name_of(row: Row) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +38,8 @@ from turngate import (
 from turngate_model import AbstractSession, Property, Violation
 from turngate_model._machine import State as Declared
 
-from ._actors import Player, RunnerFailed, StoreDown
+from ._actors import StoreDown
+from ._programs import Line, shrink, text
 from ._reached import TO_REACH, Noting, Tally, ways_to_end
 from ._readers import Reader
 from ._world import Broken, Plan, WhenBusy, World
@@ -74,6 +76,7 @@ def _rule(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]]
     def decorate(method: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(method)
         def checked(self: TurngateRules, then: int = 0, **drawn: Any) -> None:
+            self.program.append(Line(method.__name__, {**drawn, "then": then}))
             self._take(method, drawn)
             for _ in range(then):
                 self._judge(self._step)
@@ -108,6 +111,8 @@ class TurngateRules(RuleBasedStateMachine):
             queue_limit=QUEUE_LIMIT,
             delta_limit=1,
         )
+        self.program: list[Line] = []
+        """What was done so far."""
         self.readers: list[Reader] = []
         self.closing = False
         self._callers: list[asyncio.Task[Any]] = []
@@ -371,7 +376,7 @@ class TurngateRules(RuleBasedStateMachine):
     def _tell(self, run: str, does: list[str]) -> None:
         for command in does:
             self.tally.reached.add(f"runner: {command}")
-            _tell(self.world.players[run], command)
+            self.world.players[run].obey(command)
 
     def _step(self, choice: int = 0) -> None:
         ready = self.world.loop.ready
@@ -383,13 +388,10 @@ class TurngateRules(RuleBasedStateMachine):
         """Do it; what a design does besides breaking what is claimed is passed over."""
         try:
             call()
-        except Broken as broken:
-            self._broken = True
-            self.tally.note(broken.violation)
-            raise
-        except Exception:
-            if not self.claimed:
+        except Exception as exc:
+            if isinstance(exc, Broken) or not self.claimed:
                 self._broken = True
+                self.tally.note(exc, tuple(self.program))
                 raise
 
     def _name(self) -> str:
@@ -426,23 +428,6 @@ class TurngateRules(RuleBasedStateMachine):
         return answer
 
 
-def _tell(player: Player, command: str) -> None:
-    match command:
-        case "write" | "finish":
-            player.tell(command, "text")
-        case "fold":
-            player.tell("fold")
-        case "fail":
-            player.tell("fail", RunnerFailed("the runner failed"))
-        case "nonsense":
-            player.tell("finish", 42)
-        case "swallow":
-            player.swallows += 1
-        case _:
-            assert player.turn.task is not None
-            player.turn.task.cancel()
-
-
 # Running them.
 
 
@@ -451,14 +436,14 @@ class Rules:
     """What came of a run of the rules."""
 
     examples: int
-    """How many were run, up to the one that broke something."""
+    """How many were run, the one that broke something included."""
     steps: int
     reached: frozenset[str]
     violation: Violation | None = None
     error: str = ""
     """What went wrong that no property speaks of."""
     program: str = ""
-    """The smallest program found that breaks it, to be pasted and run."""
+    """The smallest program found that does it, to be pasted and run."""
 
     @property
     def missed(self) -> frozenset[str]:
@@ -467,7 +452,7 @@ class Rules:
 
 
 def rules_of(
-    make: type[Dispatcher] = Dispatcher, *, claimed: Sequence[Property] = (), tally: Tally | None = None
+    make: type[Dispatcher] = Dispatcher, *, claimed: Sequence[str] = (), tally: Tally | None = None
 ) -> type[TurngateRules]:
     """Return the rules for a dispatcher; for a design, with the properties that it is said to break."""
 
@@ -475,7 +460,7 @@ def rules_of(
         pass
 
     Chosen.__name__ = TurngateRules.__name__
-    Chosen.make, Chosen.claimed, Chosen.tally = make, tuple(claimed), tally or Tally()
+    Chosen.make, Chosen.claimed, Chosen.tally = make, tuple(map(Property, claimed)), tally or Tally()
     return Chosen
 
 
@@ -486,9 +471,8 @@ def run_rules(
     seed: int | None = None,
     steps: int = 40,
     claimed: Sequence[Property] = (),
-    shrink: bool = True,
 ) -> Rules:
-    """Run so many examples of so many steps, and shrink the first that breaks something.
+    """Run so many examples of so many steps, up to the first that breaks something, and shrink that one.
 
     The same seed gives the same examples; without one they are always the same. With ``claimed`` nothing
     but these properties is looked for.
@@ -504,27 +488,21 @@ def run_rules(
         database=None,
         deadline=None,
         report_multiple_bugs=False,
-        phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
+        phases=[Phase.generate],
         # Forty steps are a lot to draw, and how long they take is no concern of a world without a clock.
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    error = program = ""
-    try:
-        with with_reporter(lambda _: None):
-            run_state_machine_as_test(machine, settings=chosen)
-    except Exception as exc:
-        program = _program(exc, make, claimed)
-        if not isinstance(exc, Broken):
-            error = f"{type(exc).__name__}: {exc}"
+    with suppress(Exception), with_reporter(lambda _: None):
+        run_state_machine_as_test(machine, settings=chosen)
+    reached = frozenset(tally.reached)
+    if tally.raised is None:
+        return Rules(tally.examples, tally.steps, reached)
+    program, raised = shrink(rules_of(make, claimed=claimed), tally.program, tally.raised)
     return Rules(
-        examples=tally.found_in or tally.examples,
+        examples=tally.found_in,
         steps=tally.steps,
-        reached=frozenset(tally.reached),
-        violation=tally.violation,
-        error=error,
-        program=program,
+        reached=reached,
+        violation=raised.violation if isinstance(raised, Broken) else None,
+        error="" if isinstance(raised, Broken) else f"{type(raised).__name__}: {raised}",
+        program=text(program, make, claimed),
     )
-
-
-def _program(exc: BaseException, make: type[Dispatcher], claimed: Sequence[Property]) -> str:
-    return "\n".join(getattr(exc, "__notes__", []))
