@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ._rules import TurngateRules
+    from ._machine import TurngateRules
 
 Program = tuple["Line", ...]
 
@@ -91,19 +91,18 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield _without(program, start, start + size)
     for nth, line in enumerate(program):
         for arguments in _simpler(line.arguments):
-            shorter = Line(line.rule, arguments)
-            renamed = _renamed(
-                program[nth + 1 :], _named_before(program, nth) + shorter.names, line.names - shorter.names
-            )
-            yield (*program[:nth], shorter, *renamed)
+            yield (*program[:nth], Line(line.rule, arguments), *program[nth + 1 :])
+        for prompt in range(line.names if line.names > 1 else 0):
+            prompts = line.arguments["prompts"]
+            fewer = {**line.arguments, "prompts": prompts[:prompt] + prompts[prompt + 1 :]}
+            renamed = _renamed(program[nth + 1 :], _named_before(program, nth) + prompt, 1)
+            yield (*program[:nth], Line(line.rule, fewer), *renamed)
 
 
 def _simpler(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name, value in arguments.items():
-        if isinstance(value, list):
-            yield from (
-                {**arguments, name: value[:nth] + value[nth + 1 :]} for nth in range(len(value)) if value[1:]
-            )
+        if isinstance(value, list) and name != "prompts":
+            yield from ({**arguments, name: value[:nth] + value[nth + 1 :]} for nth in range(len(value)))
         elif isinstance(value, int) and value:
             yield {**arguments, name: type(value)(value - 1)}
 

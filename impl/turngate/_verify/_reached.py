@@ -53,10 +53,6 @@ def name_of(row: Row) -> str:
     return f"move: {row.trigger} {row.source} -> {row.target}, {row.when}"
 
 
-TO_REACH = frozenset({name_of(row) for row in TABLE} | {f"end: {way}" for way in WAYS_TO_END})
-"""The moves and the ways to end that a run of the rules is to reach."""
-
-
 class Noting(Successor):
     """The declared moves, noting by which of them a run has moved."""
 

@@ -20,6 +20,9 @@ from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
 from turngate._messages import Messages
 from turngate_model import DESIGNS, Property
 
+EXAMPLES = 1000
+"""Within so many examples of up to forty steps the rules find every one of these, whatever the seed."""
+
 
 class Core(JournaledCore):
     """A core that can leave the second half of a step for later."""
@@ -341,7 +344,7 @@ class PublishFirst(Sabotaged):
             self.list = inner.list
 
         async def put(self, messages: Sequence[Message]) -> None:
-            asyncio.get_running_loop().create_task(self._inner.put(messages))  # type: ignore[arg-type]
+            asyncio.get_running_loop().create_task(self._inner.put(messages))
 
     def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
         super().__init__(*args, messages=self.WriteBehind(messages), **options)

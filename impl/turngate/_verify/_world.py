@@ -16,16 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from turngate import (
-    Covered,
-    Dispatcher,
-    Message,
-    Run,
-    RunComplete,
-    State,
-    Turn,
-    TurngateError,
-)
+from turngate import Covered, Dispatcher, Message, Run, RunComplete, State, Turn, TurngateError
 from turngate_model import AbstractSession, Property, Successor, Violation, successor
 from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model._loop import VirtualLoop
