@@ -7,7 +7,7 @@ READY := .venv/.ready
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help setup verify test coverage bench lint diagrams oracles clean
+.PHONY: help setup verify test sabotage coverage bench lint diagrams oracles clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -27,6 +27,9 @@ verify: setup ## the main job: check every promise, refute every known-bad desig
 
 test: setup ## the test suite
 	$(BIN)/pytest
+
+sabotage: setup ## every known-bad design in the real dispatcher, found with each of ten seeds
+	$(BIN)/python tests/sabotage_seeds.py
 
 coverage: setup ## the dispatcher's tests, with branch coverage
 	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100

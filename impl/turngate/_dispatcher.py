@@ -101,7 +101,7 @@ class Dispatcher:
         self._performing: list[Effect] | None = None
         self._closing = False
         self._closed = False
-        self._close_waiters: set[Future[None]] = set()
+        self._close_waiters: dict[Future[None], None] = {}
 
     # Taking prompts in.
 
@@ -253,11 +253,11 @@ class Dispatcher:
             self._close_if_quiet()
         while not self._closed:
             waiter: Future[None] = asyncio.get_running_loop().create_future()
-            self._close_waiters.add(waiter)
+            self._close_waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._close_waiters.discard(waiter)
+                del self._close_waiters[waiter]
 
     async def __aenter__(self) -> Self:
         return self

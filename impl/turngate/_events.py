@@ -76,7 +76,8 @@ class Subscription:
         self._unread_deltas = 0
         self._closed = False
         self._cut_off = False
-        self._waiters: set[Future[None]] = set()
+        # Not a set, so that those who wait are woken in the order in which they came.
+        self._waiters: dict[Future[None], None] = {}
         subscribers.add(self)
 
     def _receive(self, event: Event) -> None:
@@ -115,11 +116,11 @@ class Subscription:
             if self._closed:
                 raise StopAsyncIteration
             waiter: Future[None] = self._loop.create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
         event = self._unread.popleft()
         if isinstance(event, Delta):
             self._unread_deltas -= 1

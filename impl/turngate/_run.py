@@ -109,7 +109,7 @@ class Run:
         self.covered = False
         self.complete: RunComplete | None = None
         self._dispatcher = dispatcher
-        self._waiters: set[asyncio.Future[None]] | None = None
+        self._waiters: dict[asyncio.Future[None], None] | None = None
 
     async def wait(self) -> RunComplete:
         """Return the RunComplete, at once if there is one.
@@ -118,13 +118,13 @@ class Run:
         """
         while self.complete is None:
             if self._waiters is None:
-                self._waiters = set()
+                self._waiters = {}
             waiter: asyncio.Future[None] = self._dispatcher._bound_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = None
             try:
                 await waiter
             finally:
-                self._waiters.discard(waiter)
+                del self._waiters[waiter]
         return self.complete
 
     def __await__(self) -> Generator[Any, Any, RunComplete]:

@@ -11,130 +11,51 @@ itself.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from turngate import Covered, Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
-from turngate_model import AbstractSession, Property, Violation
+from turngate import Covered, Dispatcher, Message, Run, RunComplete, State, Turn, TurngateError
+from turngate_model import AbstractSession, Property, Successor, Violation, successor
 from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model._loop import VirtualLoop
 from turngate_model._machine import State as Declared
 
-T = TypeVar("T")
+from ._actors import Plan, Player, RunnerFailed, Store, StoreDown
+
+__all__ = ["Broken", "Make", "Plan", "Player", "RunnerFailed", "Store", "StoreDown", "WhenBusy", "World"]
+
 Make: TypeAlias = Callable[..., Dispatcher]
-Plan: TypeAlias = Literal["now", "slow", "fails"] | BaseException
 WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
+T = TypeVar("T")
 
-
-class StoreDown(Exception):
-    """The store could not write."""
-
-
-class RunnerFailed(Exception):
-    """The runner has failed."""
-
-
-class Player:
-    """One call of the runner: waits for a command, carries it out, waits again."""
-
-    def __init__(self, world: World, turn: Turn) -> None:
-        self.turn = turn
-        self.swallows = 0
-        """How many cancellations it will not be stopped by."""
-        self.folded: list[Run] = []
-        self._world = world
-        self._commands: deque[tuple[Any, ...]] = deque()
-        self._wake: asyncio.Future[None] | None = None
-
-    @property
-    def listens(self) -> bool:
-        """Whether it waits for a command, and no cancel has reached it."""
-        return self._wake is not None and not self._wake.done()
-
-    def tell(self, *command: Any) -> None:
-        """Have the runner write, fold, finish, fail or return nonsense, when its task runs next."""
-        self._commands.append(command)
-        if self._wake and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def play(self) -> str | None:
-        """Carry out commands until one of them ends the turn."""
-        while True:
-            try:
-                if not self._commands:
-                    self._wake = self._world.loop.create_future()
-                    await self._wake
-            except asyncio.CancelledError:
-                if not self.swallows:
-                    raise
-                self.swallows -= 1
-                continue
-            match self._commands.popleft():
-                case "write", text:
-                    self.turn.write(text)
-                case ("fold",):
-                    self.folded += await self.turn.fold()
-                case "finish", text:
-                    return text  # type: ignore[no-any-return]  # nonsense is returned on purpose
-                case "fail", error:
-                    raise error
-
-
-class Store:
-    """A real store behind a door that can be held shut or broken down."""
-
-    def __init__(self, world: World) -> None:
-        self.plans: deque[Plan] = deque()
-        """What the next writes will be like."""
-        self.always: Plan = "now"
-        """What a write is like when nothing is planned for it."""
-        self.waiting: list[asyncio.Future[None]] = []
-        """Writes that wait to be let through."""
-        self.doors: dict[str, asyncio.Future[None]] = {}
-        """The same, by the lead run of the turn that is written."""
-        self.about: dict[asyncio.Future[None], str] = {}
-        """Of whose turn they are."""
-        self.calls = 0
-        self._world = world
-        self._inner = MemoryMessages()
-
-    async def put(self, messages: Sequence[Message]) -> None:
-        """Write as planned, and let the monitor know what came of it."""
-        self.calls += 1
-        reason: Any = "unwritten"
-        try:
-            plan = self.plans.popleft() if self.plans else self.always
-            if plan == "slow":
-                door = self.doors[messages[-1].run_id] = self._world.loop.create_future()
-                self.waiting.append(door)
-                self.about[door] = messages[-1].run_id
-                try:
-                    await door
-                finally:
-                    self.waiting.remove(door)
-                    del self.about[door]
-            elif plan == "fails":
-                raise StoreDown("the disk is full")
-            elif isinstance(plan, BaseException):
-                raise plan
-            await self._inner.put(messages)
-            reason = messages[-1].finish_reason
-        finally:
-            self._world.saw_write(messages, reason)
-
-    async def list(self, session_id: str) -> list[Message]:
-        """Return what is written."""
-        return await self._inner.list(session_id)
+_INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
+"""Disagreements about the inside, told only when users lose nothing."""
 
 
 class World:
-    """A real dispatcher in a world without chance."""
+    """A real dispatcher in a world without chance.
 
-    def __init__(self, make: Make = Dispatcher, **options: Any) -> None:
+    With ``claimed``, only these properties are waited for: whatever else a design breaks on the way is
+    passed over, and that it does not map to the abstract session is no surprise.
+    """
+
+    def __init__(
+        self,
+        make: Make = Dispatcher,
+        *,
+        claimed: Sequence[Property] = (),
+        declared: Successor = successor,
+        **options: Any,
+    ) -> None:
         self.loop = VirtualLoop()
         self.store = Store(self)
         self.dispatcher = make(self._runner, messages=self.store, record=self._recorded, **options)
+        self.dispatcher._message_prefix = "msg-"  # the same in the same run
+        self.claimed = frozenset(claimed)
+        self.errors: list[BaseException] = []
+        """What the monitor itself fell over."""
         self.sessions: dict[str, AbstractSession] = {}
         self.runs: dict[str, Run] = {}
         """Every run accepted, by id, in the order of acceptance."""
@@ -146,9 +67,18 @@ class World:
         self.hooked: list[RunComplete] = []
         """What the hooks ``on_complete`` were given."""
         self.published: dict[str, RunComplete] = {}
+        self.delivered: list[RunComplete] = []
+        """What the subscribers to all sessions were given."""
+        self.waits: dict[asyncio.Task[RunComplete], str] = {}
+        """Who waits for which run."""
+        self.deltas: Counter[str] = Counter()
+        """How much the runners of each session have written."""
         self.ended = False
+        self._declared = declared
         self.active: set[str] = set()
         """The runs that were ever active or cancelled on entry: those that leave messages."""
+        self._hooks: set[str] = set()
+        self._queued: set[str] = set()
         self._entered: set[str] = set()
         self._unread_outcomes = False
         self._outcomes: dict[str, tuple[bool, str | None]] = {}
@@ -167,8 +97,12 @@ class World:
     ) -> Run:
         """Accept a prompt under a run_id."""
         self._say_foldable(run_id, when_busy)
+        if hook and run_id not in self.runs:
+            self._hooks.add(run_id)
         on_complete = self.hook if hook else None
-        return self.call(
+        run = self._within(
+            session,
+            f"accept {run_id}",
             self.dispatcher.accept(
                 session,
                 prompt or f"prompt of {run_id}",
@@ -176,8 +110,9 @@ class World:
                 when_busy=when_busy,
                 on_complete=on_complete,
             ),
-            f"accept {run_id}",
         )
+        self.runs[run_id] = run
+        return run
 
     def hook(self, complete: RunComplete) -> None:
         """Receive the RunComplete of a run that was accepted with ``on_complete``."""
@@ -186,10 +121,21 @@ class World:
     def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
         """Accept a prompt that enters on a later step of the loop."""
         self._say_foldable(run_id, when_busy)
-        return self.call(
-            self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy),
+        run = self._within(
+            session,
             f"submit {run_id}",
+            self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy),
         )
+        self.runs[run_id] = run
+        return run
+
+    def ask(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> asyncio.Task[RunComplete]:
+        """Have somebody ask, in a task that can be cancelled: the prompt is accepted when the task runs."""
+        self._say_foldable(run_id, when_busy)
+        asking = self.dispatcher.ask(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy)
+        task = self.loop.create_task(asking, name=f"asks {run_id}")
+        self.waits[task] = run_id
+        return task
 
     def _say_foldable(self, run_id: str, when_busy: WhenBusy) -> None:
         if run_id not in self.runs and when_busy == "fold":
@@ -197,19 +143,32 @@ class World:
 
     def enter(self, run_id: str) -> State:
         """Enter an accepted run."""
-        return self.call(self.dispatcher.enter(self.runs[run_id]), f"enter {run_id}")
+        run = self.runs[run_id]
+        return self._within(run.session_id, f"enter {run_id}", self.dispatcher.enter(run))
 
     def release(self, run_id: str) -> None:
         """Close the handle of a run."""
-        self.call(self.runs[run_id].close(), f"release {run_id}")
+        run = self.runs[run_id]
+        self._within(run.session_id, f"release {run_id}", run.close())
 
     def cancel(self, session: str) -> Covered:
-        """Cancel a session."""
-        return self.call(self.dispatcher.cancel(session), "cancel")
+        """Cancel a session; see that it covers what is in flight, and is nothing when nothing is."""
+        abstract, seen = self.sessions.get(session), len(self.history)
+        should = abstract.in_flight if abstract else []
+        covered = self._within(session, "cancel", self.dispatcher.cancel(session))
+        if not should and (covered or any(not isinstance(event, Cancel) for _, event in self.history[seen:])):
+            idle = f"a cancel of {session}, which is idle, does something: it should change nothing"
+            self.violations.append(Violation(Property.IDLE_CANCEL, idle))
+        if (said := [run.run_id for run in covered.runs]) != should:
+            wrong = f"a cancel of {session} says that it covers {said}: it should cover {should}"
+            self.violations.append(Violation(Property.FULL_COVERAGE, wrong))
+        return covered
 
     def cancel_run(self, run_id: str) -> Covered:
         """Cancel one run."""
-        return self.call(self.dispatcher.cancel_run(run_id), f"cancel run {run_id}")
+        run = self.runs.get(run_id)
+        session = run.session_id if run else None
+        return self._within(session, f"cancel run {run_id}", self.dispatcher.cancel_run(run_id))
 
     def cancel_all(self) -> None:
         """Cancel every session."""
@@ -217,15 +176,27 @@ class World:
 
     def clear(self, session: str) -> list[Run]:
         """Clear the queue of a session."""
-        return self.call(self.dispatcher.clear_queue(session), "clear the queue")
+        return self._within(session, "clear the queue", self.dispatcher.clear_queue(session))
 
     def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
         """Have somebody wait for a run, in a task that can be cancelled."""
-        return self.loop.create_task(self.dispatcher.wait(run_id), name=f"waits for {run_id}")
+        task = self.loop.create_task(self.dispatcher.wait(run_id), name=f"waits for {run_id}")
+        self.waits[task] = run_id
+        return task
 
     def close(self) -> asyncio.Task[None]:
         """Have somebody close the dispatcher, in a task that can be cancelled."""
         return self.loop.create_task(self.dispatcher.aclose(), name="closes")
+
+    def _within(self, session: str | None, what: str, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Do something in one session, without waiting, and see that it changes nothing in another."""
+        seen = len(self.history)
+        result = self.call(coroutine, what)
+        for other, event in self.history[seen:]:
+            if other != session:
+                apart = f"what was done in {session} made {event} happen in {other}: it should not"
+                self.violations.append(Violation(Property.ISOLATION, apart))
+        return result
 
     # What the runner and the store live through.
 
@@ -252,18 +223,25 @@ class World:
 
     def _recorded(self, entry: dict[str, Any]) -> None:
         event = self._event_of(entry)
-        if event is None:
-            self.ended = True
-            return
-        if isinstance(event, Accept) and (run := self.dispatcher._runs.get(event.run)):
-            self.runs.setdefault(event.run, run)
-        elif isinstance(event, Complete):
-            self._outcomes[event.run] = (event.cancelled, event.error)
-            self._unread_outcomes = True
-        elif isinstance(event, Enter | Fold | Handoff):
-            self._entered.add(event.run)
-            if not (isinstance(event, Enter) and event.state is Declared.QUEUED):
-                self.active.add(event.run)
+        match event:
+            case None:
+                self.ended = True
+                return
+            case Accept(run) if run in self.runs:
+                return  # a run_id has one life, whatever becomes of it
+            case Accept(run):
+                self.runs[run] = self.dispatcher._runs[run]
+            case Enter(run, Declared.QUEUED):
+                self._queued.add(run)
+                self._entered.add(run)
+            case Enter(run, _) | Fold(run, _) | Handoff(run):
+                self._entered.add(run)
+                self.active.add(run)
+            case Complete(run, cancelled, error):
+                self._outcomes[run] = (cancelled, error)
+                self._unread_outcomes = True
+            case _:
+                pass
         self._observe(entry["session"], event)
 
     def _event_of(self, entry: dict[str, Any]) -> Event | None:
@@ -291,8 +269,12 @@ class World:
         self.history.append((session, event))
         abstract = self.sessions.get(session)
         if abstract is None:
-            abstract = self.sessions[session] = AbstractSession()
-        self.violations += abstract.observe(event)
+            abstract = self.sessions[session] = AbstractSession(self._declared)
+        try:
+            self.violations += abstract.observe(event)
+        except Exception as exc:
+            # The dispatcher guards itself against whom it tells; an oracle that falls over must not pass.
+            self.errors.append(exc)
 
     # Comparing.
 
@@ -300,11 +282,27 @@ class World:
         """Hold everything observed so far to the properties; raise Broken at the first that does not hold."""
         self._read_published()
         for session, abstract in self.sessions.items():
-            self._compare(session, abstract)
+            if not self.claimed:
+                self._compare(session, abstract)
+            if abstract.quiet and session in self.dispatcher._sessions:
+                held = f"the dispatcher holds {self.dispatcher._sessions[session]}, which is quiet"
+                self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
+        self.raise_what_is_broken()
+
+    def raise_what_is_broken(self) -> None:
+        """Raise what users lose rather than a disagreement about the inside; of a design, what is claimed."""
+        if self.claimed:
+            broken = [each for each in self.violations if each.property in self.claimed]
+        else:
+            broken = sorted(self.violations, key=lambda each: each.property in _INTERNAL)
+        if broken:
+            raise Broken(broken[0])
+        if self.claimed:
+            return
+        if self.errors:
+            raise self.errors[0]
         if self.loop.problems:
             raise AssertionError(f"the loop was told: {told_to(self.loop)}")
-        if self.violations:
-            raise Broken(self.violations[0])
 
     def _read_published(self) -> None:
         """Compare each published RunComplete with the one recorded, and see that none comes twice."""
@@ -312,12 +310,18 @@ class World:
         if not unread and not self.hooked and not self._unread_outcomes:
             return
         self._unread_outcomes = False
-        seen = [event for event in unread if isinstance(event, RunComplete)] + self.hooked
+        seen = [event for event in unread if isinstance(event, RunComplete)]
+        self.delivered += seen
+        to_hooks = len(seen)
+        seen += self.hooked
         unread.clear()
         self._events._unread_deltas = 0
         self.hooked.clear()
-        for complete in seen:
+        for nth, complete in enumerate(seen):
             run = complete.run_id
+            if (nth >= to_hooks) != (run in self._hooks - self._queued):
+                whom = f"{run} completes to the wrong one: to its hook, unless it has none or was queued"
+                self.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, whom))
             if run in self.published:
                 twice = Violation(
                     Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough"
@@ -378,8 +382,23 @@ class World:
                 break
         self.check()
         self._see_what_is_left(closing)
-        if self.violations:
-            raise Broken(self.violations[0])
+        self.raise_what_is_broken()
+
+    def abandon(self) -> None:
+        """End every task of a world that is broken, whatever that takes, so that it leaves no noise."""
+        for _ in range(100):
+            left = [task for task in self.loop.tasks if not task.done()]
+            if not left:
+                break
+            for player in self.players.values():
+                player.swallows = 0
+            for task in left:
+                task.cancel()
+            with suppress(Exception):
+                self.loop.settle()
+        for task in self.loop.tasks:
+            if task.done() and not task.cancelled():
+                task.exception()
 
     def _go_on(self) -> bool:
         """Let one runner or write that waits come to its end; return False if there is none."""
@@ -397,6 +416,9 @@ class World:
             if run.state is not State.COMPLETE:
                 owed = f"{run.run_id} is {run.state} when the dispatcher is closed: it is owed a RunComplete"
                 self.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, owed))
+        if self.dispatcher._sessions:
+            held = f"the dispatcher holds {list(self.dispatcher._sessions.values())} of quiet sessions"
+            self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
         if not self.violations:
             # Nothing else was wrong, so this is not the consequence of something that was.
             assert closing.done(), "the dispatcher does not close"
@@ -408,11 +430,15 @@ class World:
                 assert not unseen, (
                     f"nobody has retrieved what {task.get_name()} has raised: {task.exception()!r}"
                 )
-        if self.dispatcher._sessions:
-            held = f"the dispatcher holds {list(self.dispatcher._sessions.values())} of quiet sessions"
-            self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
+                died_of = None if task.cancelled() else task.exception()
+                assert died_of is None or isinstance(died_of, TurngateError), f"{task} died of {died_of!r}"
         for session in self.sessions:
             self._look_at_record(session)
+        for task, run_id in self.waits.items():
+            told = task.done() and not task.cancelled() and not task.exception()
+            if told and task.result() != self.published.get(run_id):
+                other = f"who waited for {run_id} was told {task.result()}: it should be what was published"
+                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, other))
         for run_id, complete in self.published.items():
             if run_id in self.dispatcher._runs and self.loop.call(self.dispatcher.wait(run_id)) != complete:
                 changed = f"the outcome of {run_id} is not what was published: it should never change"

@@ -1,0 +1,418 @@
+"""Everything that a caller, a runner and a store can do to the real dispatcher, one rule for each."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from turngate import (
+    AlreadyEntered,
+    Dispatcher,
+    DispatcherClosed,
+    QueueFull,
+    RunConflict,
+    SessionBusy,
+    State,
+    TurngateError,
+)
+from turngate_model import AbstractSession, Property
+from turngate_model._machine import State as Declared
+
+from ._actors import StoreDown
+from ._programs import Line
+from ._reached import Noting, Tally, ways_to_end
+from ._readers import Reader
+from ._world import Broken, Plan, WhenBusy, World
+
+SETTLE_TIMEOUT = 5.0
+QUEUE_LIMIT = 5
+MOST_READERS = 2
+MOST_ACCEPTED = 4
+
+RULES: list[str] = []
+"""The names of the rules, as they are defined below."""
+COMMANDS = ("finish", "fold", "fail", "write", "swallow", "nonsense", "strike")
+REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy)
+
+_SESSIONS = st.sampled_from(("s", "s", "s", "t", "u"))
+_PROMPTS: st.SearchStrategy[list[WhenBusy]] = st.lists(
+    st.sampled_from(("fold", "fold", "fold", "queue", "interrupt", "reject")), min_size=1, max_size=3
+)
+_COMMANDS = st.lists(st.sampled_from(("finish", *COMMANDS)), min_size=1, max_size=3)
+_THEN = st.sampled_from((0, 0, 1, 1, 2, 5))
+_PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
+
+
+def _one_of(choose: Callable[[TurngateRules], Sequence[Any]]) -> st.SearchStrategy[Any]:
+    """Draw one of what there is to choose from at this moment."""
+    return st.runner().flatmap(lambda rules: st.sampled_from(choose(rules)))
+
+
+def _rule(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a method a rule that then lets the loop take some steps, and is checked after each of them.
+
+    It is so when the program is run by hand, too.
+    """
+
+    def decorate(method: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(method)
+        def checked(self: TurngateRules, then: int = 0, **drawn: Any) -> None:
+            self.program.append(Line(method.__name__, {**drawn, "then": then}))
+            self._take(method, drawn)
+            for _ in range(then):
+                self._judge(self._step)
+
+        RULES.append(method.__name__)
+        make_rule: Any = rule
+        decorated: Callable[..., None] = make_rule(**arguments, then=_THEN)(checked)
+        return decorated
+
+    return decorate
+
+
+def _when(
+    there_is: Callable[[TurngateRules], object],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return precondition(lambda self: bool(there_is(self)))
+
+
+class TurngateRules(RuleBasedStateMachine):
+    """One example: a world, and what is done to it."""
+
+    make: ClassVar[type[Dispatcher]] = Dispatcher
+    claimed: ClassVar[tuple[Property, ...]] = ()
+    """The properties that a design is said to break; whatever else it breaks is passed over."""
+    tally: ClassVar[Tally] = Tally()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally.examples += 1
+        self.world = World(
+            self.make,
+            claimed=self.claimed,
+            declared=Noting(self.tally.reached),
+            settle_timeout=SETTLE_TIMEOUT,
+            queue_limit=QUEUE_LIMIT,
+            delta_limit=1,
+        )
+        self.program: list[Line] = []
+        """What was done so far."""
+        self.readers: list[Reader] = []
+        self.closing = False
+        self._callers: list[asyncio.Task[Any]] = []
+        self._named = 0
+        self._broken = False
+
+    # What there is to choose from.
+
+    @property
+    def runs(self) -> list[str]:
+        """Every run there ever was."""
+        return [*self.world.runs]
+
+    @property
+    def accepted(self) -> list[str]:
+        """The runs that have not entered."""
+        return [
+            run
+            for session in self.world.sessions.values()
+            for run in session.in_state(Declared.ACCEPTED)
+            if run in self.world.runs
+        ]
+
+    @property
+    def uncovered(self) -> list[str]:
+        """The runs in flight that no cancel covers yet."""
+        return [
+            run
+            for session in self.world.sessions.values()
+            for run in session.in_flight
+            if run not in session.covered
+        ]
+
+    @property
+    def queued(self) -> list[str]:
+        """The runs that wait in a queue."""
+        return [run for session in self.world.sessions.values() for run in session.queue]
+
+    @property
+    def players(self) -> list[str]:
+        """The lead runs whose runner is being called."""
+        return [*self.world.players]
+
+    @property
+    def followed(self) -> list[str]:
+        """The lead runs with a queue behind them."""
+        return [run for run in self.players if self.world.sessions[self.world.runs[run].session_id].queue]
+
+    @property
+    def doors(self) -> range:
+        """The writes that wait."""
+        return range(sum(not door.done() for door in self.world.store.waiting))
+
+    @property
+    def callers(self) -> list[asyncio.Task[Any]]:
+        """The tasks of callers who wait for something."""
+        self._callers = [task for task in self._callers if not task.done()]
+        return self._callers
+
+    # What callers do.
+
+    @_when(lambda self: len(self.accepted) < MOST_ACCEPTED)
+    @_rule(session=_SESSIONS, prompts=_PROMPTS, hook=st.booleans())
+    def accept(self, session: str, prompts: list[WhenBusy], hook: bool) -> None:
+        """Accept a prompt for each ``when_busy``; they enter when they are told to."""
+        for when_busy in prompts:
+            self._new(session, when_busy, functools.partial(self.world.accept, hook=hook))
+
+    @_when(lambda self: not self.closing and len(self.accepted) < MOST_ACCEPTED)
+    @_rule(session=_SESSIONS, prompts=_PROMPTS, waits=st.booleans())
+    def submit(self, session: str, prompts: list[WhenBusy], waits: bool) -> None:
+        """Submit prompts, which enter on later steps; one who waits asks in a task, accept included."""
+        for when_busy in prompts:
+            if waits:
+                self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
+            else:
+                self._new(session, when_busy, self.world.submit)
+
+    @_when(lambda self: self.uncovered)
+    @_rule(
+        run=_one_of(lambda self: self.runs), how=st.sampled_from(("accept", "submit", "conflict", "enter"))
+    )
+    def again(self, run: str, how: str) -> None:
+        """Accept or submit under a run_id that is known, there with another prompt; or enter once more."""
+        known = self.world.runs[run]
+        closed = DispatcherClosed if self.closing else None
+        if how == "accept":
+            same = self._refused(closed, self.world.accept, known.session_id, run)
+            assert closed or same is known, f"{run} is known, and another run was made for it"
+        elif how == "submit":
+            self._refused(closed, self.world.submit, known.session_id, run)
+        elif how == "conflict":
+            conflict = closed or RunConflict
+            self._refused(conflict, self.world.accept, known.session_id, run, prompt="another prompt")
+        else:
+            self._refused(None if run in self.accepted else AlreadyEntered, self.world.enter, run)
+
+    @_when(lambda self: self.accepted)
+    @_rule(run=_one_of(lambda self: self.accepted))
+    def enter(self, run: str) -> None:
+        """Enter an accepted run."""
+        state = self.world.enter(run)
+        assert state is not State.ACCEPTED, f"{run} has entered, and is still accepted"
+
+    @_when(lambda self: self.accepted)
+    @_rule(backwards=st.booleans())
+    def enter_all(self, backwards: bool) -> None:
+        """Enter every accepted run, first the one accepted first or the one accepted last."""
+        for run in self.accepted[::-1] if backwards else self.accepted:
+            self.world.enter(run)
+
+    @_when(lambda self: self.accepted)
+    @_rule(run=_one_of(lambda self: [*self.accepted, *self.runs]))
+    def release(self, run: str) -> None:
+        """Close the handle of a run, whatever its state."""
+        self.world.release(run)
+
+    @_when(lambda self: self.uncovered)
+    @_rule(session=_SESSIONS)
+    def cancel(self, session: str) -> None:
+        """Cancel a session."""
+        self.world.cancel(session)
+
+    @_when(lambda self: self.uncovered)
+    @_rule(run=_one_of(lambda self: [*self.uncovered, *self.runs, "nobody"]))
+    def cancel_run(self, run: str) -> None:
+        """Cancel one run, or one that nobody knows."""
+        self.world.cancel_run(run)
+
+    @_when(lambda self: self.queued)
+    @_rule(session=_one_of(lambda self: [*(self.world.runs[run].session_id for run in self.queued), *"stu"]))
+    def clear_queue(self, session: str) -> None:
+        """Clear the queue of a session."""
+        self.world.clear(session)
+
+    @_when(lambda self: len(self.uncovered) > 2)
+    @_rule()
+    def cancel_all(self) -> None:
+        """Cancel every session."""
+        self.world.cancel_all()
+
+    @_when(lambda self: len(self.runs) > 6 and not self.closing)
+    @_rule()
+    def close(self) -> None:
+        """Close the dispatcher, in a task: it begins on a later step, here on the next one at once."""
+        self._callers.append(self.world.close())
+        self.world.loop.step(len(self.world.loop.ready) - 1)
+        self.closing = True
+
+    @_when(lambda self: self.uncovered and len(self.callers) < 2)
+    @_rule(run=_one_of(lambda self: self.runs))
+    def wait(self, run: str) -> None:
+        """Wait for a run, in a task."""
+        self._callers.append(self.world.wait(run))
+
+    @_when(lambda self: self.callers)
+    @_rule(nth=_one_of(lambda self: range(len(self.callers))))
+    def cancel_caller(self, nth: int) -> None:
+        """Cancel the task of somebody who waits, asks, reads or closes."""
+        self.callers[nth].cancel()
+
+    # What subscribers do.
+
+    @_when(lambda self: len(self.readers) < MOST_READERS and self.uncovered)
+    @_rule(session=st.one_of(st.none(), _SESSIONS))
+    def subscribe(self, session: str | None) -> None:
+        """Subscribe to a session or to all; a reader lags by not reading."""
+        self.readers.append(Reader(self.world, session))
+
+    @_when(lambda self: any(not reader.waits for reader in self.readers))
+    @_rule(nth=_one_of(lambda self: range(len(self.readers))), stops=st.booleans())
+    def read(self, nth: int, stops: bool) -> None:
+        """Read one event, in a task; one who stops unsubscribes first, and can read what was received."""
+        if stops:
+            self.readers[nth].unsubscribe()
+        if task := self.readers[nth].read():
+            self._callers.append(task)
+
+    # What runners and stores do.
+
+    @_when(lambda self: self.players)
+    @_rule(run=_one_of(lambda self: self.players), does=_COMMANDS)
+    def runner(self, run: str, does: list[str]) -> None:
+        """Have a runner do something when its task runs next; strike cancels its task from outside."""
+        self._tell(run, does)
+
+    @_when(lambda self: self.followed)
+    @_rule(run=_one_of(lambda self: self.followed), does=st.lists(st.sampled_from(COMMANDS), max_size=2))
+    def fold(self, run: str, does: list[str]) -> None:
+        """Have a runner ask for the follow-ups that wait, and then do something."""
+        self._tell(run, ["fold", *does])
+
+    @_when(lambda self: self.players)
+    @_rule(does=_COMMANDS)
+    def runners(self, does: list[str]) -> None:
+        """Have every runner do something."""
+        for run in self.players:
+            self._tell(run, does)
+
+    @_when(lambda self: self.uncovered and not self.world.store.plans)
+    @_rule(plan=_PLANS)
+    def store(self, plan: Plan) -> None:
+        """Make the next write slow or failing."""
+        self.world.store.plans.append(plan)
+
+    @_when(lambda self: self.doors)
+    @_rule(nth=_one_of(lambda self: self.doors), fails=st.booleans())
+    def let_through(self, nth: int, fails: bool) -> None:
+        """Let a slow write through, or have it fail."""
+        door = [each for each in self.world.store.waiting if not each.done()][nth]
+        if fails:
+            door.set_exception(StoreDown("the disk is full"))
+        else:
+            door.set_result(None)
+
+    # What the loop does.
+
+    @_when(lambda self: self.world.loop.ready)
+    @_rule(choices=st.lists(st.integers(0, 3), min_size=1, max_size=6))
+    def step(self, choices: list[int]) -> None:
+        """Run ready callbacks, each time the one chosen: 0 is the one that asyncio would run."""
+        for choice in choices:
+            self._step(choice)
+
+    @_when(lambda self: self.world.loop.ready)
+    @_rule()
+    def settle(self) -> None:
+        """Run callbacks in plain order until none is ready."""
+        self.world.loop.settle()
+
+    @_when(lambda self: self.doors)
+    @_rule(seconds=st.sampled_from((1.0, SETTLE_TIMEOUT + 1)))
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, also more than the store may take."""
+        self.world.loop.advance(seconds)
+
+    # The end.
+
+    def teardown(self) -> None:
+        """Let everything come to its end, unless something is broken already."""
+        try:
+            if not self._broken:
+                self._judge(self._finish)
+        finally:
+            self.world.abandon()
+
+    def _finish(self) -> None:
+        self.world.finish()
+        for reader in self.readers:
+            reader.see_that_nothing_is_missing()
+        self.tally.reached |= ways_to_end(self.world)
+
+    # How a rule is taken.
+
+    def _take(self, method: Callable[..., None], drawn: dict[str, Any]) -> None:
+        self.tally.steps += 1
+        self.tally.reached.add(f"rule: {method.__name__}")
+        self._judge(lambda: method(self, **drawn))
+        self._judge(self.world.check)
+
+    def _tell(self, run: str, does: list[str]) -> None:
+        for command in does:
+            self.tally.reached.add(f"runner: {command}")
+            self.world.players[run].obey(command)
+
+    def _step(self, choice: int = 0) -> None:
+        ready = self.world.loop.ready
+        if ready:
+            self.world.loop.step(choice % len(ready))
+            self.world.check()
+
+    def _judge(self, call: Callable[[], None]) -> None:
+        """Do it; what a design does besides breaking what is claimed is passed over."""
+        try:
+            call()
+        except Exception as exc:
+            if isinstance(exc, Broken) or not self.claimed:
+                self._broken = True
+                self.tally.note(exc, tuple(self.program))
+                raise
+
+    def _name(self) -> str:
+        self._named += 1
+        return f"r{self._named}"
+
+    def _new(self, session: str, when_busy: WhenBusy, accept: Callable[..., object]) -> None:
+        """Accept a new prompt, and see that it is refused when it must be, and only then."""
+        abstract = self.world.sessions.get(session) or AbstractSession()
+        waiting = len(abstract.in_state(Declared.ACCEPTED))
+        waiting += 0 if when_busy == "interrupt" else len(abstract.queue)
+        refusal: type[TurngateError] | None = None
+        if self.closing:
+            refusal = DispatcherClosed
+        elif when_busy == "reject" and not abstract.quiet:
+            refusal = SessionBusy
+        elif waiting >= QUEUE_LIMIT:
+            refusal = QueueFull
+        self._refused(refusal, accept, session, self._name(), when_busy=when_busy)
+
+    def _refused(
+        self, refusal: type[TurngateError] | None, call: Callable[..., object], *args: Any, **options: Any
+    ) -> object:
+        """Call, and see that it is refused as it should be, without a trace."""
+        seen = len(self.world.history)
+        answer, said = None, None
+        try:
+            answer = call(*args, **options)
+        except TurngateError as exc:
+            said = type(exc)
+        assert said is refusal, f"refused with {said}, expected {refusal}"
+        if said is not None:
+            assert len(self.world.history) == seen, f"what was refused with {said} has left a trace"
+            self.tally.reached.add(f"refused: {said.__name__}")
+        return answer

@@ -1,0 +1,406 @@
+"""Sabotage: the known-bad designs, each as a few lines done otherwise in the real dispatcher.
+
+Each is a subclass of the dispatcher, mostly with a core of its own, so there
+is no switch in production code. Where a design takes two steps for what the
+core does in one, the second half comes in a callback of its own, ``later``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, cast
+
+from turngate import Dispatcher, Message, Run, Turn
+from turngate._core import Effect, SessionCore, Start
+from turngate._journal import JournaledCore
+from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
+from turngate._messages import Messages
+from turngate_model import DESIGNS, Property
+
+EXAMPLES = 1000
+"""Within so many examples of up to forty steps the rules find every one of these, whatever the seed."""
+
+
+class Core(JournaledCore):
+    """A core that can leave the second half of a step for later."""
+
+    later: Callable[[Callable[[], list[Effect]]], None]
+
+    def end_without_handoff(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        """Complete the runs of the turn, and leave the queue as it is."""
+        queue, self.queue = self.queue, OrderedDict()
+        effects = JournaledCore.written(self, turn, messages, error)
+        self.queue = queue
+        return effects
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is in flight; unlike in the real core there may be a queue without a turn."""
+        return super().quiet and not self.queue
+
+
+class Sabotaged(Dispatcher):
+    """The dispatcher with another core."""
+
+    core: ClassVar[type[Core]] = Core
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        core = self.core(session_id, self._message_prefix, self._journal.untold)
+        core.later = lambda half: self._later(core, half)
+        return core
+
+    def _later(self, core: Core, half: Callable[[], list[Effect]]) -> None:
+        def second_half() -> None:
+            self._perform(half())
+            self._forget_if_quiet(core)
+
+        self._bound_loop().call_soon(second_half)
+
+
+class NoAcceptTracking(Sabotaged):
+    """Cancel looks at the active run only; a prompt accepted but not yet active escapes."""
+
+    class core(Core):  # noqa: N801 - it is an attribute of the dispatcher, which happens to be a class
+        def cancel(self) -> tuple[list[Run], list[Effect]]:
+            covered, effects = super().cancel()
+            self.mark = 0
+            return covered, effects
+
+
+class PendingFlag(Sabotaged):
+    """One boolean "pending cancel" per session, consumed by the first run that enters."""
+
+    class core(Core):  # noqa: N801
+        pending = False
+
+        def cancel(self) -> tuple[list[Run], list[Effect]]:
+            covered, effects = super().cancel()
+            self.mark, self.pending = 0, bool(self.accepted)
+            return covered, effects
+
+        def _covers(self, run: Run) -> bool:
+            flag, self.pending = self.pending, False
+            return flag or run.covered
+
+
+class PendingCount(Sabotaged):
+    """Cancel reserves one unit per accepted run, each entry consumes one."""
+
+    class core(Core):  # noqa: N801
+        pending = 0
+
+        def cancel(self) -> tuple[list[Run], list[Effect]]:
+            covered, effects = super().cancel()
+            self.mark, self.pending = 0, len(self.accepted)
+            return covered, effects
+
+        def _covers(self, run: Run) -> bool:
+            unit = min(self.pending, 1)
+            self.pending -= unit
+            return bool(unit) or run.covered
+
+
+class HastyClear(Sabotaged):
+    """The mark is removed when any covered run has entered, or any turn ends."""
+
+    class core(Core):  # noqa: N801
+        def _leave_accepted(self, run: Run) -> None:
+            covered = run.seq <= self.mark
+            super()._leave_accepted(run)
+            if covered:
+                self.mark = 0
+
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            self.mark = 0
+            return super().written(turn, messages, error)
+
+
+class SilentEntry(Sabotaged):
+    """Cancel-on-entry returns without a RunComplete."""
+
+    class core(Core):  # noqa: N801
+        def enter(self, run: Run) -> list[Effect]:
+            effects = super().enter(run)
+            if run.state is CANCEL_ON_ENTRY:
+                del self.settling[run.seq]
+                return []
+            return effects
+
+
+class UnlockedDrain(Sabotaged):
+    """The queue is taken under the lock, the mark is looked at after it is released."""
+
+    class DrainingTurn(Turn):
+        __slots__ = ()
+
+        async def fold(self) -> list[Run]:
+            dispatcher = self.run._dispatcher
+            core = dispatcher._session(self.run.session_id)
+            taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.values())]
+            for run in taken:
+                del core.queue[run.seq]
+            await asyncio.sleep(0)
+            folded = [run for run in taken if not core._covers(run)]
+            for run in folded:
+                core._move(run, "fold", ACTIVE)
+            self._runs += folded
+            dispatcher._perform([])
+            return folded
+
+    def _start(self, turn: Turn) -> None:
+        turn.__class__ = self.DrainingTurn
+        super()._start(turn)
+
+
+class SilentDrop(Sabotaged):
+    """Queued runs removed by a cancel get no RunComplete."""
+
+    class core(Core):  # noqa: N801
+        def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
+            if not cancelled:
+                return super()._drop_queue(error=error)
+            self.queue.clear()
+            return []
+
+
+class SilentFold(Sabotaged):
+    """Folded runs get no RunComplete."""
+
+    class core(Core):  # noqa: N801
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            del turn._runs[1:]
+            return super().written(turn, messages, error)
+
+
+class SwallowedOuter(Sabotaged):
+    """A finished run that hands off leaves its RunComplete to its successor."""
+
+    class core(Core):  # noqa: N801
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            if turn is self.turn and self.queue:
+                turn._runs.clear()
+            return super().written(turn, messages, error)
+
+
+class StrandedQueue(Sabotaged):
+    """Only a turn that ends well hands off; after an error or a cancel the queue just stays."""
+
+    class core(Core):  # noqa: N801
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            if turn.error is None and not turn.covered:
+                return super().written(turn, messages, error)
+            return self.end_without_handoff(turn, messages, error)
+
+
+class IdleGap(Sabotaged):
+    """The active entry is removed first, the successor chosen later."""
+
+    class core(Core):  # noqa: N801
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            effects = self.end_without_handoff(turn, messages, error)
+            if self.turn is None and self.queue:
+                self.later(self.choose_successor)
+            return effects
+
+        def choose_successor(self) -> list[Effect]:
+            if not self.queue:
+                return []
+            _, successor = self.queue.popitem(last=False)
+            self._move(successor, "handoff", ACTIVE)
+            self.turn = Turn(successor)
+            return [Start(self.turn)]
+
+
+class UnserializedEntry(Sabotaged):
+    """To ask whether the session is busy and to become active are two steps."""
+
+    class core(Core):  # noqa: N801
+        def enter(self, run: Run) -> list[Effect]:
+            if run.state is not ACCEPTED or self.turn is not None or self._covers(run):
+                return super().enter(run)
+            self.later(lambda: self.become_active(run))
+            return []
+
+        def become_active(self, run: Run) -> list[Effect]:
+            if run.state is not ACCEPTED:
+                return []
+            self._move(run, "enter", ACTIVE)
+            self._leave_accepted(run)
+            self.turn = Turn(run)
+            return [Start(self.turn)]
+
+
+class BlindRelease(Sabotaged):
+    """A turn that ends removes whatever active entry it finds, its successor's too."""
+
+    class core(Core):  # noqa: N801
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            if turn.run.state is ACTIVE:
+                self.turn = turn
+            effects = super().written(turn, messages, error)
+            if effects and isinstance(effects[-1], Start):
+                self.later(self.remove_entry)
+            return effects
+
+        def remove_entry(self) -> list[Effect]:
+            self.turn = None
+            return []
+
+
+class UnlockedClear(Sabotaged):
+    """Clearing the queue reads it and deletes it in two steps."""
+
+    class core(Core):  # noqa: N801
+        def clear(self) -> tuple[list[Run], list[Effect]]:
+            self._note("clear")
+            read = [*self.queue.values()]
+            self.later(lambda: self.delete(read))
+            return read, []
+
+        def delete(self, read: list[Run]) -> list[Effect]:
+            self.queue.clear()
+            return [self._complete(run, "drop", error="cleared") for run in read if run.state is QUEUED]
+
+
+class Untracked(Sabotaged):
+    """In-process prompts carry sequence 0 and are covered by any mark present."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.in_process: set[Run] = set()
+
+    class core(Core):  # noqa: N801
+        def _covers(self, run: Run) -> bool:
+            in_process = cast("Untracked", run._dispatcher).in_process
+            return (self.mark > 0 and run in in_process) or super()._covers(run)
+
+    async def submit(self, *args: Any, **options: Any) -> Run:
+        """Submit from within the process: the run gets no sequence that a mark could be compared with."""
+        run = await super().submit(*args, **options)
+        self.in_process.add(run)
+        return run
+
+
+class LateMark(Untracked):
+    """Cancel reads "something is accepted", the handle closes, cancel then sets the mark."""
+
+    class core(Untracked.core):  # noqa: N801
+        setting = False
+
+        def cancel(self) -> tuple[list[Run], list[Effect]]:
+            before = self.mark
+            covered, effects = super().cancel()
+            mark, self.mark = self.mark, before
+            if mark > before:
+                self.setting = True
+                self.later(lambda: self.set_mark(mark))
+            return covered, effects
+
+        def set_mark(self, mark: int) -> list[Effect]:
+            self.mark, self.setting = max(self.mark, mark), False
+            self.covered_accepted = sum(seq <= self.mark for seq in self.accepted)
+            return []
+
+        @property
+        def quiet(self) -> bool:
+            """Whether nothing is in flight; a mark is kept for as long as it is set."""
+            return super().quiet and not self.setting and not self.mark
+
+
+class LateOwnComplete(Sabotaged):
+    """A run's RunComplete is held back until the runs queued behind it are done."""
+
+    class core(Core):  # noqa: N801
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self.held: list[tuple[Turn, list[Message], str | None]] = []
+
+        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            if turn is not self.turn:
+                return super().written(turn, messages, error)
+            if self.queue:
+                runs, turn._runs = turn._runs, []
+                effects = super().written(turn, messages, error)
+                turn._runs = runs
+                if effects:
+                    self.held.append((turn, messages, error))
+                return effects
+            effects = super().written(turn, messages, error)
+            while effects and self.held:
+                self.turn, messages, error = self.held.pop()
+                effects += super().written(self.turn, messages, error)
+            return effects
+
+
+class PublishFirst(Sabotaged):
+    """RunComplete is published before the messages are written."""
+
+    class WriteBehind:
+        def __init__(self, inner: Messages) -> None:
+            self._inner = inner
+            self.list = inner.list
+
+        async def put(self, messages: Sequence[Message]) -> None:
+            asyncio.get_running_loop().create_task(self._inner.put(messages))
+
+    def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
+        super().__init__(*args, messages=self.WriteBehind(messages), **options)
+
+
+class ReusedId(Sabotaged):
+    """A second prompt under a known run_id runs as well."""
+
+    async def accept(self, *args: Any, run_id: str | None = None, **options: Any) -> Run:
+        """Accept, whether the run_id is known or not."""
+        if run_id is not None:
+            self._runs.pop(run_id, None)
+        return await super().accept(*args, run_id=run_id, **options)
+
+
+class LeakySession(Sabotaged):
+    """The per-session lock or mark stays when the session is quiet."""
+
+    def _forget_if_quiet(self, core: SessionCore) -> None:
+        """Keep it."""
+
+
+class Sabotage(NamedTuple):
+    """A known-bad design on the real dispatcher, and what it is said to break."""
+
+    name: str
+    make: type[Dispatcher]
+    breaks: tuple[Property, ...]
+    race: bool
+    """Whether it takes something to come between two steps."""
+
+
+_RACES = {UnlockedDrain, IdleGap, UnserializedEntry, BlindRelease, UnlockedClear, LateMark}
+
+SABOTAGES = {
+    name: Sabotage(name, make, DESIGNS[name].breaks, make in _RACES)
+    for name, make in (
+        ("no-accept-tracking", NoAcceptTracking),
+        ("pending-flag", PendingFlag),
+        ("pending-count", PendingCount),
+        ("hasty-clear", HastyClear),
+        ("silent-entry", SilentEntry),
+        ("unlocked-drain", UnlockedDrain),
+        ("silent-drop", SilentDrop),
+        ("silent-fold", SilentFold),
+        ("swallowed-outer", SwallowedOuter),
+        ("stranded-queue", StrandedQueue),
+        ("idle-gap", IdleGap),
+        ("unserialized-entry", UnserializedEntry),
+        ("blind-release", BlindRelease),
+        ("unlocked-clear", UnlockedClear),
+        ("late-mark", LateMark),
+        ("untracked", Untracked),
+        ("late-own-complete", LateOwnComplete),
+        ("publish-first", PublishFirst),
+        ("reused-id", ReusedId),
+        ("leaky-session", LeakySession),
+    )
+}

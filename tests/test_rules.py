@@ -1,0 +1,153 @@
+"""The rules against the real dispatcher: nothing breaks, all is reached, and what fails can be pasted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from turngate import Dispatcher, Run
+from turngate._verify._machine import TurngateRules
+from turngate._verify._programs import Line, run, shrink, text
+from turngate._verify._rules import TO_REACH, rules_of, run_rules
+from turngate._verify._sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
+from turngate._verify._world import Broken
+from turngate_model import TABLE
+
+ROOT = Path(__file__).parents[1]
+
+for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
+    settings.register_profile(
+        f"turngate-{name}",
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        # As in run_rules: long programs, and no clock to be slow by.
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+TestRules = TurngateRules.TestCase
+TestRules.settings = settings.get_profile(f"turngate-{os.environ.get('TURNGATE_PROFILE', 'quick')}")
+
+
+def test_nothing_breaks_and_everything_is_reached() -> None:
+    rules = run_rules(300, seed=REACHING)
+    assert (rules.violation, rules.error, rules.program) == (None, "", "")
+    assert rules.missed == frozenset()
+    assert rules.examples >= 300
+    assert rules.steps > 10 * rules.examples
+
+
+REACHING = 1
+"""A seed with which three hundred examples reach everything."""
+
+
+def test_what_is_to_be_reached_names_every_declared_move() -> None:
+    moves = {name for name in TO_REACH if name.startswith("move: ")}
+    assert len(moves) == len(TABLE)
+
+
+def test_too_little_is_not_enough() -> None:
+    rules = run_rules(2, seed=1, steps=3)
+    assert rules.violation is None
+    assert rules.missed > {"end: folded and finished"}
+
+
+BROKEN = [PendingFlag, SilentDrop, StrandedQueue]
+
+
+@pytest.mark.parametrize("make", BROKEN)
+def test_the_printed_program_can_be_pasted_and_does_it_again(make: type[Dispatcher]) -> None:
+    rules = run_rules(500, make=make, seed=2)
+    assert rules.violation is not None
+    for _ in range(3):
+        with pytest.raises(Broken) as broken:
+            exec(rules.program, {})
+        assert broken.value.violation == rules.violation
+    assert len(rules.program.splitlines()) <= 12
+
+
+def test_what_hypothesis_prints_can_be_pasted_and_does_it_again() -> None:
+    rules = rules_of(LeakySession)
+    chosen = settings(max_examples=50, stateful_step_count=5, deadline=None, database=None, derandomize=True)
+    with pytest.raises(Broken) as broken:
+        run_state_machine_as_test(rules, settings=chosen)
+    printed = [line for line in broken.value.__notes__ if line.startswith("state")]
+    assert printed[0] == "state = TurngateRules()"
+    assert printed[-1] == "state.teardown()"
+    with pytest.raises(Broken) as again:
+        exec("\n".join(printed), {"TurngateRules": rules})
+    assert again.value.violation == broken.value.violation
+
+
+def test_what_no_property_speaks_of_is_told_as_an_error() -> None:
+    class Forgetful(Dispatcher):
+        async def enter(self, run: Run) -> Any:
+            raise LookupError(run.run_id)
+
+    rules = run_rules(100, make=Forgetful, seed=1)
+    assert rules.violation is None
+    assert rules.error == "LookupError: r1"
+    assert "state.enter" in rules.program
+
+
+def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:
+    rules = rules_of(SilentDrop, claimed=["EXACTLY_ONE_COMPLETE"])
+    program = (
+        Line("accept", {"session": "t", "prompts": ["fold", "queue"], "hook": True, "then": 2}),
+        Line("store", {"plan": "slow", "then": 1}),
+        Line("accept", {"session": "s", "prompts": ["fold", "queue", "fold"], "hook": False, "then": 0}),
+        Line("enter", {"run": "r3", "then": 0}),
+        Line("enter", {"run": "r5", "then": 3}),
+        Line("cancel", {"session": "s", "then": 0}),
+    )
+    raised = run(rules, program)
+    assert isinstance(raised, Broken)
+    smallest, _ = shrink(rules, program, raised)
+    assert text(smallest, SilentDrop, ["EXACTLY_ONE_COMPLETE"]).splitlines()[3:] == [
+        "state = rules_of(SilentDrop, claimed=['EXACTLY_ONE_COMPLETE'])()",
+        "state.accept(hook=False, prompts=['fold', 'fold'], session='s', then=0)",
+        "state.enter(run='r1', then=0)",
+        "state.enter(run='r2', then=0)",
+        "state.cancel(session='s', then=0)",
+        "state.teardown()",
+    ]
+
+
+SAME = """
+import hashlib
+from turngate._verify._machine import TurngateRules
+from turngate._verify._rules import run_rules
+
+lived = hashlib.sha256()
+teardown = TurngateRules.teardown
+
+def lives(self):
+    teardown(self)
+    told = [self.program, self.world.history, self.world.delivered, [r.read_so_far for r in self.readers]]
+    lived.update(repr(told).encode())
+
+TurngateRules.teardown = lives
+run_rules(8, seed=7)
+print(lived.hexdigest())
+"""
+
+
+def test_the_same_seed_lives_the_same_lives_whatever_the_hashes_are() -> None:
+    lives = {
+        subprocess.run(
+            [sys.executable, "-c", SAME],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT / 'model'}:{ROOT / 'impl'}"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(lives) == 1

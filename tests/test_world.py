@@ -1,0 +1,299 @@
+"""The closed world itself: for each property, a dispatcher that breaks it, and the world that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from turngate import Covered, Dispatcher, Message, Run, Turn
+from turngate._core import Effect
+from turngate._verify import _sabotage as sabotage
+from turngate._verify._world import Broken, World
+from turngate_model import Property
+
+
+def broken(world: World) -> Property:
+    """Return what the world says is broken, at the latest at its end."""
+    with pytest.raises(Broken) as raised:
+        _see(world)
+    world.abandon()
+    return raised.value.violation.property
+
+
+def _see(world: World) -> None:
+    world.check()
+    world.finish()
+
+
+def turn_with_queue(make: type[Dispatcher], runs: str = "ab") -> World:
+    """Return a world in which the first run is active and the others are queued."""
+    world = World(make)
+    for run in runs:
+        world.accept("s", run)
+        world.enter(run)
+    world.loop.settle()
+    return world
+
+
+def test_a_world_in_which_nothing_is_wrong_comes_to_its_end() -> None:
+    world = turn_with_queue(Dispatcher, "abc")
+    world.players["a"].tell("fold")
+    world.cancel_run("b")
+    world.wait("c")
+    world.ask("t", "d")
+    world.cancel("u")
+    world.check()
+    world.finish()
+    assert [complete.run_id for complete in world.delivered] == ["b", "a", "c", "d"]
+
+
+def test_what_users_lose_is_told_before_a_disagreement_about_the_inside() -> None:
+    class Both(sabotage.NoAcceptTracking):
+        def queued(self, session_id: str) -> list[Run]:
+            return []
+
+    world = turn_with_queue(Both)
+    world.accept("s", "c")
+    world.cancel("s")
+    world.enter("c")
+    assert broken(world) is Property.FULL_COVERAGE
+
+
+def test_only_what_is_claimed_is_waited_for() -> None:
+    world = World(sabotage.SilentDrop, claimed=(Property.NO_RESIDUE,))
+    for run in "ab":
+        world.accept("s", run)
+        world.enter(run)
+    world.cancel("s")
+    world.check()
+    world.finish()
+
+
+def test_an_oracle_that_falls_over_does_not_pass() -> None:
+    world = World()
+    world._recorded({"event": "enter", "session": "s", "run": "nobody", "state": "active"})
+    with pytest.raises(KeyError):
+        world.check()
+
+
+def test_a_task_that_dies_does_not_pass() -> None:
+    class Dies(Dispatcher):
+        def _forget_if_quiet(self, core: object) -> None:
+            raise LookupError("died")
+
+    world = World(Dies, claimed=(Property.FIFO,))
+    world.accept("s", "a")
+    world.enter("a")
+    world.claimed = frozenset()
+    with pytest.raises(AssertionError):
+        world.finish()
+    world.abandon()
+
+
+# One for each property.
+
+
+def poisoned() -> World:
+    world = World(sabotage.PendingFlag)
+    world.accept("s", "a")
+    world.cancel("s")
+    world.accept("s", "b")
+    world.enter("b")
+    return world
+
+
+def uncovered() -> World:
+    world = World(sabotage.NoAcceptTracking)
+    world.accept("s", "a")
+    world.cancel("s")
+    world.enter("a")
+    return world
+
+
+def miscounted() -> World:
+    class Boasts(Dispatcher):
+        async def cancel(self, session_id: str) -> Covered:
+            return Covered([*(await super().cancel(session_id)).runs] * 2)
+
+    world = turn_with_queue(Boasts)
+    world.cancel("s")
+    return world
+
+
+def told_twice() -> World:
+    class Twice(Dispatcher):
+        def _publish(self, run: Run) -> None:
+            super()._publish(run)
+            super()._publish(run)
+
+    world = World(Twice)
+    world.accept("s", "a")
+    world.release("a")
+    return world
+
+
+def told_to_the_wrong_one() -> World:
+    class Unhooked(Dispatcher):
+        def _publish(self, run: Run) -> None:
+            run.on_complete = None
+            super()._publish(run)
+
+    world = World(Unhooked)
+    world.accept("s", "a", hook=True)
+    world.release("a")
+    return world
+
+
+def never_told() -> World:
+    class Silent(Dispatcher):
+        def _publish(self, run: Run) -> None:
+            pass
+
+    world = World(Silent)
+    world.accept("s", "a")
+    world.release("a")
+    return world
+
+
+def two_turns() -> World:
+    world = World(sabotage.UnserializedEntry)
+    for run in "ab":
+        world.accept("s", run)
+    for run in "ab":
+        world.enter(run)
+    world.loop.settle()
+    return world
+
+
+def stranded() -> World:
+    world = turn_with_queue(sabotage.StrandedQueue)
+    world.players["a"].obey("fail")
+    return world
+
+
+def overtaken() -> World:
+    world = turn_with_queue(sabotage.IdleGap)
+    world.accept("s", "c")
+    world.players["a"].obey("finish")
+    world.loop.step()
+    world.enter("c")
+    return world
+
+
+def idle_and_cancelled() -> World:
+    class Eager(Dispatcher):
+        async def cancel(self, session_id: str) -> Covered:
+            await self.accept(session_id, "why was I cancelled?", run_id="x")
+            return Covered([])
+
+    world = World(Eager)
+    world.cancel("s")
+    return world
+
+
+def written_late() -> World:
+    world = turn_with_queue(sabotage.PublishFirst, "a")
+    world.players["a"].obey("finish")
+    world.loop.settle()
+    return world
+
+
+def off_the_record() -> World:
+    class Euphemistic(sabotage.Sabotaged):
+        class core(sabotage.Core):  # noqa: N801
+            def outcome(self, turn: Turn) -> list[Message]:
+                return [message._replace(finish_reason="end_turn") for message in super().outcome(turn)]
+
+            def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+                said = [message._replace(finish_reason="canceled") for message in messages]
+                return super().written(turn, said, error)
+
+    world = turn_with_queue(Euphemistic, "a")
+    world.cancel("s")
+    return world
+
+
+def meddled_with() -> World:
+    class Meddler(Dispatcher):
+        async def cancel(self, session_id: str) -> Covered:
+            for core in [*self._sessions.values()]:
+                self._cancel(core)
+            return Covered([])
+
+    world = World(Meddler)
+    world.accept("t", "a")
+    world.cancel("s")
+    return world
+
+
+def left_over() -> World:
+    world = World(sabotage.LeakySession)
+    world.accept("s", "a")
+    world.release("a")
+    return world
+
+
+def changed_afterwards() -> World:
+    class Revises(Dispatcher):
+        def _publish(self, run: Run) -> None:
+            super()._publish(run)
+            assert run.complete is not None
+            run.complete = run.complete._replace(text="on second thoughts")
+
+    world = World(Revises)
+    world.accept("s", "a")
+    world.release("a")
+    return world
+
+
+def undeclared() -> World:
+    class FoldsAll(sabotage.Sabotaged):
+        class core(sabotage.Core):  # noqa: N801
+            def fold(self, turn: Turn) -> list[Run]:
+                for run in self.queue.values():
+                    run.when_busy = "fold"
+                return super().fold(turn)
+
+    world = World(FoldsAll)
+    for run in "ab":
+        world.accept("s", run, when_busy="queue")
+        world.enter(run)
+    world.loop.settle()
+    world.players["a"].obey("fold")
+    world.loop.settle()
+    return world
+
+
+def forgotten() -> World:
+    class Forgets(Dispatcher):
+        def queued(self, session_id: str) -> list[Run]:
+            return []
+
+    return turn_with_queue(Forgets)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "property_"),
+    [
+        (poisoned, Property.NEVER_POISONED),
+        (uncovered, Property.FULL_COVERAGE),
+        (miscounted, Property.FULL_COVERAGE),
+        (told_twice, Property.EXACTLY_ONE_COMPLETE),
+        (told_to_the_wrong_one, Property.EXACTLY_ONE_COMPLETE),
+        (never_told, Property.EXACTLY_ONE_COMPLETE),
+        (two_turns, Property.ONE_TURN),
+        (stranded, Property.NO_STRAND),
+        (overtaken, Property.FIFO),
+        (idle_and_cancelled, Property.IDLE_CANCEL),
+        (written_late, Property.LAST_WORD),
+        (off_the_record, Property.ON_RECORD),
+        (meddled_with, Property.ISOLATION),
+        (left_over, Property.NO_RESIDUE),
+        (changed_afterwards, Property.TERMINAL_IS_FINAL),
+        (undeclared, Property.DECLARED_MOVE),
+        (forgotten, Property.REFINES),
+    ],
+)
+def test_what_is_broken_is_told_by_its_name(breaks: Callable[[], World], property_: Property) -> None:
+    assert broken(breaks()) is property_
