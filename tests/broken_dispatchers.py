@@ -117,3 +117,14 @@ class HesitantEntry(Dispatcher):
         if seen is None:
             core.turn = None
         return self._enter(run)
+
+
+class Spins(Dispatcher):
+    """Never comes to rest once a run is complete."""
+
+    def _publish(self, run: Run) -> None:
+        super()._publish(run)
+        self._spin()
+
+    def _spin(self) -> None:
+        self._bound_loop().call_soon(self._spin)

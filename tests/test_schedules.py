@@ -140,6 +140,17 @@ def test_the_printed_command_replays_the_schedule(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == "verdict: holds\n"
 
 
+def test_a_dispatcher_that_never_comes_to_rest_is_found() -> None:
+    said = [
+        explore_schedules("one", "stock", make=broken_dispatchers.Spins, reduce=reduce).failure
+        for reduce in (True, False)
+    ]
+    assert [failure and failure.what for failure in said] == [
+        "it comes back to a moment it has passed, and never ends",
+        "it goes on for more than 2000 steps",
+    ]
+
+
 def test_a_limit_leaves_the_exploration_incomplete() -> None:
     result = explore_schedules("two", "any", limit=10)
     assert (result.executed, result.complete, result.failure) == (10, False, None)

@@ -184,6 +184,7 @@ class _Explorer:
         stage = Stage(self._scenario, self._mode, self._make)
         taken, way = [*pending.choices], [*pending.way]
         here = pending.parent
+        passed: set[int] = set()
         try:
             # The way up to the last choice was checked when it was first taken.
             for option in way[:-1]:
@@ -194,7 +195,9 @@ class _Explorer:
                 if self._reduce:
                     known, here = self._arrive(stage, here)
                     if known:
+                        assert here not in passed, "it comes back to a moment it has passed, and never ends"
                         return
+                    passed.add(here)
                 options = stage.options()
                 if not options:
                     stage.finish()
@@ -246,17 +249,21 @@ class _Explorer:
             self._next.append([])
 
     def _count(self) -> int:
-        """Count the ways from the first moment to an end."""
+        """Count the ways from the first moment to an end; one that comes back to itself has none."""
         counts: dict[int, int] = {}
+        entered: set[int] = set()
         to_do = [0]
         while to_do:
             moment = to_do[-1]
-            unknown = [each for each in self._next[moment] if each not in counts]
-            if unknown:
-                to_do += unknown
+            if moment not in entered:
+                entered.add(moment)
+                to_do += [each for each in self._next[moment] if each not in entered]
                 continue
             to_do.pop()
-            counts[moment] = sum(counts[each] for each in self._next[moment]) or 1
+            if moment not in counts:
+                if any(each not in counts for each in self._next[moment]):
+                    self._found.complete = False
+                counts[moment] = sum(counts.get(each, 0) for each in self._next[moment]) or 1
         return counts[0]
 
 
