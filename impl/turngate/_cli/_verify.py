@@ -6,17 +6,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from rich.table import Table
 
+from turngate._verify._faults import inject_faults
+from turngate._verify._lockstep import compare
+from turngate._verify._rules import run_rules
+from turngate._verify._sabotage import SABOTAGES
+from turngate._verify._schedules import MODES, SCENARIOS, explore_schedules
 from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, generate, refute, stale
 
 from ._explore import reasons
 from ._report import write_report
 from ._show import EXIT_CODES, out, print_counterexample, print_json, stages, styled
 
+Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
 
 
@@ -37,6 +43,18 @@ class Verification:
     model: Exploration | None = None
     seconds: float = 0.0
 
+    def count(self, check: str, unit: str, number: int) -> None:
+        """Note that a check of the real dispatcher, which watches every property, was made so often."""
+        for each in Property:
+            self.checks[each][check] = {unit: number}
+
+    def broke(self, each: Property | None, what: str) -> None:
+        """Note that a property is violated, or that something is wrong that none speaks of."""
+        if each is None:
+            self.problems.append(what)
+        else:
+            self.violated.setdefault(each, what)
+
     def verdict_of(self, each: Property) -> str:
         """Return one of holds, violated and unknown; what was never checked is unknown."""
         if each in self.violated:
@@ -53,8 +71,23 @@ class Verification:
         return "unknown" if "unknown" in verdicts or set(self.designs) != set(DESIGNS) else "holds"
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How much to do."""
+
+    model: Bounds
+    lockstep: Bounds
+    examples: int
+    seeds: int
+    scenarios: tuple[str, ...]
+
+
+QUICK = Effort(Bounds(3, 2), Bounds(2, 1), examples=150, seeds=1, scenarios=SMALL_SCENARIOS)
+DEEP = Effort(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
+
+
 @click.command()
-@click.option("--deep", is_flag=True, help="Larger bounds: four prompts and two cancels.")
+@click.option("--deep", is_flag=True, help="Take minutes instead of one: larger bounds, more of everything.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--report",
@@ -72,10 +105,7 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
         report.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     verification = Verification()
-    with stages(2 + len(DESIGNS)) as begin:
-        _explore_model(verification, Bounds(4, 2) if deep else Bounds(), begin)
-        _refute_designs(verification, begin)
-        _compare_diagrams(verification, begin)
+    run_stages(verification, DEEP if deep else QUICK)
     verification.seconds = time.monotonic() - began
     if as_json:
         print_json(as_object(verification))
@@ -86,7 +116,21 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     return EXIT_CODES[verification.verdict]
 
 
-def _explore_model(verification: Verification, bounds: Bounds, begin: Callable[[str], None]) -> None:
+def run_stages(verification: Verification, effort: Effort) -> None:
+    """Run every stage, showing which one on a terminal."""
+    schedules = len(effort.scenarios) * len(MODES)
+    with stages(5 + schedules + 2 * len(DESIGNS)) as begin:
+        _explore_model(verification, effort.model, begin)
+        _compare_in_lockstep(verification, effort.lockstep, begin)
+        _run_rules(verification, effort.examples, begin)
+        _explore_schedules(verification, effort.scenarios, begin)
+        _inject_faults(verification, begin)
+        _refute_designs(verification, begin)
+        _find_sabotages(verification, effort.seeds, begin)
+        _compare_diagrams(verification, begin)
+
+
+def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> None:
     begin(f"the model, {bounds.prompts} prompts and {bounds.cancels} cancels")
     result = verification.model = Explorer(bounds).run()
     for each in Property:
@@ -97,13 +141,74 @@ def _explore_model(verification: Verification, bounds: Bounds, begin: Callable[[
             verification.unknown[each] = "; ".join(reasons(result))
 
 
-def _refute_designs(verification: Verification, begin: Callable[[str], None]) -> None:
+def _compare_in_lockstep(verification: Verification, bounds: Bounds, begin: Begin) -> None:
+    begin("the dispatcher in lockstep with the mechanism")
+    result = compare(bounds)
+    verification.count("lockstep", "steps", result.steps)
+    if result.violation:
+        told = f"{result.violation.what}; after {', '.join(result.path)}"
+        verification.broke(result.violation.property, told)
+    elif result.unseen:
+        moves = ", ".join(" ".join(move) for move in sorted(result.unseen))
+        verification.unknown[Property.DECLARED_MOVE] = f"never seen on the dispatcher: {moves}"
+
+
+def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
+    begin(f"rules on the dispatcher, {examples:,} examples")
+    result = run_rules(examples)
+    verification.count("rules", "examples", result.examples)
+    if result.violation:
+        verification.broke(result.violation.property, f"{result.violation.what}; program:\n{result.program}")
+    elif result.error:
+        verification.problems.append(f"rules: {result.error}\n{result.program}")
+    elif result.missed:
+        for each in Property:
+            verification.unknown[each] = f"rules never reached {', '.join(sorted(result.missed))}"
+
+
+def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
+    total = 0
+    for scenario in scenarios:
+        for mode in MODES:
+            begin(f"schedules of {scenario}, {mode}")
+            result = explore_schedules(scenario, mode)
+            total += result.schedules
+            if result.failure:
+                verification.broke(result.failure.broken, str(result.failure))
+            elif not result.complete:
+                verification.problems.append(f"schedules of {scenario}, {mode}: not complete")
+    verification.count("schedules", "schedules", total)
+
+
+def _inject_faults(verification: Verification, begin: Begin) -> None:
+    begin("faults in the dispatcher")
+    result = inject_faults()
+    verification.count("faults", "injections", result.injections.total())
+    if result.failure:
+        verification.broke(result.failure.broken, str(result.failure))
+
+
+def _refute_designs(verification: Verification, begin: Begin) -> None:
     for design in DESIGNS.values():
-        begin(f"the design {design.name}")
+        begin(f"the design {design.name} in the model")
         verification.designs[design.name] = refute(design)
 
 
-def _compare_diagrams(verification: Verification, begin: Callable[[str], None]) -> None:
+def _find_sabotages(verification: Verification, seeds: int, begin: Begin) -> None:
+    for name, sabotage in SABOTAGES.items():
+        begin(f"the design {name} on the dispatcher")
+        worst = 0
+        for seed in range(seeds):
+            result = run_rules(EXAMPLES_TO_FIND, make=sabotage.make, seed=seed, claimed=sabotage.breaks)
+            if result.violation is None:
+                verification.problems.append(f"{name} on the real dispatcher was not found in {result.examples} examples")
+                break
+            worst = max(worst, result.examples)
+        else:
+            verification.sabotaged[name] = f"{result.violation.property} in {worst} examples of rules"
+
+
+def _compare_diagrams(verification: Verification, begin: Begin) -> None:
     begin("the diagrams")
     folder = Path("diagrams")
     if folder.is_dir():
@@ -124,6 +229,7 @@ def as_object(verification: Verification) -> dict[str, Any]:
                 "refuted": result.counterexample is not None,
                 "by": [str(each) for each in result.claimed if each in result.counterexamples],
                 "steps": len(result.counterexample.steps) if result.counterexample else 0,
+                "real": verification.sabotaged.get(name),
             }
             for name, result in verification.designs.items()
         },
@@ -144,13 +250,12 @@ def print_verification(verification: Verification) -> None:
             for unit, count in counts.items()
         )
         properties.add_row(str(each), styled(verification.verdict_of(each)), checks)
-    designs = Table("known-bad design", "verdict", "breaks", "in steps", box=None, pad_edge=False)
+    designs = Table("known-bad design", "verdict", "in the model", "on the dispatcher", box=None, pad_edge=False)
     for name, result in verification.designs.items():
         example = result.counterexample
         shown = styled("refuted") if example else "[bold red]not refuted[/]"
-        designs.add_row(
-            name, shown, str(example.property) if example else "", str(len(example.steps)) if example else ""
-        )
+        in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
+        designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
     out.print(properties, "", designs, "", sep="\n")
     for problem in verification.problems:
         out.print(problem, style="red", markup=False)

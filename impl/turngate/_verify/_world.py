@@ -426,7 +426,7 @@ class World:
             left = [task.get_name() for task in self.loop.tasks if not task.done()]
             assert not left, f"tasks are left behind: {', '.join(left)}"
             for task in self.loop.tasks:
-                unseen = not task.cancelled() and task._log_traceback
+                unseen = task not in self.waits and not task.cancelled() and task._log_traceback
                 assert not unseen, (
                     f"nobody has retrieved what {task.get_name()} has raised: {task.exception()!r}"
                 )
