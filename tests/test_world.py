@@ -15,8 +15,13 @@ from turngate_model import Property
 
 def broken(world: World) -> Property:
     """Return what the world says is broken, at the latest at its end."""
-    with pytest.raises(Broken) as raised:
+
+    def come_to_an_end() -> None:
+        world.check()
         world.finish()
+
+    with pytest.raises(Broken) as raised:
+        come_to_an_end()
     world.abandon()
     return raised.value.violation.property
 
