@@ -111,11 +111,14 @@ def test_verify_holds_and_counts(capsys: pytest.CaptureFixture[str], monkeypatch
     for checked in told["properties"].values():
         assert checked["verdict"] == "holds"
         assert checked["checks"]["model"]["states"] == 16_475
+        assert set(checked["checks"]) == {"model", "lockstep", "rules", "schedules", "faults"}
+        assert all(number > 100 for counts in checked["checks"].values() for number in counts.values())
     assert set(told["designs"]) == set(DESIGNS)
     for name, refuted in told["designs"].items():
         assert refuted["refuted"]
         assert set(refuted["by"]) <= set(map(str, DESIGNS[name].breaks))
         assert refuted["steps"] >= 3
+        assert any(refuted["real"].startswith(broken) for broken in DESIGNS[name].breaks)
 
 
 BAD_INPUT = {

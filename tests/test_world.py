@@ -15,15 +15,15 @@ from turngate_model import Property
 
 def broken(world: World) -> Property:
     """Return what the world says is broken, at the latest at its end."""
+
+    def come_to_an_end() -> None:
+        world.check()
+        world.finish()
+
     with pytest.raises(Broken) as raised:
-        _see(world)
+        come_to_an_end()
     world.abandon()
     return raised.value.violation.property
-
-
-def _see(world: World) -> None:
-    world.check()
-    world.finish()
 
 
 def turn_with_queue(make: type[Dispatcher], runs: str = "ab") -> World:

@@ -27,7 +27,8 @@ def write_report(verification: Verification, folder: Path) -> Path:
 
 def page(verification: Verification) -> str:
     """Return the page."""
-    problems = (f"<p class='problem'>{escape(problem)}</p>" for problem in verification.problems)
+    wrong = (*verification.problems, *verification.untested)
+    problems = (f"<p class='problem'>{escape(problem)}</p>" for problem in wrong)
     return PAGE.substitute(
         verdict=verification.verdict,
         facts="".join(_facts(verification)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from turngate_model import Progress as Explored
 EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
 STYLES = {"holds": "green", "violated": "red", "unknown": "yellow", "refuted": "green"}
 
-out = Console(highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False)
 
 
