@@ -46,6 +46,8 @@ class Sabotaged(Dispatcher):
     """The dispatcher with another core."""
 
     core: ClassVar[type[Core]] = Core
+    claimed: ClassVar[tuple[Property, ...]] = ()
+    """What it is said to break."""
 
     def _new_core(self, session_id: str) -> SessionCore:
         core = self.core(session_id, self._message_prefix, self._journal.untold)
@@ -379,8 +381,14 @@ class Sabotage(NamedTuple):
 
 _RACES = {UnlockedDrain, IdleGap, UnserializedEntry, BlindRelease, UnlockedClear, LateMark}
 
+
+def _said_to_break(name: str, make: type[Sabotaged]) -> Sabotage:
+    make.claimed = DESIGNS[name].breaks
+    return Sabotage(name, make, make.claimed, make in _RACES)
+
+
 SABOTAGES = {
-    name: Sabotage(name, make, DESIGNS[name].breaks, make in _RACES)
+    name: _said_to_break(name, make)
     for name, make in (
         ("no-accept-tracking", NoAcceptTracking),
         ("pending-flag", PendingFlag),
