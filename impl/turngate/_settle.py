@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from turngate._core import Effect, SessionCore
     from turngate._messages import Messages
     from turngate._run import Turn
+
+_WRITTEN: Final = object()  # a default for next(), which is cheaper than a StopIteration
 
 
 async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) -> list[Effect]:
@@ -31,12 +33,10 @@ async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) 
         error = None
         try:
             put: Any = store.put(messages).__await__()
-            waiting_for = put.send(None)
-        except StopIteration:
-            pass
+            waiting_for = next(put, _WRITTEN)
         except BaseException as exc:
-            error = _failure(exc, task)
-        else:
+            waiting_for, error = _WRITTEN, _failure(exc, task)
+        if waiting_for is not _WRITTEN:
             clock = clock or _Clock(task, within)
             try:
                 await _timed(put, waiting_for, clock)
