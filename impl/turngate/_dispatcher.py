@@ -15,7 +15,7 @@ import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
-from turngate._core import Interrupt, Publish, SessionCore, Start
+from turngate._core import SessionCore
 from turngate._errors import (
     ClosedFromRunner,
     DispatcherClosed,
@@ -121,14 +121,7 @@ class Dispatcher:
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
         """
-        attachments = check_prompt(
-            session_id,
-            prompt,
-            run_id=run_id,
-            attachments=attachments,
-            when_busy=when_busy,
-            on_complete=on_complete,
-        )
+        attachments = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")
         if run_id is not None and (known := self._runs.get(run_id)) is not None:
@@ -151,16 +144,8 @@ class Dispatcher:
             run_id = f"{self._run_prefix}{seq}"
             while run_id in self._runs:  # somebody chose an id that looks like one of ours
                 run_id += "+"
-        run = self._runs[run_id] = Run(
-            self,
-            session_id,
-            run_id=run_id,
-            seq=seq,
-            prompt=prompt,
-            attachments=attachments,
-            when_busy=when_busy,
-            on_complete=on_complete,
-        )
+        run = Run(self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete)
+        self._runs[run_id] = run
         self._accepted += 1
         core.accept(run)
         if effects or self._journal.untold:
@@ -318,7 +303,7 @@ class Dispatcher:
             raise QueueFull(f"session {core.session_id!r} has {waiting} runs waiting (queue_limit)")
 
     def _enter(self, run: Run) -> State:
-        core = self._session(run.session_id)
+        core = self._sessions.get(run.session_id) or self._new_core(run.session_id)
         effects = core.enter(run)
         state = run.state
         self._accepted -= 1
@@ -367,12 +352,12 @@ class Dispatcher:
         to_come = iter(effects)  # goes on to what is added meanwhile
         try:
             for effect in to_come:
-                match effect:
-                    case Publish():
+                match effect.do:
+                    case "publish":
                         self._publish(effect.run)
-                    case Start():
+                    case "start":
                         self._start(effect.turn)
-                    case Interrupt():
+                    case "interrupt":
                         assert effect.turn.task is not None
                         self._guard(effect.turn.task.cancel)
                     case _:
@@ -389,7 +374,8 @@ class Dispatcher:
         conduct = self._conduct(self._sessions[turn.run.session_id], turn)
         conduct.send(None)
         try:
-            turn.task = self._bound_loop().create_task(conduct, context=self._context.copy())
+            loop = self._loop or self._bound_loop()
+            turn.task = loop.create_task(conduct, context=self._context.copy())
         except Exception:
             log.exception("the turn of run %s could not be started", turn.run.run_id)
             conduct.close()
@@ -413,7 +399,7 @@ class Dispatcher:
             ended_by, error = exc, describe(exc)
         core.end(turn, text, error)
         try:
-            if isinstance(ended_by, GeneratorExit):
+            if ended_by is not None and isinstance(ended_by, GeneratorExit):
                 raise ended_by
             effects = await settle(core, turn, self.messages, self._settle_timeout)
         except GeneratorExit:  # no waiting any more
@@ -460,7 +446,7 @@ class Dispatcher:
         return self._sessions.get(session_id) or self._new_core(session_id)
 
     def _new_core(self, session_id: str) -> SessionCore:
-        if self._journal.wanted:
+        if self._journal.is_wanted():
             return JournaledCore(session_id, self._message_prefix, self._journal.untold)
         return SessionCore(session_id, self._message_prefix)
 
