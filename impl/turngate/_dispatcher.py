@@ -11,7 +11,6 @@ import asyncio
 import contextvars
 import logging
 import secrets
-import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -30,11 +29,11 @@ from turngate._lifecycle import ACCEPTED
 from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
 from turngate._run import Covered, Run, check_prompt
-from turngate._settle import describe, settle, stop_loop
+from turngate._settle import begun, describe, settle, stop_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self, TextIO, Unpack
 
     from turngate._core import Effect
@@ -203,8 +202,7 @@ class Dispatcher:
         run = self._runs.get(run_id)
         if run is None:
             return Covered([])
-        core = self._session(run.session_id)
-        covered, effects = core.cancel_run(run)
+        covered, effects = self._session(run.session_id).cancel_run(run)
         self._perform(effects)
         return Covered(covered)
 
@@ -215,8 +213,7 @@ class Dispatcher:
 
     async def clear_queue(self, session_id: str) -> list[Run]:
         """Drop what is queued in the session, and return it; accepted and active runs go on. Never waits."""
-        core = self._session(session_id)
-        dropped, effects = core.clear()
+        dropped, effects = self._session(session_id).clear()
         self._perform(effects)
         return dropped
 
@@ -386,7 +383,7 @@ class Dispatcher:
         error: str | None = None
         ended_by: BaseException | None = None
         try:
-            await _begun()
+            await begun()
             if turn.task is None:  # an eager task takes its first step before anyone has been given it
                 turn.task = asyncio.current_task()
             if core.begin(turn):
@@ -458,12 +455,3 @@ class Dispatcher:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
-
-
-@types.coroutine
-def _begun() -> Generator[None, None, None]:
-    """Suspend once, so that the coroutine has begun when it gets its task.
-
-    A task that is cancelled before its first step never enters a coroutine that has not begun.
-    """
-    yield

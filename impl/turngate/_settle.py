@@ -1,4 +1,4 @@
-"""Writing a turn's messages so that neither a cancel nor the store keeps its runs from completing."""
+"""What keeps a cancel from outside, and the store, from standing between a turn and its completion."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from turngate._run import Turn
 
 _WRITTEN: Final = object()  # a default for next(), which is cheaper than a StopIteration
+
+
+@types.coroutine
+def begun() -> Generator[None, None, None]:
+    """Suspend once, so that the coroutine has begun when it gets its task.
+
+    A task that is cancelled before its first step never enters a coroutine that has not begun.
+    """
+    yield
 
 
 async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) -> list[Effect]:
