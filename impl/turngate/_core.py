@@ -17,7 +17,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from turngate._errors import AlreadyEntered, TurnEnded, UndeclaredMove
+from turngate._errors import AlreadyEntered, QueueFull, SessionBusy, TurnEnded, UndeclaredMove
 from turngate._events import RunComplete
 from turngate._lifecycle import (
     ACCEPTED,
@@ -34,6 +34,7 @@ from turngate._run import Run, Turn
 
 if TYPE_CHECKING:
     from turngate._lifecycle import State
+    from turngate._run import WhenBusy
 
 # The constructor that NamedTuple generates takes three times as long, and every run makes three of them.
 _new = tuple.__new__
@@ -97,6 +98,14 @@ class SessionCore:
         return self.turn is None and not self.accepted and not self.settling
 
     # Inputs from callers.
+
+    def check_room(self, when_busy: WhenBusy, queue_limit: int) -> None:
+        """Refuse another run, while something is in flight, if it asks for that or too many wait."""
+        if when_busy == "reject":
+            raise SessionBusy(f"session {self.session_id!r} has something in flight")
+        waiting = len(self.accepted) + (0 if when_busy == "interrupt" else len(self.queue))
+        if waiting >= queue_limit:
+            raise QueueFull(f"session {self.session_id!r} has {waiting} runs waiting (queue_limit)")
 
     def accept(self, run: Run) -> None:
         """Take in a run whose sequence is higher than any before."""

@@ -15,14 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
 from turngate._core import SessionCore
-from turngate._errors import (
-    ClosedFromRunner,
-    DispatcherClosed,
-    QueueFull,
-    RunConflict,
-    SessionBusy,
-    UnknownRun,
-)
+from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
 from turngate._events import Delta, Subscribers, Subscription, wake
 from turngate._journal import Journal, JournaledCore
 from turngate._lifecycle import ACCEPTED
@@ -129,7 +122,7 @@ class Dispatcher:
             return known
         core = self._sessions.get(session_id)
         if core is not None:
-            self._refuse_beyond_limit(core, when_busy)
+            core.check_room(when_busy, self._queue_limit)
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
 
@@ -291,13 +284,6 @@ class Dispatcher:
         )
 
     # One core step each.
-
-    def _refuse_beyond_limit(self, core: SessionCore, when_busy: WhenBusy) -> None:
-        if when_busy == "reject":
-            raise SessionBusy(f"session {core.session_id!r} has something in flight")
-        waiting = len(core.accepted) + (0 if when_busy == "interrupt" else len(core.queue))
-        if waiting >= self._queue_limit:
-            raise QueueFull(f"session {core.session_id!r} has {waiting} runs waiting (queue_limit)")
 
     def _enter(self, run: Run) -> State:
         core = self._sessions.get(run.session_id) or self._new_core(run.session_id)
