@@ -44,7 +44,7 @@ async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) 
             put: Any = store.put(messages).__await__()
             waiting_for = next(put, _WRITTEN)
         except BaseException as exc:
-            waiting_for, error = _WRITTEN, _failure(exc, task)
+            put, waiting_for, error = None, _WRITTEN, _failure(exc, task)
         if waiting_for is not _WRITTEN:
             clock = clock or _Clock(task, within)
             try:
