@@ -11,30 +11,22 @@ import asyncio
 import contextvars
 import logging
 import secrets
-import types
 from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
-from turngate._core import Interrupt, Publish, SessionCore, Start
-from turngate._errors import (
-    ClosedFromRunner,
-    DispatcherClosed,
-    QueueFull,
-    RunConflict,
-    SessionBusy,
-    UnknownRun,
-)
+from turngate._core import SessionCore
+from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
 from turngate._events import Delta, Subscribers, Subscription, wake
 from turngate._journal import Journal, JournaledCore
 from turngate._lifecycle import ACCEPTED
 from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
 from turngate._run import Covered, Run, check_prompt
-from turngate._settle import describe, settle, stop_loop
+from turngate._settle import begun, describe, settle, stop_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self, TextIO, Unpack
 
     from turngate._core import Effect
@@ -121,14 +113,7 @@ class Dispatcher:
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
         """
-        attachments = check_prompt(
-            session_id,
-            prompt,
-            run_id=run_id,
-            attachments=attachments,
-            when_busy=when_busy,
-            on_complete=on_complete,
-        )
+        attachments = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")
         if run_id is not None and (known := self._runs.get(run_id)) is not None:
@@ -137,7 +122,7 @@ class Dispatcher:
             return known
         core = self._sessions.get(session_id)
         if core is not None:
-            self._refuse_beyond_limit(core, when_busy)
+            core.check_room(when_busy, self._queue_limit)
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
 
@@ -151,16 +136,8 @@ class Dispatcher:
             run_id = f"{self._run_prefix}{seq}"
             while run_id in self._runs:  # somebody chose an id that looks like one of ours
                 run_id += "+"
-        run = self._runs[run_id] = Run(
-            self,
-            session_id,
-            run_id=run_id,
-            seq=seq,
-            prompt=prompt,
-            attachments=attachments,
-            when_busy=when_busy,
-            on_complete=on_complete,
-        )
+        run = Run(self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete)
+        self._runs[run_id] = run
         self._accepted += 1
         core.accept(run)
         if effects or self._journal.untold:
@@ -218,8 +195,7 @@ class Dispatcher:
         run = self._runs.get(run_id)
         if run is None:
             return Covered([])
-        core = self._session(run.session_id)
-        covered, effects = core.cancel_run(run)
+        covered, effects = self._session(run.session_id).cancel_run(run)
         self._perform(effects)
         return Covered(covered)
 
@@ -230,8 +206,7 @@ class Dispatcher:
 
     async def clear_queue(self, session_id: str) -> list[Run]:
         """Drop what is queued in the session, and return it; accepted and active runs go on. Never waits."""
-        core = self._session(session_id)
-        dropped, effects = core.clear()
+        dropped, effects = self._session(session_id).clear()
         self._perform(effects)
         return dropped
 
@@ -310,15 +285,8 @@ class Dispatcher:
 
     # One core step each.
 
-    def _refuse_beyond_limit(self, core: SessionCore, when_busy: WhenBusy) -> None:
-        if when_busy == "reject":
-            raise SessionBusy(f"session {core.session_id!r} has something in flight")
-        waiting = len(core.accepted) + (0 if when_busy == "interrupt" else len(core.queue))
-        if waiting >= self._queue_limit:
-            raise QueueFull(f"session {core.session_id!r} has {waiting} runs waiting (queue_limit)")
-
     def _enter(self, run: Run) -> State:
-        core = self._session(run.session_id)
+        core = self._sessions.get(run.session_id) or self._new_core(run.session_id)
         effects = core.enter(run)
         state = run.state
         self._accepted -= 1
@@ -367,12 +335,12 @@ class Dispatcher:
         to_come = iter(effects)  # goes on to what is added meanwhile
         try:
             for effect in to_come:
-                match effect:
-                    case Publish():
+                match effect.do:
+                    case "publish":
                         self._publish(effect.run)
-                    case Start():
+                    case "start":
                         self._start(effect.turn)
-                    case Interrupt():
+                    case "interrupt":
                         assert effect.turn.task is not None
                         self._guard(effect.turn.task.cancel)
                     case _:
@@ -389,7 +357,8 @@ class Dispatcher:
         conduct = self._conduct(self._sessions[turn.run.session_id], turn)
         conduct.send(None)
         try:
-            turn.task = self._bound_loop().create_task(conduct, context=self._context.copy())
+            loop = self._loop or self._bound_loop()
+            turn.task = loop.create_task(conduct, context=self._context.copy())
         except Exception:
             log.exception("the turn of run %s could not be started", turn.run.run_id)
             conduct.close()
@@ -400,7 +369,7 @@ class Dispatcher:
         error: str | None = None
         ended_by: BaseException | None = None
         try:
-            await _begun()
+            await begun()
             if turn.task is None:  # an eager task takes its first step before anyone has been given it
                 turn.task = asyncio.current_task()
             if core.begin(turn):
@@ -413,7 +382,7 @@ class Dispatcher:
             ended_by, error = exc, describe(exc)
         core.end(turn, text, error)
         try:
-            if isinstance(ended_by, GeneratorExit):
+            if ended_by is not None and isinstance(ended_by, GeneratorExit):
                 raise ended_by
             effects = await settle(core, turn, self.messages, self._settle_timeout)
         except GeneratorExit:  # no waiting any more
@@ -460,7 +429,7 @@ class Dispatcher:
         return self._sessions.get(session_id) or self._new_core(session_id)
 
     def _new_core(self, session_id: str) -> SessionCore:
-        if self._journal.wanted:
+        if self._journal.is_wanted():
             return JournaledCore(session_id, self._message_prefix, self._journal.untold)
         return SessionCore(session_id, self._message_prefix)
 
@@ -472,12 +441,3 @@ class Dispatcher:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
-
-
-@types.coroutine
-def _begun() -> Generator[None, None, None]:
-    """Suspend once, so that the coroutine has begun when it gets its task.
-
-    A task that is cancelled before its first step never enters a coroutine that has not begun.
-    """
-    yield

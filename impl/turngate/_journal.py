@@ -29,8 +29,7 @@ class Journal:
         self.untold: deque[Entry] = deque()
         self._record = record
 
-    @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Whether anybody is to be told: the recording, or the log at debug level."""
         return self._record is not None or log.isEnabledFor(logging.DEBUG)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ class MemoryMessages:
     """Messages in memory, for as long as the process lives; nothing is ever forgotten."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, dict[str, Message]] = {}
+        self._sessions: defaultdict[str, dict[str, Message]] = defaultdict(dict)
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Write all the messages; never waits."""
         for message in messages:
-            self._sessions.setdefault(message.session_id, {})[message.id] = message
+            self._sessions[message.session_id][message.id] = message
 
     async def list(self, session_id: str) -> list[Message]:
         """Return the messages of the session; never waits."""

@@ -44,7 +44,6 @@ class Attachment(NamedTuple):
 def check_prompt(
     session_id: object,
     prompt: object,
-    *,
     run_id: object,
     attachments: Sequence[Attachment | str],
     when_busy: object,
@@ -90,7 +89,6 @@ class Run:
         self,
         dispatcher: Dispatcher,
         session_id: str,
-        *,
         run_id: str,
         seq: int,
         prompt: str,

@@ -1,11 +1,11 @@
-"""Writing a turn's messages so that neither a cancel nor the store keeps its runs from completing."""
+"""What keeps a cancel from outside, and the store, from standing between a turn and its completion."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from turngate._core import Effect, SessionCore
     from turngate._messages import Messages
     from turngate._run import Turn
+
+_WRITTEN: Final = object()  # a default for next(), which is cheaper than a StopIteration
+
+
+@types.coroutine
+def begun() -> Generator[None, None, None]:
+    """Suspend once, so that the coroutine has begun when it gets its task.
+
+    A task that is cancelled before its first step never enters a coroutine that has not begun.
+    """
+    yield
 
 
 async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) -> list[Effect]:
@@ -32,12 +43,10 @@ async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) 
         error = None
         try:
             put: Any = store.put(messages).__await__()
-            waiting_for = put.send(None)
-        except StopIteration:
-            pass
+            waiting_for = next(put, _WRITTEN)
         except BaseException as exc:
-            error = _failure(exc, task)
-        else:
+            put, waiting_for, error = None, _WRITTEN, _failure(exc, task)
+        if waiting_for is not _WRITTEN:
             clock = clock or _Clock(task, within)
             try:
                 await _timed(put, waiting_for, clock)
