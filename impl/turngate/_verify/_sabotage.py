@@ -20,7 +20,7 @@ from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
 from turngate._messages import Messages
 from turngate_model import DESIGNS, Property
 
-EXAMPLES = 1000
+EXAMPLES = 2000
 """Within so many examples of up to forty steps the rules find every one of these, whatever the seed."""
 
 
