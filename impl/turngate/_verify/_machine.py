@@ -140,6 +140,10 @@ class TurngateRules(RuleBasedStateMachine):
         """The runs that wait in a queue."""
         return [run for session in self.world.sessions.values() for run in session.queue]
 
+    def sessions_of(self, runs: list[str]) -> list[str]:
+        """Return the sessions of the runs, as often as they have some, and every session once."""
+        return [*(self.world.runs[run].session_id for run in runs), *"stu"]
+
     @property
     def players(self) -> list[str]:
         """The lead runs whose runner is being called."""
@@ -220,7 +224,7 @@ class TurngateRules(RuleBasedStateMachine):
         self.world.release(run)
 
     @_when(lambda self: self.uncovered)
-    @_rule(session=_SESSIONS)
+    @_rule(session=_one_of(lambda self: self.sessions_of(self.uncovered)))
     def cancel(self, session: str) -> None:
         """Cancel a session."""
         self.world.cancel(session)
@@ -232,7 +236,7 @@ class TurngateRules(RuleBasedStateMachine):
         self.world.cancel_run(run)
 
     @_when(lambda self: self.queued)
-    @_rule(session=_one_of(lambda self: [*(self.world.runs[run].session_id for run in self.queued), *"stu"]))
+    @_rule(session=_one_of(lambda self: self.sessions_of(self.queued)))
     def clear_queue(self, session: str) -> None:
         """Clear the queue of a session."""
         self.world.clear(session)

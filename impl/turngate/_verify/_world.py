@@ -253,7 +253,7 @@ class World:
             case "enter":
                 return Enter(run, Declared(entry["state"]))
             case "fold":
-                return Fold(run, entry["into"])
+                return Fold(run, entry.get("into", ""))
             case "handoff":
                 return Handoff(run)
             case "cancel":
