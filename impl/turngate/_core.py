@@ -115,21 +115,19 @@ class SessionCore:
         """Decide, once, whether the accepted run is cancelled on entry, queued or active."""
         if run.state is not ACCEPTED:
             raise AlreadyEntered(f"run {run.run_id} is {run.state}")
-        effects: list[Effect] = []
+        turn = None
         if self._covers(run):
             self._move(run, "enter", CANCEL_ON_ENTRY)
             turn = self.settling[run.seq] = Turn(run, covered=True)
-            effects.append(Start(turn))
         elif self.turn is not None:
             self._move(run, "enter", QUEUED)
             run.on_complete = None
             self._enqueue(run)
         else:
             self._move(run, "enter", ACTIVE)
-            self.turn = Turn(run)
-            effects.append(Start(self.turn))
+            turn = self.turn = Turn(run)
         self._leave_accepted(run)
-        return effects
+        return [] if turn is None else [Start(turn)]
 
     def release(self, run: Run) -> list[Effect]:
         """Complete a run that will not enter; one that has entered goes on."""
@@ -213,13 +211,13 @@ class SessionCore:
 
     def outcome(self, turn: Turn) -> list[Message]:
         """Return what is to be written of the turn as it stands now."""
-        session_id, prefix, lead = self.session_id, self._message_prefix, turn.run
+        session_id, lead = self.session_id, turn.run
         messages = []
         for run in turn._runs:
-            prompt_id = f"{prefix}{run.seq}-user"
+            prompt_id = f"{self._message_prefix}{run.seq}"
             messages.append(_new(Message, (prompt_id, session_id, run.run_id, "user", run.prompt, None)))
         reason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
-        reply_id = f"{prefix}{lead.seq}-assistant"
+        reply_id = messages[0].id + "-reply"
         messages.append(_new(Message, (reply_id, session_id, lead.run_id, "assistant", turn.text, reason)))
         return messages
 
