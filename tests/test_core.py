@@ -294,9 +294,9 @@ def test_messages_of_a_turn(s: Session) -> None:
     s.core.fold(s.turn)
     s.core.end(s.turn, "text", None)
     assert [tuple(message) for message in s.core.outcome(s.turn)] == [
-        ("msg-1-user", "s", "a", "user", "prompt of a", None),
-        ("msg-2-user", "s", "b", "user", "prompt of b", None),
-        ("msg-1-assistant", "s", "a", "assistant", "text", "end_turn"),
+        ("msg-1", "s", "a", "user", "prompt of a", None),
+        ("msg-2", "s", "b", "user", "prompt of b", None),
+        ("msg-1-reply", "s", "a", "assistant", "text", "end_turn"),
     ]
 
 

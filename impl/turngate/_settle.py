@@ -58,8 +58,6 @@ async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) 
                     continue
                 else:
                     error = _failure(exc, task)
-            except GeneratorExit:  # what is returned from here would be lost
-                raise
             except BaseException as exc:
                 error = _failure(exc, task)
         if effects := core.written(turn, messages, error):
@@ -121,7 +119,7 @@ def _forget_cancels(task: Task[None]) -> bool:
 
 def _failure(exc: BaseException, task: Task[None]) -> str:
     if isinstance(exc, GeneratorExit):
-        raise exc  # the turn itself is being closed, and its coroutine has to know
+        raise exc  # the turn itself is being closed: what is returned from here would be lost
     stop_loop(task.get_loop(), exc)
     return f"writing the messages failed: {describe(exc)}"
 
