@@ -26,7 +26,7 @@ verify: setup ## the main job: check every promise, refute every known-bad desig
 	$(BIN)/turngate verify
 
 test: setup ## the test suite
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 sabotage: setup ## every known-bad design in the real dispatcher, found with each of ten seeds
 	$(BIN)/python tests/sabotage_seeds.py
