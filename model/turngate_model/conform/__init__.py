@@ -59,15 +59,17 @@ is followed past its first offence.
 from .._history import Complete, Enter, Fold, Handoff, Wrote
 from .._machine import State
 from ._asyncio import AsyncioSubject, RunnerFailed
+from ._lines import Command
 from ._port import Factory, Features, Observed, Subject, SubjectFailed, observed
 from ._program import BadProgram, Op, Program, parsed, written
 from ._stage import Limits
-from ._suite import JUDGED, Conformance, Effort, Played, check, play
+from ._suite import JUDGED, Conformance, Effort, Played, check, play, replay
 
 __all__ = [
     "JUDGED",
     "AsyncioSubject",
     "BadProgram",
+    "Command",
     "Complete",
     "Conformance",
     "Effort",
@@ -90,5 +92,6 @@ __all__ = [
     "observed",
     "parsed",
     "play",
+    "replay",
     "written",
 ]

@@ -55,7 +55,16 @@ def written(program: Program) -> str:
 
 def parsed(text: str) -> Program:
     """Return the program that a text says."""
-    return tuple(_parsed(part) for part in text.split(",") if part.strip())
+    program = tuple(_parsed(part) for part in text.split(",") if part.strip())
+    known: dict[str, int] = {}
+    for op in program:
+        if op.name == "accept":
+            if op.run in known:
+                raise BadProgram(f"{op.run} is accepted twice")
+            known[op.run] = op.place
+        elif op.run and known.get(op.run) != op.place:
+            raise BadProgram(f"'{op}' is about a run that its session has not accepted")
+    return program
 
 
 def _parsed(text: str) -> Op:

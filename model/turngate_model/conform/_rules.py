@@ -63,7 +63,9 @@ def _search_once(suite: Suite, known: set[Property]) -> Property | None:
         run_state_machine_as_test(seed(suite.effort.seed)(Rules), settings=configured)
     except Broken as broken:
         return broken.violation.property
-    except Flaky:
+    except (SubjectFailed, Flaky):
+        if suite.stopped:
+            raise suite.stopped from None
         raise SubjectFailed("it does not do the same when the same program is played again") from None
     return None
 
@@ -76,7 +78,7 @@ class PortRules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stage = Stage(self.suite.make())
+        self.stage = Stage(self.suite.fresh())
         self.enabled = self.stage.enabled(LIMITS)
 
     def could(self, name: Name) -> list[Op]:
@@ -85,7 +87,8 @@ class PortRules(RuleBasedStateMachine):
 
     def do(self, name: Name, data: st.DataObject) -> None:
         """Do one of them; what breaks a property that is known to be broken ends the program."""
-        self.stage.take(data.draw(st.sampled_from(self.could(name))))
+        with self.suite.stopping():
+            self.stage.take(data.draw(st.sampled_from(self.could(name))))
         self.enabled = [] if self.stage.violations else self.stage.enabled(LIMITS)
         self.report([violation for violation, _ in self.stage.late] + self.stage.violations)
 
@@ -145,6 +148,6 @@ class PortRules(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Hold the program against itself without what should make no difference."""
-        self.stage.subject.close()
+        self.stage.close()
         if not self.stage.violations:
             self.report(self.suite.compare(self.stage))

@@ -6,6 +6,8 @@ for at once: a session whose turn has ended, or that has none, owes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from .._counterexample import Step
@@ -45,6 +47,11 @@ class Stage:
         self._told_to_enter: set[str] = set()
         self._cancelled: set[int] = set()
         self._after_cancel: set[str] = set()
+
+    def close(self) -> None:
+        """Let go of the subject; if it cannot even be closed, it has been judged all the same."""
+        with suppress(SubjectFailed):
+            self.subject.close()
 
     # What could be done next.
 
@@ -166,8 +173,9 @@ class Stage:
                 raise self._failed(f"it shows {event!r}, about a run that was never accepted", ())
         return shown
 
-    def _failed(self, what: str, conversation: list[str] | tuple[()]) -> SubjectFailed:
-        told = conversation or [f"{number}  {op}" for number, op in enumerate(self.program, 1)]
+    def _failed(self, what: str, conversation: Sequence[str]) -> SubjectFailed:
+        told = conversation or getattr(self.subject, "conversation", ())
+        told = told or [f"{number}  {op}" for number, op in enumerate(self.program, 1)]
         return SubjectFailed(f"at {self.program[-1]!s}: {what}", told)
 
     # Judging it.

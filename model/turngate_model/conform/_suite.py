@@ -8,19 +8,23 @@ other session, and without the idle cancels.
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .._counterexample import Counterexample, Step, consequences
 from .._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from .._properties import Property, Violation
-from ._port import Factory, Features, SubjectFailed
+from ._lines import Command
+from ._port import Factory, Features, Subject, SubjectFailed
 from ._program import Op, Program, renamed, written
 from ._rules import search
 from ._stage import Limits, Stage
 
-JUDGED = tuple(each for each in Property if each is not Property.REFINES)
+JUDGED: tuple[Property, ...] = tuple(each for each in Property if each is not Property.REFINES)
 """The properties that a subject is held to."""
 
 
@@ -56,6 +60,7 @@ class Conformance:
     """What came of checking a subject."""
 
     subject: str
+    is_command: bool = False
     features: Features = field(default_factory=Features)
     left_out: list[str] = field(default_factory=list)
     depths: dict[int, int] = field(default_factory=dict)
@@ -70,8 +75,24 @@ class Conformance:
     """For each broken property, the program that breaks it."""
     failed: SubjectFailed | None = None
     """Why the subject could not be judged to the end."""
+    told: list[str] = field(default_factory=list)
+    """What happened, step by step, if one program was played."""
     seed: int = 0
     seconds: float = 0.0
+
+    def checks(self, each: Property) -> dict[str, dict[str, int]]:
+        """Return how often a property was put to the test, by what."""
+        counts = {
+            "short programs": {"programs": self.programs[each]},
+            "rules": {"examples": self.examples[each]},
+        }
+        return {name: count for name, count in counts.items() if any(count.values())}
+
+    def replay_command(self, each: Property) -> str:
+        """Return the command that plays the shortest program found for a property again."""
+        program = shlex.quote(self.replays[each])
+        subject = f"-- {self.subject}" if self.is_command else shlex.quote(self.subject)
+        return f"turngate conform --replay {program} {subject}"
 
     def verdict_of(self, each: Property) -> str:
         """Return one of holds, violated and unknown."""
@@ -120,7 +141,7 @@ def play(make: Factory, program: Program, limits: Limits) -> Played:
         enabled = () if stage.violations else tuple(stage.enabled(limits))
         return _played(stage, enabled)
     finally:
-        stage.subject.close()
+        stage.close()
 
 
 def _played(stage: Stage, enabled: tuple[Op, ...]) -> Played:
@@ -143,6 +164,7 @@ class Suite:
         self.limits = limits
         self.result = Conformance(name, seed=effort.seed)
         self.began = time.monotonic()
+        self.stopped: SubjectFailed | None = None
         self._known: dict[Program, Played] = {}
         self._sound: dict[Program, bool] = {}
 
@@ -150,6 +172,22 @@ class Suite:
     def out_of_time(self) -> bool:
         """Whether nothing new should be begun."""
         return time.monotonic() - self.began > self.effort.seconds
+
+    def fresh(self) -> Subject:
+        """Return a fresh subject; one that has failed is not asked again, however often a search would."""
+        if self.stopped:
+            raise self.stopped
+        with self.stopping():
+            return self.make()
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Remember that the subject has failed."""
+        try:
+            yield
+        except SubjectFailed as failed:
+            self.stopped = failed
+            raise
 
     # Every short program.
 
@@ -161,7 +199,7 @@ class Suite:
             longer = [
                 (*program, op)
                 for program in frontier
-                for op in self._play(program).enabled
+                for op in self.play(program).enabled
                 if op.place < sessions
             ]
             if not longer or len(longer) > left:
@@ -179,7 +217,7 @@ class Suite:
 
     def judge(self, program: Program, counts: dict[Property, int]) -> bool:
         """Play a program and keep what it breaks; return whether it breaks nothing."""
-        played = self._play(program)
+        played = self.play(program)
         self.result.played += 1
         broken, exercised = self._compared(program[: len(played.steps)], played)
         for each in exercised:
@@ -226,7 +264,7 @@ class Suite:
     def _difference(self, program: Program, played: Played, kept: list[int]) -> str:
         """Say where a part of a program comes out otherwise when it is played alone."""
         part = tuple(program[nth] for nth in kept)
-        alone = self._play(renamed(part))
+        alone = self.play(renamed(part))
         if alone.violations:
             # Alone it breaks something: that is a counterexample by itself, and a shorter one.
             return ""
@@ -239,9 +277,11 @@ class Suite:
                 return f"{program[nth]} gives: {expected or 'nothing'}; with it: {shown or 'nothing'}"
         return ""
 
-    def _play(self, program: Program) -> Played:
+    def play(self, program: Program) -> Played:
+        """Play a program, once."""
         if program not in self._known:
-            self._known[program] = play(self.make, program, self.limits)
+            with self.stopping():
+                self._known[program] = play(self.fresh, program, self.limits)
         return self._known[program]
 
 
@@ -267,23 +307,41 @@ def check(
     limits: Limits | None = None,
 ) -> Conformance:
     """Check a subject: every short program, then random ones."""
-    suite = Suite(make, name or getattr(make, "__name__", str(make)), effort or Effort(), limits or Limits())
-    result = suite.result
-    try:
-        features = _features(make)
-        result.features, result.left_out = features, features.left_out
+
+    def work(suite: Suite) -> None:
         for sessions in range(1, suite.limits.sessions + 1):
             suite.enumerate(sessions)
         search(suite)
+
+    return _worked(make, name, effort or Effort(), limits or Limits(), work)
+
+
+def replay(make: Factory, name: str, program: Program) -> Conformance:
+    """Play one program, and tell what happens."""
+
+    def work(suite: Suite) -> None:
+        suite.judge(program, suite.result.programs)
+        suite.result.told = Counterexample(Property.DECLARED_MOVE, "", suite.play(program).steps).told()
+
+    return _worked(make, name, Effort(), Limits(), work)
+
+
+def _worked(
+    make: Factory, name: str, effort: Effort, limits: Limits, work: Callable[[Suite], None]
+) -> Conformance:
+    suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits)
+    result = suite.result
+    result.is_command = isinstance(make, Command)
+    try:
+        first = Stage(suite.fresh())
+        first.close()
+        result.features = first.features
+        result.left_out = result.features.left_out
+        work(suite)
     except SubjectFailed as failed:
         result.failed = failed
+    finally:
+        if isinstance(make, Command):
+            make.stop()
     result.seconds = time.monotonic() - suite.began
     return result
-
-
-def _features(make: Factory) -> Features:
-    subject = make()
-    try:
-        return subject.features
-    finally:
-        subject.close()
