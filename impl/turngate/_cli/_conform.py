@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from rich.table import Table
@@ -132,7 +132,7 @@ def load(target: str) -> Factory:
     sys.path.insert(0, os.getcwd())
     try:
         module = _from_path(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        made = getattr(module, name)
+        made: Any = getattr(module, name)
     except FileNotFoundError:
         raise click.UsageError(f"there is no file {where}") from None
     except AttributeError:
@@ -141,8 +141,7 @@ def load(target: str) -> Factory:
         raise click.UsageError(f"{where} cannot be imported: {wrong!r}") from None
     if not callable(made):
         raise click.UsageError(f"{target} makes no subject: it cannot be called")
-    factory: Factory = made
-    return factory
+    return cast("Factory", made)
 
 
 def _from_path(path: Path) -> Any:

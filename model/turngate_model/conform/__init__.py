@@ -45,6 +45,14 @@ turns start::
 
 ``Command`` is a subject in another language, behind JSON lines.
 
+In a test module
+----------------
+With Turngate installed, an adapter that a pytest module defines or imports is
+the whole suite: one test per property, with nothing to configure. A failure
+prints the program, the property and the command that replays it; a property
+that stays unknown is skipped, and says why. An adapter with an attribute
+``effort`` says how hard to look; one with ``__test__ = False`` is left alone.
+
 The verdicts
 ------------
 ``check`` plays every short program, shortest first, then random ones, each on
@@ -55,6 +63,8 @@ that were played, which is evidence and no proof. A program is judged up to its
 first offence; what comes after it may only be its consequence. LAST_WORD alone
 is followed past its first offence.
 """
+
+from typing import Any
 
 from .._history import Complete, Enter, Fold, Handoff, Wrote
 from .._machine import State
@@ -89,9 +99,17 @@ __all__ = [
     "SubjectFailed",
     "Wrote",
     "check",
+    "collect",
     "observed",
     "parsed",
     "play",
     "replay",
     "written",
 ]
+
+
+def collect(collector: Any, name: str, obj: object) -> Any:
+    """Return the tests of an adapter to pytest; the plugin asks for every object of a test module."""
+    from ._pytest import collected  # noqa: PLC0415 - whoever does not run pytest need not have it
+
+    return collected(collector, name, obj)

@@ -55,14 +55,19 @@ class Command:
         return LinesSubject(self)
 
     def _start(self) -> None:
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
-        self._process = subprocess.Popen(  # noqa: S603 - whoever checks a command means to run it
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            start_new_session=True,
-        )
+        complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - whoever checks a command means to run it
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                start_new_session=True,
+            )
+        except OSError:
+            complaints.close()
+            raise
+        self._complaints = complaints
         answer = self._answer("hello", port=PORT)
         names = answer.get("features")
         if not isinstance(names, list) or not set(map(str, names)) <= set(Features._fields):

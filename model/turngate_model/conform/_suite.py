@@ -83,7 +83,7 @@ class Conformance:
     def checks(self, each: Property) -> dict[str, dict[str, int]]:
         """Return how often a property was put to the test, by what."""
         counts = {
-            "short programs": {"programs": self.programs[each]},
+            "short": {"programs": self.programs[each]},
             "rules": {"examples": self.examples[each]},
         }
         return {name: count for name, count in counts.items() if any(count.values())}
@@ -178,7 +178,17 @@ class Suite:
         if self.stopped:
             raise self.stopped
         with self.stopping():
-            return self.make()
+            try:
+                subject = self.make()
+            except SubjectFailed:
+                raise
+            except Exception as wrong:
+                if isinstance(self.make, Command):
+                    raise
+                raise SubjectFailed(f"it cannot be made: {wrong!r}") from wrong
+            if not isinstance(getattr(subject, "features", None), Features):
+                raise SubjectFailed(f"it makes no subject, for {subject!r} has no features")
+            return subject
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
