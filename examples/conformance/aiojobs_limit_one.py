@@ -9,13 +9,11 @@ import asyncio
 
 import aiojobs
 
-from turngate_model.conform import AsyncioSubject, Features, RunnerFailed
+from turngate_model.conform import AsyncioSubject, RunnerFailed
 
 
 class AiojobsSubject(AsyncioSubject):
     """The adapter; aiojobs is the dispatcher. Closing a job is its way to cancel it."""
-
-    features = Features(clear=True)
 
     def start(self) -> None:
         """Begin without schedulers."""
@@ -39,11 +37,6 @@ class AiojobsSubject(AsyncioSubject):
     async def do_cancel(self, session: str) -> None:
         """Close the jobs that there are, all at once, as a scheduler that closes does."""
         await asyncio.gather(*(job.close() for job in self.jobs.pop(session, ())))
-
-    async def do_clear(self, session: str) -> None:
-        """Close the jobs that have not started, one after the other."""
-        for job in [job for job in self.jobs.get(session, ()) if job.pending]:
-            await job.close()
 
     async def do_close(self) -> None:
         """Close the schedulers."""

@@ -26,6 +26,8 @@ from ._port import Features, Observed, SubjectFailed, observed
 PORT = 1
 """The version of the port that is spoken."""
 
+_STARTS = 10.0
+"""Seconds that the first answer may take at the least, for starting takes longer than answering."""
 _LONGEST = 1 << 20
 _GRACE = 0.5
 _REMEMBERED = 24
@@ -68,6 +70,7 @@ class Command:
             complaints.close()
             raise
         self._complaints = complaints
+        self._asked = 0
         answer = self._answer("hello", port=PORT)
         names = answer.get("features")
         if not isinstance(names, list) or not set(map(str, names)) <= set(Features._fields):
@@ -89,8 +92,6 @@ class Command:
         process = self._process
         assert process is not None
         assert process.stdin is not None
-        if self._unread or self._readable(0):
-            raise self._failed(f"it spoke out of turn: {self._line()!r}")
         self._asked += 1
         asked = json.dumps({"id": self._asked, "op": op, **about})
         self.conversation.append(f"> {asked}")
@@ -114,12 +115,13 @@ class Command:
         """Return the next line, within the time that an answer may take."""
         assert self._process is not None
         assert self._process.stdout is not None
-        until = time.monotonic() + self.timeout
+        timeout = max(self.timeout, _STARTS) if self._asked == 1 else self.timeout
+        until = time.monotonic() + timeout
         while b"\n" not in self._unread:
             if len(self._unread) > _LONGEST:
                 raise self._failed(f"it answered a line of more than {_LONGEST:,} bytes")
             if not self._readable(until - time.monotonic()):
-                raise self._failed(f"it hangs: no answer within {self.timeout:g} s")
+                raise self._failed(f"it hangs: no answer within {timeout:g} s")
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
                 raise self._failed(self._how_it_ended())
