@@ -18,7 +18,7 @@ NODE = Path(__file__).parents[1] / "examples" / "conformance" / "node"
 QUICK = Effort(programs=150, examples=5)
 
 SPEAKS = """
-import json, os, subprocess, sys, time
+import json, sys
 sys.path[:0] = {paths}
 from conforming import Plain
 from turngate_model.conform import *
@@ -36,19 +36,44 @@ for line in sys.stdin:
     else:
         getattr(subject, op)(**asked)
         answer["events"] = [told(event) for event in subject.observe()]
-    if op == "finish":
-        {finish}
     print(json.dumps(answer), flush=True)
 """
 
+LIGHT = """
+import json, os, subprocess, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    op, run, answer = asked["op"], asked.get("run"), {{"id": asked["id"], "events": []}}
+    if op == "hello":
+        answer["features"] = ["cancel"]
+    elif op == "reset":
+        runs = []
+    elif op == "accept":
+        answer["events"] = [{{"event": "enter", "run": run, "state": "queued" if runs else "active"}}]
+        runs.append(run)
+    elif op == "cancel":
+        answer["events"] = [{{"event": "complete", "run": run, "cancelled": True}} for run in runs[::-1]]
+        runs = []
+    elif op == "finish":
+        {finish}
+    print(json.dumps(answer), flush=True)
+"""
+"""Good enough for programs of two operations, and quick to start: what it does then is told by a test."""
 
-def command(folder: Path, *, flaw: str = "", finish: str = "pass", timeout: float = 10.0) -> Command:
-    """Return a subject in a process of its own, which does something else when a turn is to finish."""
+
+def light(folder: Path, finish: str, timeout: float = 10.0) -> Command:
+    program = folder / "light.py"
+    program.write_text(LIGHT.format(finish=finish))
+    return Command(sys.executable, "-S", str(program), timeout=timeout)
+
+
+def command(folder: Path, *, flaw: str = "") -> Command:
+    """Return a whole subject in a process of its own."""
     tests = Path(__file__).parent
     paths = [str(tests), str(tests.parent / "model")]
     program = folder / "subject.py"
-    program.write_text(SPEAKS.format(paths=paths, flaw=flaw, finish=finish))
-    return Command(sys.executable, str(program), timeout=timeout)
+    program.write_text(SPEAKS.format(paths=paths, flaw=flaw))
+    return Command(sys.executable, str(program))
 
 
 def test_a_sound_subject_holds(tmp_path: Path) -> None:
@@ -86,7 +111,8 @@ WRONG = {
         "it spoke out of turn: the answer should have the id",
     ),
     "it speaks unasked": (
-        "print(json.dumps(answer), flush=True); answer['events'] = []",
+        "answer['events'] = [{'event': 'complete', 'run': run, 'cancelled': False}]; runs.remove(run); "
+        "print(json.dumps(answer), flush=True)",
         "it spoke out of turn",
     ),
     "it never ends its line": ("os.write(1, b'x' * 2_000_000); time.sleep(600)", "more than 1,048,576 bytes"),
@@ -98,7 +124,7 @@ def test_what_goes_wrong_is_reported_with_the_conversation(tmp_path: Path, name:
     finish, said = WRONG[name]
     began = time.monotonic()
     timeout = 0.5 if name == "it hangs" else 10.0
-    result = check(command(tmp_path, finish=finish, timeout=timeout), effort=QUICK)
+    result = check(light(tmp_path, finish, timeout), effort=QUICK)
     assert time.monotonic() - began < 30
     assert result.failed is not None
     assert said in result.failed.what
@@ -132,8 +158,8 @@ def alive(pid: int) -> bool:
 def test_the_whole_process_tree_is_gone(tmp_path: Path, finish: str) -> None:
     pids = tmp_path / "pids"
     sleeper = f"subprocess.Popen(['sh', '-c', 'echo $$ >> {pids}; trap : TERM INT; sleep 600 & wait'])"
-    make = command(tmp_path, finish=finish, timeout=1.0)
-    program = tmp_path / "subject.py"
+    make = light(tmp_path, finish, timeout=1.0)
+    program = tmp_path / "light.py"
     program.write_text(
         program.read_text().replace("for line in sys.stdin:", f"{sleeper}\nfor line in sys.stdin:")
     )
