@@ -264,8 +264,9 @@ def test_what_is_no_event_is_refused() -> None:
             observed(record)
 
 
-def test_the_kit_stops_in_time() -> None:
+@pytest.mark.parametrize("effort", [Effort(programs=100_000, depth=20), Effort(programs=0, examples=100_000)])
+def test_a_search_that_runs_out_of_time_is_unknown(effort: Effort) -> None:
     factory: Factory = Plain
-    result = check(factory, effort=Effort(programs=100_000, depth=20, seconds=0.3))
-    assert result.seconds < 10
-    assert result.depths.get(2, 0) < 6
+    result = check(factory, effort=effort._replace(seconds=0.3))
+    assert result.seconds < 20
+    assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 0.3 s")

@@ -93,6 +93,12 @@ def test_a_command_that_fails_is_reported_with_the_conversation(
     assert "could not be judged to the end" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
+def test_running_out_of_time_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = turngate(capsys, "conforming:Plain", "--max-seconds", "0.01")
+    assert code == 3
+    assert "time ran out after 0.01 s\n" in out
+
+
 BAD_INPUT = {
     "nothing": ([], "give either a target, module:Class, or '--' and a command"),
     "no command": (["--"], "give either a target"),

@@ -61,6 +61,13 @@ class _AfterTwoDashes(click.Command):
     type=click.IntRange(0),
     help="Random programs to play.",
 )
+@click.option(
+    "--max-seconds",
+    default=Effort().seconds,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Give up after so long.",
+)
 @click.option("--seed", default=0, show_default=True, help="Which random programs.")
 @click.option(
     "--timeout",
@@ -83,6 +90,7 @@ def conform(
     target: str | None,
     programs: int,
     examples: int,
+    max_seconds: float,
     seed: int,
     timeout: float,
     program: str | None,
@@ -102,12 +110,10 @@ def conform(
         report.mkdir(parents=True, exist_ok=True)
     name = target or shlex.join(command or ())
     make = Command(*(command or ()), timeout=timeout) if target is None else load(target)
+    effort = Effort(programs=programs, examples=examples, seed=seed, seconds=max_seconds)
     with stages(1) as begin:
         begin(f"playing programs on {name}")
-        if program is None:
-            result = check(make, name, effort=Effort(programs=programs, examples=examples, seed=seed))
-        else:
-            result = _replayed(make, name, program)
+        result = check(make, name, effort=effort) if program is None else _replayed(make, name, program)
     if as_json:
         print_json(as_object(result))
     else:
@@ -188,7 +194,8 @@ def as_object(result: Conformance) -> dict[str, Any]:
 
 def problems(result: Conformance) -> list[str]:
     """Return what is wrong that no property speaks of."""
-    return [f"the subject could not be judged to the end: {result.failed.what}"] if result.failed else []
+    failed = [f"the subject could not be judged to the end: {result.failed.what}"] if result.failed else []
+    return failed + ([result.gave_up] if result.gave_up else [])
 
 
 def print_conformance(result: Conformance) -> None:
@@ -217,6 +224,8 @@ def print_conformance(result: Conformance) -> None:
         out.print("")
         for number, step in enumerate(result.told, 1):
             out.print(f"  {number:2}  {step}", markup=False)
+    if result.gave_up:
+        out.print(f"\n{result.gave_up}", style="yellow", markup=False)
     if result.failed:
         _print_failed(result.failed)
     out.print(f"\nverdict: {styled(result.verdict)} in {result.seconds:.0f} s")

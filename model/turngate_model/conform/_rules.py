@@ -66,6 +66,8 @@ def _search_once(suite: Suite, known: set[Property]) -> Property | None:
     except (SubjectFailed, Flaky):
         if suite.stopped:
             raise suite.stopped from None
+        if suite.out_of_time:
+            return None
         raise SubjectFailed("it does not do the same when the same program is played again") from None
     return None
 
@@ -79,7 +81,7 @@ class PortRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage(self.suite.fresh())
-        self.enabled = self.stage.enabled(LIMITS)
+        self.enabled = [] if self.suite.out_of_time else self.stage.enabled(LIMITS)
 
     def could(self, name: Name) -> list[Op]:
         """Return the operations of this name that make sense now."""
@@ -89,7 +91,8 @@ class PortRules(RuleBasedStateMachine):
         """Do one of them; what breaks a property that is known to be broken ends the program."""
         with self.suite.stopping():
             self.stage.take(data.draw(st.sampled_from(self.could(name))))
-        self.enabled = [] if self.stage.violations else self.stage.enabled(LIMITS)
+        over = self.stage.violations or self.suite.out_of_time
+        self.enabled = [] if over else self.stage.enabled(LIMITS)
         self.report([violation for violation, _ in self.stage.late] + self.stage.violations)
 
     def report(self, violations: list[Violation]) -> None:

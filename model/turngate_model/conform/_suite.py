@@ -75,6 +75,8 @@ class Conformance:
     """For each broken property, the program that breaks it."""
     failed: SubjectFailed | None = None
     """Why the subject could not be judged to the end."""
+    gave_up: str = ""
+    """Why the search was not carried to its end."""
     told: list[str] = field(default_factory=list)
     """What happened, step by step, if one program was played."""
     seed: int = 0
@@ -127,7 +129,7 @@ class Conformance:
         if self.counterexamples:
             return "violated"
         shown = (each for each in JUDGED if each not in self.not_shown)
-        return "unknown" if self.failed or any(map(self.why_unknown, shown)) else "holds"
+        return "unknown" if self.failed or self.gave_up or any(map(self.why_unknown, shown)) else "holds"
 
 
 def play(make: Factory, program: Program, limits: Limits) -> Played:
@@ -170,8 +172,10 @@ class Suite:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether nothing new should be begun."""
-        return time.monotonic() - self.began > self.effort.seconds
+        """Whether nothing new should be begun; if so, the result says it."""
+        if time.monotonic() - self.began > self.effort.seconds:
+            self.result.gave_up = f"time ran out after {self.effort.seconds:g} s"
+        return bool(self.result.gave_up)
 
     def fresh(self) -> Subject:
         """Return a fresh subject; one that has failed is not asked again, however often a search would."""
