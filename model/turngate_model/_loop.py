@@ -92,6 +92,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not timer.cancelled():
                 self._ready.append(timer)
 
+    def next_timer(self) -> float | None:
+        """Return when the next timer is due, if there is one."""
+        while self._scheduled and self._scheduled[0].cancelled():
+            heapq.heappop(self._scheduled)
+        return self._scheduled[0].when() if self._scheduled else None
+
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that must never wait, from outside, without a task."""
         with self:

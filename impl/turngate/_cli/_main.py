@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from ._conform import conform
 from ._diagrams import diagrams
 from ._explore import explore
 from ._oracles import oracles
@@ -31,6 +32,7 @@ turngate.add_command(schedules)
 turngate.add_command(trace)
 turngate.add_command(diagrams)
 turngate.add_command(oracles)
+turngate.add_command(conform)
 
 
 def run(arguments: list[str]) -> int:

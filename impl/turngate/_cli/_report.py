@@ -10,6 +10,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from turngate_model import DESIGNS, Property, lifecycle_svg, sequence_svg
+from turngate_model.conform import JUDGED, Conformance
 
 if TYPE_CHECKING:
     from ._verify import Verification
@@ -19,9 +20,18 @@ PAGE = Template(resources.files("turngate._cli").joinpath("page.html").read_text
 
 def write_report(verification: Verification, folder: Path) -> Path:
     """Write the page and return its path."""
+    return _written(page(verification), folder)
+
+
+def write_conformance(result: Conformance, folder: Path) -> Path:
+    """Write the page about another dispatcher and return its path."""
+    return _written(conformance_page(result), folder)
+
+
+def _written(text: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.html"
-    path.write_text(page(verification), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -30,6 +40,10 @@ def page(verification: Verification) -> str:
     wrong = (*verification.problems, *verification.untested)
     problems = (f"<p class='problem'>{escape(problem)}</p>" for problem in wrong)
     return PAGE.substitute(
+        subject="Turngate",
+        pictures="Known-bad designs",
+        about="Each looked right to good engineers. Open one to see who did what, in what order, and what "
+        "should have been.",
         verdict=verification.verdict,
         facts="".join(_facts(verification)),
         problems="".join(problems),
@@ -37,6 +51,54 @@ def page(verification: Verification) -> str:
         lifecycle=_lifecycle(),
         designs="".join(_designs(verification)),
     )
+
+
+def conformance_page(result: Conformance) -> str:
+    """Return the page about another dispatcher."""
+    problems, conversation = "", ""
+    if failed := result.failed:
+        problems = f"<p class='problem'>it could not be judged to the end: {escape(failed.what)}</p>"
+        conversation = f"<pre>{escape(chr(10).join(failed.conversation))}</pre>"
+    left_out = "".join(f"<p class='soft'>left out: {escape(words)}</p>" for words in result.left_out)
+    return PAGE.substitute(
+        subject=escape(result.subject),
+        pictures="Counterexamples",
+        about="For each property that is violated, the shortest program found and how to replay it.",
+        verdict=result.verdict,
+        facts="".join(_conformance_facts(result)),
+        problems=problems + conversation + left_out,
+        properties="".join(
+            _card(
+                each,
+                result.verdict_of(each),
+                result.counterexamples[each].what
+                if each in result.counterexamples
+                else result.why_unknown(each),
+                result.checks(each),
+            )
+            for each in JUDGED
+        ),
+        lifecycle=_lifecycle(),
+        designs="".join(_counterexamples(result)),
+    )
+
+
+def _conformance_facts(result: Conformance) -> Iterator[str]:
+    for sessions, depth in result.depths.items():
+        extent = "one session" if sessions == 1 else "two sessions"
+        yield f"<div><b>{depth}</b><span class='soft'>operations, every program in {extent}</span></div>"
+    yield f"<div><b>{result.played:,}</b><span class='soft'>short programs</span></div>"
+    yield f"<div><b>{result.seconds:.0f} s</b><span class='soft'>in all</span></div>"
+
+
+def _counterexamples(result: Conformance) -> Iterator[str]:
+    for each, example in result.counterexamples.items():
+        steps = f"{len(example.steps)} steps"
+        yield (
+            f"<details><summary><code>{each}</code><span class='chip violated'>violated</span>"
+            f"<span>{escape(result.replay_command(each))}</span><span class='by'>{steps}</span></summary>"
+            f"<div class='picture'>{sequence_svg(each, each.sentence, example)}</div></details>"
+        )
 
 
 def _facts(verification: Verification) -> Iterator[str]:
@@ -54,11 +116,14 @@ def _facts(verification: Verification) -> Iterator[str]:
 
 
 def _property(verification: Verification, each: Property) -> str:
-    verdict = verification.verdict_of(each)
     why = verification.violated.get(each) or verification.unknown.get(each, "")
+    return _card(each, verification.verdict_of(each), why, verification.checks[each])
+
+
+def _card(each: Property, verdict: str, why: str, checked: dict[str, dict[str, int]]) -> str:
     checks = "".join(
         f"<li>{escape(name)}: {count:,} {escape(unit)}</li>"
-        for name, counts in verification.checks[each].items()
+        for name, counts in checked.items()
         for unit, count in counts.items()
     )
     return (

@@ -1,0 +1,237 @@
+"""``turngate conform``: hold somebody else's dispatcher to what always holds."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import click
+from rich.table import Table
+
+from turngate_model import Counterexample
+from turngate_model.conform import (
+    JUDGED,
+    BadProgram,
+    Command,
+    Conformance,
+    Effort,
+    Factory,
+    SubjectFailed,
+    check,
+    parsed,
+    replay,
+)
+
+from ._report import write_conformance
+from ._show import EXIT_CODES, out, print_counterexample, print_json, stages, styled
+
+_COMMAND = "turngate.conform.command"
+
+
+class _AfterTwoDashes(click.Command):
+    """Keeps what stands after ``--`` apart: it is the command of a subject, not a target."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta[_COMMAND] = args[:at], args[at + 1 :]
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    cls=_AfterTwoDashes, options_metavar="[OPTIONS]", epilog="Give either TARGET or '-- COMMAND...'."
+)
+@click.argument("target", required=False)
+@click.option(
+    "--programs",
+    default=Effort().programs,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Short programs to play at the most, in one session and again in two.",
+)
+@click.option(
+    "--examples",
+    default=Effort().examples,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Random programs to play.",
+)
+@click.option(
+    "--max-seconds",
+    default=Effort().seconds,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Give up after so long.",
+)
+@click.option("--seed", default=0, show_default=True, help="Which random programs.")
+@click.option(
+    "--timeout",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds that a command may take to answer one line.",
+)
+@click.option("--replay", "program", metavar="PROGRAM", help="Play one program and tell what comes of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--report",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write one self-contained page with verdicts and pictures to DIR/index.html.",
+)
+@click.pass_context
+def conform(
+    context: click.Context,
+    target: str | None,
+    programs: int,
+    examples: int,
+    max_seconds: float,
+    seed: int,
+    timeout: float,
+    program: str | None,
+    as_json: bool,
+    report: Path | None,
+) -> int:
+    """Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.
+
+    Exit code 0: everything that the subject can show holds; 1: a property is
+    violated, and the shortest program found is printed; 3: something was never
+    put to the test, or the subject could not be judged to the end.
+    """
+    command: list[str] | None = context.meta.get(_COMMAND)
+    if (target is None) == (not command):
+        raise click.UsageError("give either a target, module:Class, or '--' and a command")
+    if report:
+        report.mkdir(parents=True, exist_ok=True)
+    name = target or shlex.join(command or ())
+    make = Command(*(command or ()), timeout=timeout) if target is None else load(target)
+    effort = Effort(programs=programs, examples=examples, seed=seed, seconds=max_seconds)
+    with stages(1) as begin:
+        begin(f"playing programs on {name}")
+        result = check(make, name, effort=effort) if program is None else _replayed(make, name, program)
+    if as_json:
+        print_json(as_object(result))
+    else:
+        print_conformance(result)
+    if report:
+        click.echo(f"wrote {write_conformance(result, report)}", err=True)
+    return EXIT_CODES[result.verdict]
+
+
+def _replayed(make: Factory, name: str, program: str) -> Conformance:
+    try:
+        return replay(make, name, parsed(program))
+    except BadProgram as wrong:
+        raise click.UsageError(str(wrong)) from None
+
+
+def load(target: str) -> Factory:
+    """Return the factory of a target: the class of an adapter, or anything else that makes a subject."""
+    where, _, name = target.rpartition(":")
+    if not where or not name:
+        raise click.UsageError(f"{target!r} is no target; give module:Class or path.py:Class")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = _from_path(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        made: Any = getattr(module, name)
+    except FileNotFoundError:
+        raise click.UsageError(f"there is no file {where}") from None
+    except AttributeError:
+        raise click.UsageError(f"{where} has no {name}") from None
+    except Exception as wrong:
+        raise click.UsageError(f"{where} cannot be imported: {wrong!r}") from None
+    if not callable(made):
+        raise click.UsageError(f"{target} makes no subject: it cannot be called")
+    return cast("Factory", made)
+
+
+def _from_path(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _told(example: Counterexample) -> dict[str, Any]:
+    return {"steps": len(example.steps), "counterexample": example.told(), "expected": example.what}
+
+
+def as_object(result: Conformance) -> dict[str, Any]:
+    """Return what came of a subject as the object that ``--json`` prints."""
+    told: dict[str, Any] = {
+        "verdict": result.verdict,
+        "subject": result.subject,
+        "features": result.features.names,
+        "left_out": result.left_out,
+        "properties": {},
+        "depths": {str(sessions): depth for sessions, depth in result.depths.items()},
+        "seed": result.seed,
+        "problems": problems(result),
+        "conversation": result.failed.conversation if result.failed else [],
+        "seconds": round(result.seconds, 3),
+    }
+    for each in JUDGED:
+        said: dict[str, Any] = {"verdict": result.verdict_of(each), "checks": result.checks(each)}
+        if why := result.why_unknown(each):
+            said["why"] = why
+        if each in result.counterexamples:
+            said |= _told(result.counterexamples[each])
+            said |= {"program": result.replays[each], "replay": result.replay_command(each)}
+        told["properties"][str(each)] = said
+    return told
+
+
+def problems(result: Conformance) -> list[str]:
+    """Return what is wrong that no property speaks of."""
+    failed = [f"the subject could not be judged to the end: {result.failed.what}"] if result.failed else []
+    return failed + ([result.gave_up] if result.gave_up else [])
+
+
+def print_conformance(result: Conformance) -> None:
+    """Print what came of a subject for people."""
+    properties = Table(
+        "property", "verdict", "checked how often", box=None, pad_edge=False, title_justify="left"
+    )
+    for each in JUDGED:
+        checks = ", ".join(
+            f"{name}: {count:,} {unit}"
+            for name, counts in result.checks(each).items()
+            for unit, count in counts.items()
+        )
+        properties.add_row(str(each), styled(result.verdict_of(each)), result.why_unknown(each) or checks)
+    out.print(properties, "", sep="\n")
+    for sessions, depth in result.depths.items():
+        extent = "one session" if sessions == 1 else "two sessions"
+        out.print(f"every program of up to {depth} operations in {extent}")
+    for words in result.left_out:
+        out.print(f"left out: {words}", markup=False)
+    for each, example in result.counterexamples.items():
+        out.print("")
+        print_counterexample(example)
+        out.print(f"  replay: {result.replay_command(each)}", markup=False)
+    if result.told and not result.counterexamples:
+        out.print("")
+        for number, step in enumerate(result.told, 1):
+            out.print(f"  {number:2}  {step}", markup=False)
+    if result.gave_up:
+        out.print(f"\n{result.gave_up}", style="yellow", markup=False)
+    if result.failed:
+        _print_failed(result.failed)
+    out.print(f"\nverdict: {styled(result.verdict)} in {result.seconds:.0f} s")
+
+
+def _print_failed(failed: SubjectFailed) -> None:
+    out.print(f"\nthe subject could not be judged to the end: {failed.what}", style="red", markup=False)
+    for line in failed.conversation:
+        out.print(f"  {line}", markup=False)

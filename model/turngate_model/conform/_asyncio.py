@@ -1,0 +1,197 @@
+"""A base for subjects written with asyncio: drives their loop to quiescence after every operation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from .._history import Complete, Enter, Fold, Handoff
+from .._loop import VirtualLoop
+from .._machine import State
+from ._port import Features, Observed, SubjectFailed
+
+
+class RunnerFailed(Exception):
+    """The runner has failed, because the kit told it to."""
+
+
+class AsyncioSubject:
+    """A subject on an event loop of its own, with virtual time.
+
+    An adapter gives ``self.runner`` to its dispatcher as the work of a run,
+    overrides the ``do_`` operations its dispatcher has, and calls
+    ``self.completed`` where a caller of the dispatcher would learn how a run
+    ended, or ``self.watch`` with the future that the caller waits for. When
+    runs start is seen by the runner. The loop has no sockets, no
+    threads and no subprocesses; a subject that needs them implements
+    ``Subject`` itself.
+    """
+
+    features: Features = Features()
+    patience: float = 1.0
+    """Virtual seconds that an operation waits for timers."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self._seen: list[Observed] = []
+        self._told: dict[str, asyncio.Future[str]] = {}
+        self._watched: dict[str, asyncio.Future[Any]] = {}
+        self._undecided: set[str] = set()
+        with self.loop:
+            self.start()
+
+    # What an adapter overrides.
+
+    def start(self) -> None:
+        """Make the dispatcher. The loop is the running loop."""
+
+    async def do_accept(self, session: str, run: str) -> None:
+        """Take a prompt in; this may wait until the run is complete, as a caller's task would."""
+        raise NotImplementedError
+
+    async def do_enter(self, run: str) -> None:
+        """Enter an accepted run; this may wait until the run is complete."""
+        raise NotImplementedError
+
+    async def do_cancel(self, session: str) -> None:
+        """Cancel a session."""
+        raise NotImplementedError
+
+    async def do_clear(self, session: str) -> None:
+        """Clear the queue of a session."""
+        raise NotImplementedError
+
+    async def do_fold(self, run: str) -> Sequence[str]:
+        """Take follow-ups into the turn of this run, and return those not shown yet. Called by the runner."""
+        raise NotImplementedError
+
+    async def do_close(self) -> None:
+        """Shut the dispatcher down."""
+
+    # What an adapter calls.
+
+    async def runner(self, run: str) -> str:
+        """Be the work of one turn, and show that it has started."""
+        self.started(run)
+        return await self.work(run)
+
+    async def work(self, run: str) -> str:
+        """Be the work of one turn whose start the dispatcher shows itself: wait to be told how to go on."""
+        while True:
+            self._told[run] = asyncio.get_running_loop().create_future()
+            try:
+                told = await self._told[run]
+            finally:
+                del self._told[run]
+            if told == "finish":
+                return "text"
+            if told == "fail":
+                raise RunnerFailed("no luck")
+            for folded in await self.do_fold(run):
+                self.saw(Fold(folded, run))
+
+    def started(self, run: str) -> None:
+        """Show that the turn of a run has started."""
+        self._look()
+        self.saw(Enter(run, State.ACTIVE) if run in self._undecided else Handoff(run))
+
+    def completed(self, run: str, *, cancelled: bool = False, error: str | None = None) -> None:
+        """Show the RunComplete of a run."""
+        if run in self._undecided and cancelled:
+            self.saw(Enter(run, State.CANCEL_ON_ENTRY))
+        self._undecided.discard(run)
+        self.saw(Complete(run, cancelled, error))
+
+    def watch(self, run: str, done: asyncio.Future[Any]) -> None:
+        """Show the RunComplete of a run when this future or task is done: not when a callback hears of it."""
+        self._watched[run] = done
+        done.add_done_callback(lambda _: self._look())
+
+    def _look(self) -> None:
+        for run, done in list(self._watched.items()):
+            if done.done():
+                del self._watched[run]
+                error = None if done.cancelled() else done.exception()
+                self.completed(run, cancelled=done.cancelled(), error=str(error) if error else None)
+
+    def saw(self, event: Observed) -> None:
+        """Show an event as it is, for a dispatcher that tells more than its runner sees."""
+        if isinstance(event, Enter):
+            self._undecided.discard(event.run)
+        self._seen.append(event)
+
+    def drive(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a call in a task of its own until nothing more happens, whether or not it has returned."""
+        task = self.loop.create_task(work)
+        self._quiesce()
+        if task.done() and not task.cancelled() and (error := task.exception()):
+            raise SubjectFailed(f"it raised {error!r}") from error
+
+    def _quiesce(self) -> None:
+        until = self.loop.time() + self.patience
+        try:
+            self.loop.settle()
+            while (due := self.loop.next_timer()) is not None and due <= until:
+                self.loop.advance(due - self.loop.time())
+                self.loop.settle()
+        except AssertionError as busy:
+            raise SubjectFailed(f"it does not come to rest: {busy}") from None
+
+    # The port.
+
+    def accept(self, session: str, run: str) -> None:
+        """Take a prompt in."""
+        if self.features.two_phase:
+            self.drive(self.do_accept(session, run))
+        else:
+            self._decide(run, self.do_accept(session, run))
+
+    def enter(self, run: str) -> None:
+        """Enter an accepted run."""
+        self._decide(run, self.do_enter(run))
+
+    def _decide(self, run: str, work: Coroutine[Any, Any, Any]) -> None:
+        self._undecided.add(run)
+        self.drive(work)
+        if run in self._undecided:
+            # It neither started nor ended: it waits.
+            self.saw(Enter(run, State.QUEUED))
+
+    def cancel(self, session: str) -> None:
+        """Cancel a session."""
+        self.drive(self.do_cancel(session))
+
+    def clear(self, session: str) -> None:
+        """Clear the queue of a session."""
+        self.drive(self.do_clear(session))
+
+    def fold(self, run: str) -> None:
+        """Have the runner ask for follow-ups."""
+        self._tell(run, "fold")
+
+    def finish(self, run: str) -> None:
+        """Have the runner return."""
+        self._tell(run, "finish")
+
+    def fail(self, run: str) -> None:
+        """Have the runner fail."""
+        self._tell(run, "fail")
+
+    def _tell(self, run: str, what: str) -> None:
+        told = self._told.get(run)
+        if told and not told.done():
+            told.set_result(what)
+        self._quiesce()
+
+    def observe(self) -> Sequence[Observed]:
+        """Return what was seen since the last call."""
+        seen, self._seen = self._seen, []
+        return seen
+
+    def close(self) -> None:
+        """Shut down, and stop what is left."""
+        self.drive(self.do_close())
+        for task in self.loop.tasks:
+            task.cancel()
+        self._quiesce()

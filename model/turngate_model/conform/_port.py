@@ -1,0 +1,135 @@
+"""The port: what a subject under test offers, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
+
+from .._history import Complete, Enter, FinishReason, Fold, Handoff, Wrote
+from .._machine import State
+
+Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote
+"""What a subject may show. Accepts, cancels and clears are the kit's own doing, so it knows of them."""
+
+
+class Features(NamedTuple):
+    """What a subject can do beyond taking a prompt in and running it. What it cannot do is left out."""
+
+    two_phase: bool = False
+    """Accept and enter are two operations; otherwise ``accept`` enters as well."""
+    folds: bool = False
+    """A turn can take queued follow-ups in."""
+    clear: bool = False
+    """The queue of a session can be cleared."""
+    cancel: bool = True
+    """A session can be cancelled."""
+    messages: bool = False
+    """The subject shows ``Wrote`` when the messages of a run are written."""
+
+    @property
+    def names(self) -> list[str]:
+        """The features that the subject has."""
+        return [name for name, has in zip(self._fields, self, strict=True) if has]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What cannot be put to the test, in words."""
+        return [words for name, words in _LEFT_OUT.items() if not getattr(self, name)]
+
+
+_LEFT_OUT = {
+    "two_phase": "enter: accepting and entering are one step, so nothing comes between them",
+    "folds": "fold: a turn takes no follow-ups in",
+    "clear": "clear: a queue cannot be cleared",
+    "cancel": "cancel: a session cannot be cancelled",
+    "messages": "messages: what is written is not shown",
+}
+
+
+class Subject(Protocol):
+    """A dispatcher under test, fresh from its factory, with a runner that does what the kit says.
+
+    Every operation returns when the subject is quiescent: nothing more will
+    happen until the next operation. ``run`` in the last three is the lead run
+    of an active turn; they do nothing when its runner is over already.
+    """
+
+    @property
+    def features(self) -> Features:
+        """What the subject can do."""
+        ...
+
+    def accept(self, session: str, run: str) -> None:
+        """Take a prompt in under this id; enter it as well if the subject is not two-phase."""
+        ...
+
+    def enter(self, run: str) -> None:
+        """Decide on an accepted run, and carry the decision out."""
+        ...
+
+    def cancel(self, session: str) -> None:
+        """Cancel a session: whatever of it is accepted and not complete. Interrupt its runner."""
+        ...
+
+    def clear(self, session: str) -> None:
+        """Drop what is queued."""
+        ...
+
+    def fold(self, run: str) -> None:
+        """Have the runner ask for follow-ups."""
+        ...
+
+    def finish(self, run: str) -> None:
+        """Have the runner return."""
+        ...
+
+    def fail(self, run: str) -> None:
+        """Have the runner fail."""
+        ...
+
+    def observe(self) -> Sequence[Observed]:
+        """Return what happened since the last call, in the order in which it did."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. The subject is not used again."""
+        ...
+
+
+Factory: TypeAlias = Callable[[], Subject]
+"""Makes a fresh subject: the class of an adapter, or a ``Command``."""
+
+
+class SubjectFailed(Exception):
+    """A subject that cannot be judged: it raised, hung, died, or showed what makes no sense."""
+
+    def __init__(self, what: str, conversation: Sequence[str] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.conversation = list(conversation)
+        """What was said so far, the last part of it."""
+
+
+_ENTERED = (State.CANCEL_ON_ENTRY, State.QUEUED, State.ACTIVE)
+_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+
+
+def observed(record: Mapping[str, Any]) -> Observed:
+    """Return the event that a JSON object says, as in a recorded history; a ValueError if it says none."""
+    run = record.get("run")
+    if not isinstance(run, str):
+        raise ValueError(f"{dict(record)} needs run: a string")  # noqa: TRY004 - all that is wrong is a value
+    match record:
+        case {"event": "enter", "state": str(state)} if state in _ENTERED:
+            return Enter(run, State(state))
+        case {"event": "handoff"}:
+            return Handoff(run)
+        case {"event": "fold", "into": str(into)}:
+            return Fold(run, into)
+        case {"event": "complete", "cancelled": bool(cancelled)}:
+            error = record.get("error")
+            return Complete(run, cancelled, None if error is None else str(error))
+        case {"event": "wrote", "reason": reason} if reason in _REASONS:
+            return Wrote(run, reason)
+        case _:
+            raise ValueError(f"{dict(record)} is no event of the port")

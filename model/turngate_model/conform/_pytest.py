@@ -1,0 +1,121 @@
+"""What the pytest plugin collects: an adapter in a test module is the whole suite, one test per property."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .._counterexample import Counterexample
+from .._properties import Property
+from ._lines import Command
+from ._port import Factory, Features
+from ._program import OPERATIONS
+from ._suite import JUDGED, Conformance, Effort, check
+
+
+def is_subject(obj: object) -> bool:
+    """Tell whether an object of a test module is an adapter, or a command that is one."""
+    kind = type(obj)  # not isinstance, for a module may hold proxies that answer it by failing
+    if issubclass(kind, Command):
+        return True
+    if not issubclass(kind, type) or not isinstance(getattr(obj, "features", None), Features):
+        return False
+    needed = (*OPERATIONS, "observe", "close")
+    return (
+        getattr(obj, "__test__", True) is True
+        and not obj.__module__.startswith("turngate_model.")
+        and not inspect.isabstract(obj)
+        and all(hasattr(obj, each) for each in needed)
+    )
+
+
+def collected(collector: Any, name: str, obj: Any) -> Suite | None:
+    """Return the suite of an adapter in a module; None for anything else."""
+    if not isinstance(collector, pytest.Module) or not is_subject(obj):
+        return None
+    suite: Suite = Suite.from_parent(collector, name=name)
+    suite.make = obj
+    return suite
+
+
+class Suite(pytest.Collector):
+    """The tests of one adapter. They share one run of the suite, which the first of them starts."""
+
+    make: Factory
+    _result: Conformance | None = None
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield one test per property."""
+        for each in JUDGED:
+            test: PropertyTest = PropertyTest.from_parent(self, name=str(each))
+            test.property = each
+            yield test
+
+    @property
+    def result(self) -> Conformance:
+        """What came of the suite."""
+        if self._result is None:
+            effort = getattr(self.make, "effort", None)
+            self._result = check(
+                self.make, self._target(), effort=effort if isinstance(effort, Effort) else None
+            )
+        return self._result
+
+    def _target(self) -> str:
+        """Return what ``turngate conform`` calls this subject."""
+        if isinstance(self.make, Command):
+            return str(self.make)
+        path = self.path
+        return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{self.name}"
+
+
+class Violated(Exception):
+    """The property of a test does not hold."""
+
+    def __init__(self, example: Counterexample, command: str) -> None:
+        super().__init__(example.what)
+        self.example = example
+        self.command = command
+
+
+class Unjudged(Exception):
+    """The subject could not be judged to the end."""
+
+
+class PropertyTest(pytest.Item):
+    """One property of one adapter."""
+
+    property: Property
+
+    def runtest(self) -> None:
+        """Ask for the verdict."""
+        assert isinstance(self.parent, Suite)
+        result = self.parent.result
+        if example := result.counterexamples.get(self.property):
+            raise Violated(example, result.replay_command(self.property))
+        if (why := result.not_shown.get(self.property)) or not result.failed:
+            if why := why or result.why_unknown(self.property):
+                pytest.skip(f"{self.property} is unknown: {why}")
+            return
+        raise Unjudged("\n".join([result.failed.what, *(f"  {line}" for line in result.failed.conversation)]))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show the program, the property with its sentence, and how to replay it."""
+        wrong = excinfo.value
+        if isinstance(wrong, Violated):
+            example = wrong.example
+            steps = [f"  {number:2}  {step}" for number, step in enumerate(example.told(), 1)]
+            said = f"{example.property}: {example.property.sentence}"
+            return "\n".join([said, *steps, f"  but {example.what}", f"  replay: {wrong.command}"])
+        if isinstance(wrong, Unjudged):
+            return f"the subject could not be judged to the end: {wrong}"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Say where the test is."""
+        assert self.parent is not None
+        return self.path, None, f"{self.parent.name}: {self.property}"

@@ -1,0 +1,156 @@
+"""The rules: random programs, longer than those that can be enumerated, shrunk by Hypothesis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from .._properties import Property, Violation
+from ._port import SubjectFailed
+from ._program import Name, Op
+from ._stage import Limits, Stage
+
+if TYPE_CHECKING:
+    from ._suite import Suite
+
+LIMITS = Limits(prompts=8, cancels=4, sessions=2)
+"""What a random program may do."""
+
+
+class Broken(AssertionError):
+    """A random program breaks a property."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(f"{violation.property}: {violation.what}")
+        self.violation = violation
+
+
+def search(suite: Suite) -> None:
+    """Look for what short programs do not break, one property after the other."""
+    known: set[Property] = set(suite.result.counterexamples)
+    while not suite.out_of_time and suite.effort.examples:
+        found = _search_once(suite, known)
+        if found is None:
+            return
+        known.add(found)
+
+
+def _search_once(suite: Suite, known: set[Property]) -> Property | None:
+    """Return a property that is broken and was not known to be; its shrunk program is kept."""
+
+    class Rules(PortRules):
+        pass
+
+    Rules.suite, Rules.known = suite, known
+    # What an earlier search has counted is counted again by the next.
+    suite.result.examples.update(dict.fromkeys(suite.result.examples, 0))
+    configured = settings(
+        max_examples=suite.effort.examples,
+        stateful_step_count=suite.effort.steps,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    try:
+        run_state_machine_as_test(seed(suite.effort.seed)(Rules), settings=configured)
+    except Broken as broken:
+        return broken.violation.property
+    except (SubjectFailed, Flaky):
+        if suite.stopped:
+            raise suite.stopped from None
+        if suite.out_of_time:
+            return None
+        raise SubjectFailed("it does not do the same when the same program is played again") from None
+    return None
+
+
+class PortRules(RuleBasedStateMachine):
+    """One rule for each operation of the port."""
+
+    suite: Suite
+    known: set[Property]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = Stage(self.suite.fresh())
+        self.enabled = [] if self.suite.out_of_time else self.stage.enabled(LIMITS)
+
+    def could(self, name: Name) -> list[Op]:
+        """Return the operations of this name that make sense now."""
+        return [op for op in self.enabled if op.name == name]
+
+    def do(self, name: Name, data: st.DataObject) -> None:
+        """Do one of them; what breaks a property that is known to be broken ends the program."""
+        with self.suite.stopping():
+            self.stage.take(data.draw(st.sampled_from(self.could(name))))
+        over = self.stage.violations or self.suite.out_of_time
+        self.enabled = [] if over else self.stage.enabled(LIMITS)
+        self.report([violation for violation, _ in self.stage.late] + self.stage.violations)
+
+    def report(self, violations: list[Violation]) -> None:
+        """Raise for what was not known to be broken."""
+        for violation in violations:
+            if violation.property not in self.known:
+                self.suite.keep(violation, self.stage.program, self.stage.steps)
+                raise Broken(violation)
+
+    @precondition(lambda self: self.could("accept"))
+    @rule(data=st.data())
+    def accept(self, data: st.DataObject) -> None:
+        """Take a prompt in."""
+        self.do("accept", data)
+
+    @precondition(lambda self: self.could("enter"))
+    @rule(data=st.data())
+    def enter(self, data: st.DataObject) -> None:
+        """Enter an accepted run."""
+        self.do("enter", data)
+
+    @precondition(lambda self: self.could("cancel"))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Cancel a session."""
+        self.do("cancel", data)
+
+    @precondition(lambda self: self.could("clear"))
+    @rule(data=st.data())
+    def clear(self, data: st.DataObject) -> None:
+        """Clear a queue."""
+        self.do("clear", data)
+
+    @precondition(lambda self: self.could("fold"))
+    @rule(data=st.data())
+    def fold(self, data: st.DataObject) -> None:
+        """Have a runner ask for follow-ups."""
+        self.do("fold", data)
+
+    @precondition(lambda self: self.could("finish"))
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        """Have a runner return."""
+        self.do("finish", data)
+
+    @precondition(lambda self: self.could("fail"))
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        """Have a runner fail."""
+        self.do("fail", data)
+
+    @precondition(lambda self: not self.enabled)
+    @rule()
+    def nothing_more(self) -> None:
+        """Stay where the program has come to."""
+
+    def teardown(self) -> None:
+        """Hold the program against itself without what should make no difference."""
+        self.stage.close()
+        if not self.stage.violations:
+            self.report(self.suite.compare(self.stage))

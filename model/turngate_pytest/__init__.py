@@ -1,0 +1,17 @@
+"""The pytest plugin, as pytest finds it: it does nothing in a run that does not use the conformance kit.
+
+It is loaded into every pytest run of an environment that Turngate is installed
+in, so it is a package of its own and imports neither the kit, nor what the kit
+needs, nor the dispatcher, whose coverage somebody may be about to measure.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Any:
+    """Collect an adapter as one test per property, in a module that has imported the kit."""
+    kit = sys.modules.get("turngate_model.conform")
+    return None if kit is None else kit.collect(collector, name, obj)

@@ -1,0 +1,157 @@
+"""A plain subject that keeps every promise, and a flaw for each promise that it can be made to break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from turngate_model import Property
+from turngate_model._history import FinishReason
+from turngate_model.conform import Complete, Enter, Features, Fold, Handoff, Observed, State, Subject, Wrote
+
+
+class Lane:
+    """One session."""
+
+    def __init__(self) -> None:
+        self.queue: list[str] = []
+        self.turn: list[str] = []
+
+
+class Plain:
+    """A dispatcher without tasks: what happens, happens in the operation."""
+
+    __test__ = False  # what it is tested for is said by the tests
+    features = Features(two_phase=True, folds=True, clear=True, messages=True)
+
+    def __init__(self, flaw: str = "") -> None:
+        self.flaw = flaw
+        if flaw == "last in, first out":
+            # Its shortest program is long, so what it does not need is left out.
+            self.features = Features(two_phase=True, cancel=False)
+        self.lanes: dict[str, Lane] = {}
+        self.session_of: dict[str, str] = {}
+        self.covered: set[str] = set()
+        self.accepted: list[str] = []
+        self.flag: set[str] = set()
+        self.held_back: list[str] = []
+        self.seen: list[Observed] = []
+
+    def lane(self, session: str) -> Lane:
+        return self.lanes.setdefault("all" if self.flaw == "one lane for all" else session, Lane())
+
+    def accept(self, session: str, run: str) -> None:
+        self.session_of[run] = session
+        self.accepted.append(run)
+
+    def enter(self, run: str) -> None:
+        session = self.session_of[run]
+        lane = self.lane(session)
+        self.accepted.remove(run)
+        poisoned = session in self.flag
+        self.flag.discard(session)
+        if (run in self.covered and self.flaw != "covered runs enter") or poisoned:
+            self.seen.append(Enter(run, State.CANCEL_ON_ENTRY))
+            self.settle(run, cancelled=True)
+        elif (lane.turn or lane.queue) and self.flaw != "never waits":
+            self.seen.append(Enter(run, State.QUEUED))
+            order = list(self.session_of).index
+            lane.queue = sorted([*lane.queue, run], key=order, reverse=self.flaw == "last in, first out")
+        elif self.flaw == "says queued":
+            self.seen += [Enter(run, State.QUEUED), Handoff(run)]
+            lane.turn = [run]
+        else:
+            self.seen.append(Enter(run, State.ACTIVE))
+            lane.turn = [run]
+
+    def cancel(self, session: str) -> None:
+        lane = self.lane(session)
+        mine = [run for run in self.accepted if self.session_of[run] == session]
+        self.covered |= {*mine, *lane.queue, *lane.turn}
+        if self.flaw == "leaves a flag" and not (mine or lane.queue or lane.turn):
+            self.flag.add(session)
+        dropped, lane.queue = lane.queue, []
+        for run in dropped:
+            self.seen.append(Complete(run, cancelled=True))
+        if lane.turn:
+            self.end(lane, cancelled=True)
+
+    def clear(self, session: str) -> None:
+        lane = self.lane(session)
+        dropped, lane.queue = lane.queue, []
+        for run in dropped:
+            if self.flaw == "silent clear":
+                continue
+            self.seen.append(Complete(run, cancelled=False, error="cleared"))
+
+    def fold(self, run: str) -> None:
+        lane = self.lane(self.session_of[run])
+        self.seen += [Fold(queued, run) for queued in lane.queue]
+        lane.turn, lane.queue = lane.turn + lane.queue, []
+
+    def finish(self, run: str) -> None:
+        self.end(self.lane(self.session_of[run]))
+
+    def fail(self, run: str) -> None:
+        lane = self.lane(self.session_of[run])
+        self.end(lane, error="no luck", hand_off=self.flaw != "strands")
+
+    def end(
+        self, lane: Lane, *, cancelled: bool = False, error: str | None = None, hand_off: bool = True
+    ) -> None:
+        ended, lane.turn = lane.turn, []
+        late = self.flaw == "completes late" and lane.queue
+        for run in ended:
+            if not late:
+                self.settle(run, cancelled=cancelled, error=error)
+        if hand_off and lane.queue:
+            successor = lane.queue.pop(0)
+            lane.turn = [successor]
+            self.seen.append(Handoff(successor))
+            if self.flaw == "starts again":
+                self.seen.append(Handoff(ended[0]))
+        if late:
+            for run in ended:
+                self.settle(run, cancelled=cancelled, error=error)
+
+    def settle(self, run: str, *, cancelled: bool, error: str | None = None) -> None:
+        off_record = self.flaw == "off the record"
+        reason: FinishReason = (
+            "canceled" if cancelled and not off_record else "error" if error else "end_turn"
+        )
+        self.seen += [Wrote(run, reason), Complete(run, cancelled, error)]
+        if self.flaw == "completes twice":
+            self.seen.append(Complete(run, cancelled, error))
+
+    def observe(self) -> Sequence[Observed]:
+        seen, self.seen = self.seen, []
+        return seen
+
+    def close(self) -> None:
+        pass
+
+
+FLAWS: dict[str, tuple[Property, str]] = {
+    "leaves a flag": (Property.NEVER_POISONED, "cancel, accept a, enter a"),
+    "covered runs enter": (Property.FULL_COVERAGE, "accept a, cancel, enter a"),
+    "completes twice": (Property.EXACTLY_ONE_COMPLETE, "accept a, enter a, finish a"),
+    "silent clear": (Property.EXACTLY_ONE_COMPLETE, "accept a, accept b, enter a, enter b, clear, finish a"),
+    "never waits": (Property.ONE_TURN, "accept a, accept b, enter a, enter b"),
+    "strands": (Property.NO_STRAND, "accept a, accept b, enter a, enter b, fail a"),
+    "last in, first out": (
+        Property.FIFO,
+        "accept a, accept b, accept c, enter a, enter b, enter c, finish a",
+    ),
+    "completes late": (Property.LAST_WORD, "accept a, accept b, enter a, enter b, finish a"),
+    "off the record": (Property.ON_RECORD, "accept a, cancel, enter a"),
+    "one lane for all": (Property.ISOLATION, "accept a, accept b @2, enter a, enter b @2"),
+    "starts again": (Property.TERMINAL_IS_FINAL, "accept a, accept b, enter a, enter b, finish a"),
+    "says queued": (Property.DECLARED_MOVE, "accept a, enter a"),
+}
+"""For each flaw, the property it breaks and a shortest program that shows it."""
+
+
+def flawed(flaw: str) -> Callable[[], Subject]:
+    def make() -> Subject:
+        return Plain(flaw)
+
+    return make

@@ -1,0 +1,272 @@
+"""The conformance kit: what it says of sound subjects, of flawed ones, and of ones that cannot be judged."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import aiojobs_limit_one
+import pytest
+import queue_worker
+import session_lock
+import turngate_itself
+
+from conforming import FLAWS, Plain, flawed
+from turngate_model import Property
+from turngate_model.conform import (
+    JUDGED,
+    AsyncioSubject,
+    BadProgram,
+    Complete,
+    Conformance,
+    Effort,
+    Enter,
+    Factory,
+    Features,
+    Handoff,
+    Limits,
+    SubjectFailed,
+    check,
+    observed,
+    parsed,
+    play,
+    written,
+)
+
+QUICK = Effort(programs=1000, depth=5, examples=5)
+
+SUBJECTS: dict[type[AsyncioSubject], dict[Property, str]] = {
+    queue_worker.QueueWorkerSubject: {
+        Property.EXACTLY_ONE_COMPLETE: "accept a, cancel, finish a",
+        Property.NO_STRAND: "accept a, finish a, cancel, accept b",
+        Property.IDLE_CANCEL: "accept a, finish a, cancel, accept b",
+        Property.DECLARED_MOVE: "accept a, finish a, cancel, accept b",
+    },
+    session_lock.SessionLockSubject: {Property.FULL_COVERAGE: "accept a, accept b, cancel"},
+    aiojobs_limit_one.AiojobsSubject: {Property.LAST_WORD: "accept a, accept b, finish a"},
+    turngate_itself.TurngateSubject: {},
+}
+"""What each subject of the examples breaks, and the shortest program that shows it."""
+
+
+def broken_by(result: Conformance) -> dict[Property, str]:
+    assert result.failed is None, result.failed.conversation
+    return result.replays
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_what_the_subjects_of_the_examples_break(subject: type[AsyncioSubject]) -> None:
+    result = check(subject, effort=QUICK)
+    assert broken_by(result) == SUBJECTS[subject]
+    assert result.verdict == ("violated" if SUBJECTS[subject] else "holds")
+    unknown = {Property.NO_RESIDUE} | ({Property.ON_RECORD} if not subject.features.messages else set())
+    assert {each for each in JUDGED if result.verdict_of(each) == "unknown"} == unknown
+    assert len(result.left_out) == 5 - len(subject.features.names)
+
+
+def test_an_adapter_is_at_most_thirty_lines() -> None:
+    for subject in SUBJECTS.keys() - {turngate_itself.TurngateSubject}:
+        assert len(inspect.getsource(subject).splitlines()) <= 30
+
+
+def test_a_sound_subject_holds_in_everything_that_the_port_shows() -> None:
+    result = check(Plain, effort=Effort(programs=2000, examples=30))
+    assert (broken_by(result), result.verdict, result.left_out) == ({}, "holds", [])
+    assert result.depths == {1: 5, 2: 5}
+    assert {each for each in JUDGED if result.verdict_of(each) != "holds"} == {Property.NO_RESIDUE}
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_every_flaw_is_found_by_the_shortest_program(flaw: str) -> None:
+    violated, program = FLAWS[flaw]
+    limits = Limits(3 if "accept c" in program else 2, 1, 2 if "@2" in program else 1)
+    result = check(flawed(flaw), effort=Effort(programs=1500, examples=0), limits=limits)
+    assert violated in result.counterexamples
+    assert len(result.counterexamples[violated].steps) <= len(parsed(program))
+    again = play(flawed(flaw), parsed(result.replays[violated]), Limits())
+    if violated is not Property.ISOLATION:
+        assert violated in {each.property for each in (*again.violations, *(late for late, _ in again.late))}
+
+
+def test_an_idle_cancel_that_changes_something_is_found() -> None:
+    result = check(flawed("leaves a flag"), effort=Effort(programs=100, examples=0))
+    example = result.counterexamples[Property.IDLE_CANCEL]
+    assert example.told() == [
+        "cancel",
+        "accept a",
+        "enter a: cancel_on_entry",
+    ]
+    assert example.what == (
+        "without the idle cancel, enter a gives: a is active; with it: a is cancel_on_entry"
+    )
+
+
+@pytest.mark.parametrize("flaw", ["strands", "leaves a flag"])
+def test_random_programs_find_it_too_and_shrink_it(flaw: str) -> None:
+    violated, program = FLAWS[flaw]
+    result = check(flawed(flaw), effort=Effort(programs=0, examples=100))
+    assert violated in result.counterexamples
+    assert len(result.counterexamples[violated].steps) <= len(parsed(program)) + 2
+    assert result.depths == {}
+
+
+def test_what_a_subject_cannot_do_is_left_out_and_listed() -> None:
+    class Simple(Plain):
+        features = Features(cancel=False)
+
+        def accept(self, session: str, run: str) -> None:
+            super().accept(session, run)
+            self.enter(run)
+
+    result = check(Simple, effort=QUICK)
+    assert broken_by(result) == {}
+    assert [words.split(":")[0] for words in result.left_out] == [
+        "enter",
+        "fold",
+        "clear",
+        "cancel",
+        "messages",
+    ]
+    assert result.why_unknown(Property.FULL_COVERAGE) == "the subject cannot be cancelled"
+    assert result.verdict == "holds"
+
+
+def test_what_was_never_put_to_the_test_is_unknown() -> None:
+    result = check(Plain, effort=Effort(programs=10, examples=0))
+    assert result.verdict == "unknown"
+    assert result.why_unknown(Property.FIFO) == "nothing has put it to the test"
+
+
+def test_an_operation_that_ends_in_an_offence_says_nothing_of_what_it_does_not_break() -> None:
+    result = check(flawed("starts again"), effort=Effort(programs=1500, examples=0), limits=Limits(2, 1, 1))
+    assert result.verdict_of(Property.TERMINAL_IS_FINAL) == "violated"
+    # Every handoff is such an operation, and nothing else puts LAST_WORD to the test.
+    assert result.why_unknown(Property.LAST_WORD) == "nothing has put it to the test"
+
+
+class Unruly(Plain):
+    what: Any = ""
+
+    def finish(self, run: str) -> None:
+        if self.what == "out of order":
+            raise RuntimeError("out of order")
+        self.seen.append(self.what)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("out of order", "at finish a: it raised RuntimeError('out of order')"),
+        (Handoff("z"), "at finish a: it shows Handoff(run='z'), about a run that was never accepted"),
+    ],
+)
+def test_a_subject_that_cannot_be_judged_is_reported_with_its_program(what: Any, said: str) -> None:
+    class Wrong(Unruly):
+        pass
+
+    Wrong.what = what
+    result = check(Wrong, effort=QUICK)
+    assert isinstance(result.failed, SubjectFailed)
+    assert result.failed.what == said
+    assert result.failed.conversation == ["1  accept a", "2  enter a", "3  finish a"]
+    assert (result.verdict, result.verdict_of(Property.FIFO)) == ("unknown", "unknown")
+
+
+def test_a_run_that_is_lost_on_entry_is_owed() -> None:
+    class Loses(Plain):
+        def enter(self, run: str) -> None:
+            pass
+
+    result = check(Loses, effort=Effort(programs=100, examples=0))
+    assert result.replays == {Property.EXACTLY_ONE_COMPLETE: "accept a, enter a"}
+
+
+def test_a_run_that_completes_before_its_runner_ends_is_no_declared_move() -> None:
+    class Hasty(Plain):
+        def enter(self, run: str) -> None:
+            super().enter(run)
+            self.seen.append(Complete(run, cancelled=False))
+
+    result = check(Hasty, effort=Effort(programs=100, examples=0))
+    assert result.replays[Property.DECLARED_MOVE] == "accept a, enter a"
+
+
+def test_a_subject_that_does_not_repeat_itself_is_reported() -> None:
+    made = 0
+
+    def make() -> Plain:
+        nonlocal made
+        made += 1
+        return Plain("completes twice" if made % 3 else "")
+
+    result = check(make, effort=Effort(programs=0, examples=60))
+    assert result.failed is not None
+    assert "does not do the same when the same program is played again" in result.failed.what
+
+
+class Waits(AsyncioSubject):
+    """Starts a run after a while, of virtual time."""
+
+    __test__ = False
+
+    wait = 0.5
+
+    async def do_accept(self, session: str, run: str) -> None:
+        await asyncio.sleep(self.wait)
+        await self.runner(run)
+        self.completed(run)
+
+
+@pytest.mark.parametrize(("wait", "state"), [(0.5, "active"), (2.0, "queued")])
+def test_an_operation_waits_for_timers_but_not_for_ever(wait: float, state: str) -> None:
+    subject = Waits()
+    subject.wait = wait
+    subject.accept("s", "a")
+    assert [event.state for event in subject.observe() if isinstance(event, Enter)] == [state]
+    subject.close()
+
+
+def test_a_subject_that_never_comes_to_rest_is_reported() -> None:
+    class Spins(AsyncioSubject):
+        async def do_accept(self, session: str, run: str) -> None:
+            while True:  # noqa: ASYNC110 - on purpose
+                await asyncio.sleep(0)
+
+    result = check(Spins, effort=QUICK)
+    assert result.failed is not None
+    assert "it does not come to rest" in result.failed.what
+
+
+def test_programs_are_written_and_read() -> None:
+    text = "accept a, accept b @2, enter b @2, cancel @2, clear, fold a, finish a, fail b @2"
+    assert written(parsed(text)) == text
+    for wrong in ("jump a", "accept", "cancel a", "@2"):
+        with pytest.raises(BadProgram):
+            parsed(wrong)
+
+
+def test_what_is_no_event_is_refused() -> None:
+    assert observed({"event": "complete", "run": "a", "cancelled": True, "error": "x"}) == Complete(
+        "a", True, "x"
+    )
+    wrong: Sequence[dict[str, object]] = [
+        {"event": "enter", "run": "a", "state": "accepted"},
+        {"event": "complete", "run": "a", "cancelled": 1},
+        {"event": "fold", "run": "a"},
+        {"event": "accept", "run": "a"},
+        {"event": "handoff"},
+        {"event": "wrote", "run": "a", "reason": "because"},
+    ]
+    for record in wrong:
+        with pytest.raises(ValueError, match=r"is no event of the port|needs run"):
+            observed(record)
+
+
+@pytest.mark.parametrize("effort", [Effort(programs=100_000, depth=20), Effort(programs=0, examples=100_000)])
+def test_a_search_that_runs_out_of_time_is_unknown(effort: Effort) -> None:
+    factory: Factory = Plain
+    result = check(factory, effort=effort._replace(seconds=0.3))
+    assert result.seconds < 20
+    assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 0.3 s")

@@ -1,0 +1,202 @@
+"""Subjects in another language: the JSON lines, what can go wrong with them, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from turngate_model import Property
+from turngate_model.conform import Command, Effort, check
+
+NODE = Path(__file__).parents[1] / "examples" / "conformance" / "node"
+QUICK = Effort(programs=150, examples=5)
+
+SPEAKS = """
+import json, sys
+sys.path[:0] = {paths}
+from conforming import Plain
+from turngate_model.conform import *
+def told(event):
+    return {{"event": type(event).__name__.lower(), **event._asdict()}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    id, op = asked.pop("id"), asked.pop("op")
+    answer = {{"id": id}}
+    if op == "hello":
+        answer["features"] = Plain.features.names
+    elif op == "reset":
+        subject = Plain({flaw!r})
+        answer["events"] = []
+    else:
+        getattr(subject, op)(**asked)
+        answer["events"] = [told(event) for event in subject.observe()]
+    print(json.dumps(answer), flush=True)
+"""
+
+LIGHT = """
+import json, os, subprocess, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    op, run, answer = asked["op"], asked.get("run"), {{"id": asked["id"], "events": []}}
+    if op == "hello":
+        answer["features"] = ["cancel"]
+    elif op == "reset":
+        runs = []
+    elif op == "accept":
+        answer["events"] = [{{"event": "enter", "run": run, "state": "queued" if runs else "active"}}]
+        runs.append(run)
+    elif op == "cancel":
+        answer["events"] = [{{"event": "complete", "run": run, "cancelled": True}} for run in runs[::-1]]
+        runs = []
+    elif op == "finish":
+        {finish}
+    print(json.dumps(answer), flush=True)
+"""
+"""Good enough for programs of two operations, and quick to start: what it does then is told by a test."""
+
+
+def light(folder: Path, finish: str, timeout: float = 10.0) -> Command:
+    program = folder / "light.py"
+    program.write_text(LIGHT.format(finish=finish))
+    return Command(sys.executable, "-S", str(program), timeout=timeout)
+
+
+def command(folder: Path, *, flaw: str = "") -> Command:
+    """Return a whole subject in a process of its own."""
+    tests = Path(__file__).parent
+    paths = [str(tests), str(tests.parent / "model")]
+    program = folder / "subject.py"
+    program.write_text(SPEAKS.format(paths=paths, flaw=flaw))
+    return Command(sys.executable, str(program))
+
+
+def test_a_sound_subject_holds(tmp_path: Path) -> None:
+    result = check(command(tmp_path), effort=QUICK)
+    assert (result.failed, result.counterexamples, result.left_out) == (None, {}, [])
+    assert result.depths[1] >= 3
+
+
+def test_a_flaw_is_found(tmp_path: Path) -> None:
+    result = check(command(tmp_path, flaw="covered runs enter"), effort=QUICK)
+    assert result.replays[Property.FULL_COVERAGE] == "accept a, cancel, enter a"
+    assert result.replay_command(Property.FULL_COVERAGE) == (
+        f"turngate conform --replay 'accept a, cancel, enter a' -- {sys.executable} {tmp_path}/subject.py"
+    )
+
+
+WRONG = {
+    "it hangs": ("time.sleep(600)", "it hangs: no answer within 0.5 s"),
+    "it dies": ("print('farewell', file=sys.stderr); sys.exit(7)", "it died, with exit code 7"),
+    "it is killed": ("os.kill(os.getpid(), 9)", "it died of signal 9"),
+    "it closes its output": ("os.close(1); time.sleep(600)", "it closed its standard output"),
+    "it answers garbage": ("print('?!', flush=True)", "it answered what is not JSON: '?!'"),
+    "it answers a list": ("print('[]', flush=True)", "it answered JSON that is not an object"),
+    "it answers no events": ("del answer['events']", "it answered without events, a list of objects"),
+    "it shows no event": (
+        "answer['events'] = [{'event': 'boom', 'run': 'a'}]",
+        "{'event': 'boom', 'run': 'a'} is no event of the port",
+    ),
+    "it shows a run nobody accepted": (
+        "answer['events'] = [{'event': 'handoff', 'run': 'z'}]",
+        "it shows Handoff(run='z'), about a run that was never accepted",
+    ),
+    "it answers another question": (
+        "answer['id'] += 1",
+        "it spoke out of turn: the answer should have the id",
+    ),
+    "it speaks unasked": (
+        "answer['events'] = [{'event': 'complete', 'run': run, 'cancelled': False}]; runs.remove(run); "
+        "print(json.dumps(answer), flush=True)",
+        "it spoke out of turn",
+    ),
+    "it never ends its line": ("os.write(1, b'x' * 2_000_000); time.sleep(600)", "more than 1,048,576 bytes"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_goes_wrong_is_reported_with_the_conversation(tmp_path: Path, name: str) -> None:
+    finish, said = WRONG[name]
+    began = time.monotonic()
+    timeout = 0.5 if name == "it hangs" else 10.0
+    result = check(light(tmp_path, finish, timeout), effort=QUICK)
+    assert time.monotonic() - began < 30
+    assert result.failed is not None
+    assert said in result.failed.what
+    assert result.verdict == "unknown"
+    asked = [line for line in result.failed.conversation if line.startswith("> ")]
+    assert any(json.loads(line[2:])["op"] == "finish" for line in asked)
+    assert any(line.startswith("< ") for line in result.failed.conversation)
+    if name == "it dies":
+        assert result.failed.conversation[-1] == "! farewell"
+
+
+@pytest.mark.parametrize("hello", ["", "features=7", "features=['speed']"])
+def test_a_subject_must_say_what_it_can_do(tmp_path: Path, hello: str) -> None:
+    program = tmp_path / "hello.py"
+    program.write_text(f"import json\ninput()\nprint(json.dumps(dict(id=1, {hello})), flush=True)\ninput()\n")
+    result = check(Command(sys.executable, str(program)), effort=QUICK)
+    assert result.failed is not None
+    assert "it says hello without features out of two_phase, folds" in result.failed.what
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # Whoever inherits a dead child may take its time to see it off.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("finish", ["pass", "time.sleep(600)", "os._exit(1)"], ids=["ends", "hangs", "dies"])
+def test_the_whole_process_tree_is_gone(tmp_path: Path, finish: str) -> None:
+    pids = tmp_path / "pids"
+    sleeper = f"subprocess.Popen(['sh', '-c', 'echo $$ >> {pids}; trap : TERM INT; sleep 600 & wait'])"
+    make = light(tmp_path, finish, timeout=1.0)
+    program = tmp_path / "light.py"
+    program.write_text(
+        program.read_text().replace("for line in sys.stdin:", f"{sleeper}\nfor line in sys.stdin:")
+    )
+    check(make, effort=QUICK)
+    started = [int(line) for line in pids.read_text().split()]
+    assert started
+    until = time.monotonic() + 5
+    while any(map(alive, started)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not any(map(alive, started))
+
+
+def node() -> str:
+    """Return Node, or say clearly that its tests did not run; where it must be installed they fail."""
+    found = shutil.which("node")
+    if found is None:
+        assert not os.environ.get("CI"), "Node is not installed, and must be where CI is set"
+        pytest.skip("NOT RUN: Node is not installed, so the adapters in JavaScript were not tested")
+    return found
+
+
+def test_a_dispatcher_in_javascript_strands_its_queue() -> None:
+    result = check(Command(node(), str(NODE / "stranded.mjs")), effort=QUICK)
+    assert result.failed is None
+    assert result.replays == {Property.NO_STRAND: "accept a, accept b, fail a"}
+
+
+def test_its_repaired_twin_holds() -> None:
+    result = check(Command(node(), str(NODE / "repaired.mjs")), effort=Effort(programs=600, examples=10))
+    assert (result.failed, result.replays, result.verdict) == (None, {}, "holds")
+
+
+def test_without_node_ci_fails_and_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(AssertionError, match="Node is not installed"):
+        node()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="NOT RUN"):
+        node()

@@ -1,0 +1,108 @@
+"""The pytest plugin: an adapter in a test module is the whole suite, and nobody else notices the plugin."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PATHS = [str(ROOT / part) for part in ("model", "impl", "tests", "examples/conformance")]
+
+FLAWED = """
+from conforming import Plain
+from turngate_model.conform import Effort
+
+class Stranding(Plain):
+    __test__ = True
+    effort = Effort(programs=1000, examples=10)
+
+    def __init__(self):
+        super().__init__("strands")
+"""
+BROKEN = """
+from conforming import Plain
+
+class Broken(Plain):
+    __test__ = True
+
+    def finish(self, run):
+        raise RuntimeError("out of order")
+"""
+INNOCENT = """
+class Features:
+    features = "not ours"
+
+def test_nothing():
+    pass
+"""
+
+
+def pytest_in(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run pytest as somebody else would, in a folder without configuration."""
+    program = f"import sys; sys.path[:0] = {PATHS}; import pytest; sys.exit(pytest.main({list(arguments)}))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def stranding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stranding")
+    (folder / "test_mine.py").write_text(FLAWED)
+    return folder
+
+
+def test_an_adapter_is_one_test_per_property(stranding: Path) -> None:
+    code, printed = pytest_in(stranding, "-rs", "-p", "no:cacheprovider")
+    assert code == 1
+    assert "1 failed, 11 passed, 1 skipped" in printed
+    assert (
+        "NO_STRAND: When no turn is active the queue is empty: "
+        "a turn that fails or is cancelled hands off like one that finishes.\n"
+        "   1  accept a\n"
+        "   2  accept b\n"
+        "   3  enter a: active\n"
+        "   4  enter b: queued\n"
+        "   5  the turn of a fails: RunComplete of a: no luck\n"
+        "  but b waits in the queue of a session with no turn: it should run next\n"
+        "  replay: turngate conform --replay 'accept a, accept b, enter a, enter b, fail a' "
+        "test_mine.py:Stranding\n"
+    ) in printed
+    assert "NO_RESIDUE is unknown: the port does not show what a dispatcher holds in memory" in printed
+
+
+def test_the_usual_options_work(stranding: Path) -> None:
+    code, printed = pytest_in(stranding, "-p", "no:cacheprovider", "-k", "FIFO or ONE_TURN", "-v")
+    assert code == 0
+    assert "test_mine.py::Stranding::ONE_TURN PASSED" in printed
+    assert "2 passed, 11 deselected" in printed
+
+
+def test_it_works_with_xdist(stranding: Path) -> None:
+    code, printed = pytest_in(stranding, "-p", "no:cacheprovider", "-n", "2")
+    assert code == 1
+    assert "1 failed, 11 passed, 1 skipped" in printed
+
+
+def test_a_subject_that_cannot_be_judged_fails_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text(BROKEN)
+    code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider", "-k", "FIFO")
+    assert code == 1
+    assert "the subject could not be judged to the end: at finish a: it raised RuntimeError" in printed
+    assert "3  finish a" in printed
+
+
+def test_a_run_that_does_not_use_the_kit_does_not_load_it(tmp_path: Path) -> None:
+    (tmp_path / "test_innocent.py").write_text(INNOCENT)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_sessionfinish():\n"
+        "    assert 'turngate_pytest' in sys.modules\n"
+        "    assert not {'turngate', 'turngate_model', 'hypothesis.core'} & set(sys.modules)\n"
+    )
+    code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider", "-W", "error", "-p", "no:hypothesispytest")
+    assert code == 0, printed
+    assert "1 passed" in printed
