@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from itertools import count, permutations
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from turngate import AlreadyEntered, Run, State, Turn, TurnEnded, UndeclaredMove
+from turngate import AlreadyEntered, QueueFull, Run, SessionBusy, State, Turn, TurnEnded, UndeclaredMove
 from turngate._core import Interrupt, Publish, SessionCore, Start
 from turngate._lifecycle import Phase
+from turngate._run import WhenBusy
 
 
 class Session:
@@ -343,6 +344,50 @@ def test_quiet_is_nothing_in_flight(s: Session) -> None:
     assert isinstance(start, Start)
     s.end(start.turn)
     assert s.core.quiet
+
+
+def test_the_core_has_no_room_for_anything_else(s: Session) -> None:
+    core: Any = s.core
+    with pytest.raises(AttributeError, match="anything_else"):
+        core.anything_else = 1
+
+
+@pytest.mark.parametrize("when_busy", ["fold", "queue"])
+def test_room_is_what_accepted_and_queued_runs_leave_of_the_limit(s: Session, when_busy: Any) -> None:
+    for name in "abc":
+        s.enter(name)
+    s.accept("d")
+    s.core.check_room(when_busy, 4)
+    for limit in (1, 2, 3):
+        with pytest.raises(QueueFull, match="'s' has 3 runs waiting"):
+            s.core.check_room(when_busy, limit)
+
+
+def test_an_interrupt_needs_no_room_for_what_it_drops(s: Session) -> None:
+    for name in "abc":
+        s.enter(name)
+    s.core.check_room("interrupt", 1)
+    s.accept("d")
+    s.core.check_room("interrupt", 2)
+    with pytest.raises(QueueFull, match="'s' has 1 runs waiting"):
+        s.core.check_room("interrupt", 1)
+
+
+def test_room_is_counted_not_recognised(s: Session) -> None:
+    for number in range(1_000):
+        s.accept(f"run {number}")
+    with pytest.raises(QueueFull, match="1000 runs waiting"):
+        s.core.check_room("fold", int("1000"))
+
+
+def test_when_busy_is_what_it_says_not_which_string_it_is(s: Session) -> None:
+    fold, interrupt, reject = (cast("WhenBusy", "".join(word)) for word in ("fold", "interrupt", "reject"))
+    s.enter("a")
+    s.enter("b", when_busy=fold)
+    s.core.check_room(interrupt, 1)
+    with pytest.raises(SessionBusy, match="'s' has something in flight"):
+        s.core.check_room(reject, 100)
+    assert [run.run_id for run in s.core.fold(s.turn)] == ["b"]
 
 
 def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:
