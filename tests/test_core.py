@@ -320,6 +320,7 @@ def test_cancel_run_of_a_complete_run_covers_nothing(s: Session) -> None:
     run = s.accept("a")
     s.core.release(run)
     assert s.core.cancel_run(run) == ([], [])
+    assert not run.covered
 
 
 def test_a_turn_that_has_completed_cannot_complete_again(s: Session) -> None:
