@@ -4,8 +4,8 @@
 this process, which has the libraries loaded and keeps them out of the garbage collector's way, so that one
 takes a second or two and no file is ever changed. What pytest said is in build/mutants.
 
-What cannot be noticed is left out: a change of annotations, which are never evaluated here. A mutant that
-cannot even be imported is counted apart, for it takes no test to notice it.
+What cannot be noticed is left out: a change of annotations, which are never evaluated here, or of the imports
+for them. A mutant that cannot even be imported is counted apart, for it takes no test to notice it.
 
 The listed ones are in equivalent_mutants.md. The exit code is 1 when a mutant survives that is not listed, or
 one is listed that there is not, or that does not survive.
@@ -163,7 +163,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        if "TYPE_CHECKING" in ast.unparse(node.test):
             return None
         self.generic_visit(node)
         return node

@@ -246,6 +246,7 @@ def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
     assert s.end(turn) == [Publish(lead), Publish(b), Publish(c), Start(s.turn)]
     assert b.complete is not None
     assert (b.complete.folded_into, b.complete.text) == ("a", "text")
+    assert [run.complete and run.complete.message_id for run in (lead, b, c)] == ["msg-1-reply"] * 3
     assert s.turn.run is d
 
 
@@ -347,10 +348,12 @@ def test_quiet_is_nothing_in_flight(s: Session) -> None:
     assert s.core.quiet
 
 
-def test_the_core_has_no_room_for_anything_else(s: Session) -> None:
-    core: Any = s.core
-    with pytest.raises(AttributeError, match="anything_else"):
-        core.anything_else = 1
+def test_cores_and_effects_have_no_room_for_anything_else(s: Session) -> None:
+    run = s.enter("a")
+    things: list[Any] = [s.core, Start(s.turn), Interrupt(s.turn), Publish(run)]
+    for thing in things:
+        with pytest.raises(AttributeError, match="anything_else"):
+            thing.anything_else = 1
 
 
 @pytest.mark.parametrize("when_busy", ["fold", "queue"])
