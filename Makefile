@@ -7,7 +7,7 @@ READY := .venv/.ready
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
-.PHONY: help setup verify test sabotage coverage bench lint diagrams oracles clean
+.PHONY: help setup verify test sabotage mutants coverage bench lint diagrams oracles clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +30,10 @@ test: setup ## the test suite
 
 sabotage: setup ## every known-bad design in the real dispatcher, found with each of ten seeds
 	$(BIN)/python tests/sabotage_seeds.py
+
+mutants: setup ## mutants of the dispatcher: each is killed by a test, or listed in tests/equivalent_mutants.md (one module: make mutants OF=_core)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
+	$(BIN)/python tests/mutants.py $(OF)
 
 coverage: setup ## the dispatcher's tests, with branch coverage
 	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from turngate import AlreadyEntered, Run, State, Turn, TurnEnded, UndeclaredMove
+from turngate import AlreadyEntered, QueueFull, Run, SessionBusy, State, Turn, TurnEnded, UndeclaredMove
 from turngate._core import Interrupt, Publish, SessionCore, Start
 from turngate._lifecycle import Phase
 
@@ -245,6 +245,7 @@ def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
     assert s.end(turn) == [Publish(lead), Publish(b), Publish(c), Start(s.turn)]
     assert b.complete is not None
     assert (b.complete.folded_into, b.complete.text) == ("a", "text")
+    assert [run.complete and run.complete.message_id for run in (lead, b, c)] == ["msg-1-reply"] * 3
     assert s.turn.run is d
 
 
@@ -319,6 +320,7 @@ def test_cancel_run_of_a_complete_run_covers_nothing(s: Session) -> None:
     run = s.accept("a")
     s.core.release(run)
     assert s.core.cancel_run(run) == ([], [])
+    assert not run.covered
 
 
 def test_a_turn_that_has_completed_cannot_complete_again(s: Session) -> None:
@@ -343,6 +345,53 @@ def test_quiet_is_nothing_in_flight(s: Session) -> None:
     assert isinstance(start, Start)
     s.end(start.turn)
     assert s.core.quiet
+
+
+def test_cores_and_effects_have_no_room_for_anything_else(s: Session) -> None:
+    run = s.enter("a")
+    things: list[Any] = [s.core, Start(s.turn), Interrupt(s.turn), Publish(run)]
+    for thing in things:
+        with pytest.raises(AttributeError, match="anything_else"):
+            thing.anything_else = 1
+
+
+@pytest.mark.parametrize("when_busy", ["fold", "queue"])
+def test_room_is_what_accepted_and_queued_runs_leave_of_the_limit(s: Session, when_busy: Any) -> None:
+    for name in "abc":
+        s.enter(name)
+    s.accept("d")
+    s.core.check_room(when_busy, 4)
+    for limit in (1, 2, 3):
+        with pytest.raises(QueueFull, match="'s' has 3 runs waiting"):
+            s.core.check_room(when_busy, limit)
+
+
+def test_an_interrupt_needs_no_room_for_what_it_drops(s: Session) -> None:
+    for name in "abc":
+        s.enter(name)
+    s.core.check_room("interrupt", 1)
+    s.accept("d")
+    s.core.check_room("interrupt", 2)
+    with pytest.raises(QueueFull, match="'s' has 1 runs waiting"):
+        s.core.check_room("interrupt", 1)
+
+
+def test_room_is_counted_not_recognised(s: Session) -> None:
+    for number in range(1_000):
+        s.accept(f"run {number}")
+    with pytest.raises(QueueFull, match="1000 runs waiting"):
+        s.core.check_room("fold", int("1000"))
+
+
+def test_when_busy_is_what_it_says_not_which_string_it_is(s: Session) -> None:
+    words: list[Any] = ["".join(word) for word in ("fold", "interrupt", "reject")]
+    fold, interrupt, reject = words
+    s.enter("a")
+    s.enter("b", when_busy=fold)
+    s.core.check_room(interrupt, 1)
+    with pytest.raises(SessionBusy, match="'s' has something in flight"):
+        s.core.check_room(reject, 100)
+    assert [run.run_id for run in s.core.fold(s.turn)] == ["b"]
 
 
 def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import logging
 import sys
 from typing import Any
@@ -61,6 +62,18 @@ def test_the_least_limits_are_allowed() -> None:
         complete_limit=1,
         settle_timeout=0.1,
     )
+
+
+def test_the_limits_unless_given() -> None:
+    parameters = inspect.signature(Dispatcher).parameters.values()
+    assert {p.name: p.default for p in parameters if p.name.endswith(("limit", "kept", "timeout"))} == {
+        "queue_limit": 16_384,
+        "accepted_limit": 65_536,
+        "completions_kept": 100_000,
+        "delta_limit": 1_024,
+        "complete_limit": 65_536,
+        "settle_timeout": 5.0,
+    }
 
 
 @in_loop

@@ -23,6 +23,7 @@ from dispatching import (
     steps,
 )
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
+from turngate._settle import _Clock
 
 
 async def echo(turn: Turn) -> str:
@@ -239,6 +240,18 @@ async def test_the_time_out_holds_over_all_writes_of_a_turn() -> None:
         run = await d.submit("s", "p")
         await pester(run)
         assert (await run).error == "writing the messages took longer than 0.01 s"
+
+
+@in_loop
+async def test_the_time_is_up_when_the_timer_says_so_even_if_it_is_early() -> None:
+    task = asyncio.create_task(asyncio.sleep(3_000))
+    clock = _Clock(task, 3_000)
+    assert 2_000 < clock._deadline - asyncio.get_running_loop().time() <= 3_000
+    assert not clock.expired
+    clock._expire()
+    assert clock.expired
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @in_loop

@@ -1,0 +1,313 @@
+"""Mutants of the dispatcher: each is to be noticed by a test, or listed as equivalent with the reason.
+
+`python tests/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants; each is tested in a fork of
+this process, which has the libraries loaded and keeps them out of the garbage collector's way, so that one
+takes a second or two and no file is ever changed. What pytest said is in build/mutants.
+
+What cannot be noticed is left out: a change of annotations, which are never evaluated here, or of the imports
+for them. A mutant that cannot even be imported is counted apart, for it takes no test to notice it.
+
+The listed ones are in equivalent_mutants.md. The exit code is 1 when a mutant survives that is not listed, or
+one is listed that there is not, or that does not survive.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import contextlib
+import difflib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import hypothesis.stateful  # noqa: F401 - here once, instead of in every fork
+import pytest
+
+# They have no types, and are there for `make mutants` alone.
+parso: Any = importlib.import_module("parso")
+mutating: Any = importlib.import_module("cosmic_ray.mutating")
+plugins: Any = importlib.import_module("cosmic_ray.plugins")
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+EQUIVALENT: Final = ROOT / "tests" / "equivalent_mutants.md"
+OUTPUT: Final = ROOT / "build" / "mutants"
+MODULES: Final = ("_core", "_settle", "_dispatcher")
+TESTS: Final = ("core", "settle", "dispatcher", "run", "events", "contract_api", "lockstep")
+WORKERS: Final = 2
+SECONDS: Final = 60.0  # for all tests of one mutant
+CPU_SECONDS: Final = 12  # the same, of the processor; they take about 5 when nothing is wrong
+HANG: Final = 2.0  # seconds after which one test counts as hung
+BROKEN: Final = 77  # exit code: the mutant cannot be imported
+FAILED: Final = 78  # exit code: something went wrong here, not in the mutant
+# pytest says 1 for a failing test, 2 for a module of tests that could not be imported
+VERDICTS: Final = {0: "survived", 1: "killed", 2: "killed", BROKEN: "broken", -signal.SIGXCPU: "timed out"}
+
+UNUSED: Final = {
+    # What is compared by identity is None, a member of an enum or an object of ours: equal if it is the same.
+    "core/ReplaceComparisonOperator_Is_Eq",
+    "core/ReplaceComparisonOperator_IsNot_NotEq",
+    # They need to be told the names of variables.
+    "core/VariableInserter",
+    "core/VariableReplacer",
+}
+
+
+class RemoveStatement:
+    """Puts `pass` in the place of a simple statement: an operator as Cosmic Ray's are."""
+
+    def mutation_positions(self, node: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """Yield the place of the statement, unless it is a docstring, an import or a `pass` already."""
+        if node.type == "simple_stmt":
+            statement = node.children[0]
+            if statement.type not in {"string", "strings", "import_name", "import_from"}:
+                yield statement.start_pos, statement.end_pos
+
+    def mutate(self, node: Any, _index: int) -> Any:
+        """Put `pass` there."""
+        statement = node.children[0]
+        passing = parso.parse("pass").children[0]
+        passing.prefix = statement.get_first_leaf().prefix
+        passing.parent = node
+        node.children[0] = passing
+        return node
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one module."""
+
+    module: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+    @property
+    def change(self) -> tuple[str, str, str]:
+        """What identifies it in the list, wherever the line has gone."""
+        return self.module, self.before, self.after
+
+    def __str__(self) -> str:
+        return f"{self.module}.py:{self.line}: `{self.before}` → `{self.after}`"
+
+
+def mutants_of(module: str) -> Iterator[Mutant]:
+    """Make every mutant of the module that can be noticed."""
+    source = (ROOT / "impl" / "turngate" / f"{module}.py").read_text()
+    unchanged, seen = _meaning(source), set[str]()
+    operators: list[Any] = [RemoveStatement()]
+    operators += [plugins.get_operator(name)() for name in plugins.operator_names() if name not in UNUSED]
+    nodes = [*_nodes(parso.parse(source))]
+    for operator in operators:
+        for occurrence in range(sum(len([*operator.mutation_positions(node)]) for node in nodes)):
+            mutated = mutating.mutate_code(source, operator, occurrence)
+            if mutated is None or mutated in seen:
+                continue
+            seen.add(mutated)
+            with contextlib.suppress(SyntaxError):
+                if _meaning(mutated) != unchanged:
+                    yield _mutant(module, source, mutated)
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    for child in getattr(node, "children", ()):
+        yield from _nodes(child)
+
+
+def _mutant(module: str, source: str, mutated: str) -> Mutant:
+    before, after = source.splitlines(), mutated.splitlines()
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    _, start, end, start_after, end_after = next(op for op in matcher.get_opcodes() if op[0] != "equal")
+    return Mutant(
+        module, start + 1, _joined(before[start:end]), _joined(after[start_after:end_after]), mutated
+    )
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return " ".join(line.strip() for line in lines)
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        node.annotation = ast.Name("object", ast.Load())
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.returns = None
+        return node
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.returns = None
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        if "TYPE_CHECKING" in ast.unparse(node.test):
+            return None
+        self.generic_visit(node)
+        return node
+
+
+def _meaning(source: str) -> str:
+    return ast.dump(_WithoutAnnotations().visit(ast.parse(source)))
+
+
+class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads the mutant where its module is asked for."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = f"turngate.{mutant.module}"
+        self._source = mutant.source
+
+    def find_spec(
+        self, name: str, _path: object, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if name == self._name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
+
+
+def stages(module: str) -> list[list[str]]:
+    """Return the tests of the module, which notice most, and the others."""
+    own = module.removeprefix("_")
+    return [[own], [name for name in TESTS if name != own]]
+
+
+def child(mutant: Mutant, output: Path) -> int:
+    """Run the tests on the mutant, in a process of its own; return the exit code of pytest."""
+    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    print(mutant, flush=True)
+    sys.meta_path.insert(0, _Mutation(mutant))
+    sys.path[:0] = [str(ROOT / folder) for folder in ("model", "impl", "tests")]
+    try:
+        import turngate  # noqa: F401, PLC0415 - not before the mutant is in its place
+    except Exception as exc:
+        print(f"cannot be imported: {exc!r}", flush=True)
+        return BROKEN
+    import dispatching  # noqa: PLC0415 - the same
+
+    dispatching.HANG = HANG
+    for names in stages(mutant.module):
+        # What the lockstep says of broken dispatchers is a test of the lockstep.
+        code = pytest.main([
+            "-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+            "-W", "ignore::pytest.PytestAssertRewriteWarning",
+            "--deselect", "tests/test_lockstep.py::test_a_dispatcher_that_differs_is_found",
+            *[f"tests/test_{name}.py" for name in names],
+        ])  # fmt: skip
+        if code != 0:
+            return code
+    return 0
+
+
+def outcomes(mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, str]]:
+    """Test every mutant and say what became of it: killed, timed out, broken or survived."""
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    gc.collect()
+    gc.freeze()
+    pending, running = enumerate(mutants), dict[int, tuple[Mutant, float]]()
+    following = next(pending, None)
+    while following or running:
+        while following and len(running) < WORKERS:
+            number, mutant = following
+            sys.stdout.flush()
+            if not (pid := os.fork()):
+                code = FAILED
+                try:
+                    os.setsid()
+                    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+                    code = int(child(mutant, OUTPUT / f"{mutant.module}-{number}.txt"))
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(code)
+            running[pid] = mutant, time.monotonic() + SECONDS
+            following = next(pending, None)
+        for pid, (mutant, deadline) in [*running.items()]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del running[pid]
+                code = os.waitstatus_to_exitcode(status)
+                if code not in VERDICTS:
+                    raise SystemExit(f"no verdict ({code}), see {OUTPUT / mutant.module}-*.txt: {mutant}")
+                yield mutant, VERDICTS[code]
+            elif time.monotonic() > deadline:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                del running[pid]
+                yield mutant, "timed out"
+        time.sleep(0.01)
+
+
+def listed() -> set[tuple[str, str, str]]:
+    """Read the list of equivalent mutants."""
+    changes, module = set(), ""
+    for line in EQUIVALENT.read_text().splitlines():
+        if heading := re.match(r"## (_\w+)\.py", line):
+            module = heading[1]
+        elif entry := re.match(r"- line \d+: `(.+?)` → `(.+?)`: \S", line):
+            changes.add((module, entry[1], entry[2]))
+        elif line.startswith("- line"):
+            raise SystemExit(f"{EQUIVALENT.name}: cannot read {line!r}")
+    return changes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test the mutants of the modules, or of those lines alone, and print what became of them."""
+    os.chdir(ROOT)
+    lines = {int(argument) for argument in arguments if argument.isdigit()}
+    modules = [argument for argument in arguments if not argument.isdigit()] or MODULES
+    equivalent, bad = listed(), 0
+    for module in modules:
+        mutants = (mutant for mutant in mutants_of(module) if not lines or mutant.line in lines)
+        print(f"{module}.py", flush=True)
+        count, survived = collections.Counter[str](), set()
+        for mutant, verdict in outcomes(mutants):
+            outcome = verdict
+            if verdict == "survived":
+                survived.add(mutant.change)
+                outcome = "equivalent" if mutant.change in equivalent else verdict
+            count[outcome] += 1
+            if outcome in {"survived", "timed out"}:
+                print(f"  {outcome}: {mutant}", flush=True)
+        gone = {change for change in equivalent if change[0] == module} - survived
+        for _, before, after in () if lines else gone:
+            print(f"  listed as equivalent, but is not there or does not survive: `{before}` → `{after}`")
+        bad += count["survived"] + (0 if lines else len(gone))
+        noticed = count["killed"] + count["timed out"]
+        print(
+            f"  {noticed} of {noticed + count['survived']} killed ({count['timed out']} by the time-out), "
+            f"{count['equivalent']} equivalent, {count['broken']} cannot be imported",
+            flush=True,
+        )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
