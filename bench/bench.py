@@ -234,15 +234,15 @@ async def scale(rounds: int) -> None:
         ("queued in one session: 100, 10,000", queue_of, queue_of),
         ("cancelled in the queue: 100, 10,000", cancel_in_the_middle_of, cancel_in_the_middle_of),
     ):
-        few = await least(lambda work=small: cpu(work(100), 100))  # type: ignore[misc]
-        many = await least(lambda work=large: cpu(work(10_000), 10_000))  # type: ignore[misc]
+        few = await least(lambda work=small: cpu(work(100), 100))  # type: ignore[misc]  # bound early
+        many = await least(lambda work=large: cpu(work(10_000), 10_000))  # type: ignore[misc]  # bound early
         print(f"{label:44}{few:12.1f}{many:12.1f}")
     for label, few_of, many_of in (
         ("quiet sessions: 10, 20,000", (10, 0), (20_000, 0)),
         ("completions kept: 10, 20,000", (10, 10), (20_000, 100_000)),
     ):
-        few = await least(lambda of=few_of: after(*of))  # type: ignore[misc]
-        many = await least(lambda of=many_of: after(*of))  # type: ignore[misc]
+        few = await least(lambda of=few_of: after(*of))  # type: ignore[misc]  # bound early
+        many = await least(lambda of=many_of: after(*of))  # type: ignore[misc]  # bound early
         print(f"{label:44}{few:12.1f}{many:12.1f}")
 
 

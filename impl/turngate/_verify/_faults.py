@@ -266,7 +266,7 @@ class _Injector:
         try:
             while options := play.stage.options():
                 running = loop.ready[0] if options[0][0] == "run" else None
-                task = getattr(running and running._callback, "__self__", None)  # type: ignore[attr-defined]
+                task = getattr(running and running._callback, "__self__", None)  # type: ignore[attr-defined]  # not in the stubs
                 play.stage.take(options[0])
                 if task in loop.tasks:
                     ran[loop.tasks.index(task)] += 1
@@ -421,7 +421,7 @@ def _drop(world: FaultyWorld) -> None:
     world.loop.close()
     for task in world.loop.tasks:
         if not task.done():
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
             try:
                 task.get_coro().close()
             except RuntimeError:

@@ -97,7 +97,7 @@ def _of_turn(turn: Turn) -> Hashable:
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
     """Return what a task is and where it waits, down to what it waits for."""
     found: list[Hashable] = [task.get_name() if _named(task) else "", task.cancelling()]
-    found.append((task._must_cancel, _of(task._fut_waiter)))  # type: ignore[attr-defined]
+    found.append((task._must_cancel, _of(task._fut_waiter)))  # type: ignore[attr-defined]  # not in the stubs
     waits: Any = task.get_coro()
     while waits is not None:
         frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
@@ -117,7 +117,7 @@ def _named(task: asyncio.Task[Any]) -> bool:
 
 
 def _of_handle(handle: asyncio.Handle) -> Hashable:
-    callback: Any = handle._callback  # type: ignore[attr-defined]
+    callback: Any = handle._callback  # type: ignore[attr-defined]  # not in the stubs
     arguments = tuple([_of(each) for each in handle._args or ()])
     owner = getattr(callback, "__self__", None)
     name = getattr(callback, "__qualname__", "") or type(callback).__name__

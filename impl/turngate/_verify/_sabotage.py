@@ -68,7 +68,7 @@ class Sabotaged(Dispatcher):
 class NoAcceptTracking(Sabotaged):
     """Cancel looks at the active run only; a prompt accepted but not yet active escapes."""
 
-    class core(Core):  # noqa: N801 - it is an attribute of the dispatcher, which happens to be a class
+    class core(Core):
         def cancel(self) -> tuple[list[Run], list[Effect]]:
             covered, effects = super().cancel()
             self.mark = 0
@@ -78,7 +78,7 @@ class NoAcceptTracking(Sabotaged):
 class PendingFlag(Sabotaged):
     """One boolean "pending cancel" per session, consumed by the first run that enters."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         pending = False
 
         def cancel(self) -> tuple[list[Run], list[Effect]]:
@@ -94,7 +94,7 @@ class PendingFlag(Sabotaged):
 class PendingCount(Sabotaged):
     """Cancel reserves one unit per accepted run, each entry consumes one."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         pending = 0
 
         def cancel(self) -> tuple[list[Run], list[Effect]]:
@@ -111,7 +111,7 @@ class PendingCount(Sabotaged):
 class HastyClear(Sabotaged):
     """The mark is removed when any covered run has entered, or any turn ends."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def _leave_accepted(self, run: Run) -> None:
             covered = run.seq <= self.mark
             super()._leave_accepted(run)
@@ -126,7 +126,7 @@ class HastyClear(Sabotaged):
 class SilentEntry(Sabotaged):
     """Cancel-on-entry returns without a RunComplete."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def enter(self, run: Run) -> list[Effect]:
             effects = super().enter(run)
             if run.state is CANCEL_ON_ENTRY:
@@ -163,7 +163,7 @@ class UnlockedDrain(Sabotaged):
 class SilentDrop(Sabotaged):
     """Queued runs removed by a cancel get no RunComplete."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
             if not cancelled:
                 return super()._drop_queue(error=error)
@@ -174,7 +174,7 @@ class SilentDrop(Sabotaged):
 class SilentFold(Sabotaged):
     """Folded runs get no RunComplete."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
             del turn._runs[1:]
             return super().written(turn, messages, error)
@@ -183,7 +183,7 @@ class SilentFold(Sabotaged):
 class SwallowedOuter(Sabotaged):
     """A finished run that hands off leaves its RunComplete to its successor."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
             if turn is self.turn and self.queue:
                 turn._runs.clear()
@@ -193,7 +193,7 @@ class SwallowedOuter(Sabotaged):
 class StrandedQueue(Sabotaged):
     """Only a turn that ends well hands off; after an error or a cancel the queue just stays."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
             if turn.error is None and not turn.covered:
                 return super().written(turn, messages, error)
@@ -203,7 +203,7 @@ class StrandedQueue(Sabotaged):
 class IdleGap(Sabotaged):
     """The active entry is removed first, the successor chosen later."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
             effects = self.end_without_handoff(turn, messages, error)
             if self.turn is None and self.queue:
@@ -222,7 +222,7 @@ class IdleGap(Sabotaged):
 class UnserializedEntry(Sabotaged):
     """To ask whether the session is busy and to become active are two steps."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def enter(self, run: Run) -> list[Effect]:
             if run.state is not ACCEPTED or self.turn is not None or self._covers(run):
                 return super().enter(run)
@@ -241,7 +241,7 @@ class UnserializedEntry(Sabotaged):
 class BlindRelease(Sabotaged):
     """A turn that ends removes whatever active entry it finds, its successor's too."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
             if turn.run.state is ACTIVE:
                 self.turn = turn
@@ -258,7 +258,7 @@ class BlindRelease(Sabotaged):
 class UnlockedClear(Sabotaged):
     """Clearing the queue reads it and deletes it in two steps."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def clear(self) -> tuple[list[Run], list[Effect]]:
             self._note("clear")
             read = [*self.queue.values()]
@@ -277,7 +277,7 @@ class Untracked(Sabotaged):
         super().__init__(*args, **options)
         self.in_process: set[Run] = set()
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def _covers(self, run: Run) -> bool:
             in_process = cast("Untracked", run._dispatcher).in_process
             return (self.mark > 0 and run in in_process) or super()._covers(run)
@@ -292,7 +292,7 @@ class Untracked(Sabotaged):
 class LateMark(Untracked):
     """Cancel reads "something is accepted", the handle closes, cancel then sets the mark."""
 
-    class core(Untracked.core):  # noqa: N801
+    class core(Untracked.core):
         setting = False
 
         def cancel(self) -> tuple[list[Run], list[Effect]]:
@@ -318,7 +318,7 @@ class LateMark(Untracked):
 class LateOwnComplete(Sabotaged):
     """A run's RunComplete is held back until the runs queued behind it are done."""
 
-    class core(Core):  # noqa: N801
+    class core(Core):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             self.held: list[tuple[Turn, list[Message], str | None]] = []

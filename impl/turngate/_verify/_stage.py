@@ -64,7 +64,7 @@ class PatientWorld(World):
         self.dispatcher._performing = []  # so that nothing follows from the turns that end here
         for task in self.loop.tasks:
             if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
                 with contextlib.suppress(BaseException):
                     task.get_coro().close()
         # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
@@ -323,7 +323,7 @@ _PRESENT = {
 
 def said_of(handle: asyncio.Handle) -> str:
     """Say in domain words what a ready callback is."""
-    callback: Any = handle._callback  # type: ignore[attr-defined]
+    callback: Any = handle._callback  # type: ignore[attr-defined]  # not in the stubs
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
         about = next((each.run_id for each in handle._args or () if hasattr(each, "run_id")), "")
