@@ -335,14 +335,14 @@ class Dispatcher:
         to_come = iter(effects)  # goes on to what is added meanwhile
         try:
             for effect in to_come:
-                match effect.do:
-                    case "publish":
-                        self._publish(effect.run)
-                    case "start":
-                        self._start(effect.turn)
-                    case "interrupt":
-                        assert effect.turn.task is not None
-                        self._guard(effect.turn.task.cancel)
+                match effect:
+                    case ("publish", run):
+                        self._publish(run)
+                    case ("start", turn):
+                        self._start(turn)
+                    case ("interrupt", turn):
+                        assert turn.task is not None
+                        self._guard(turn.task.cancel)
                     case _:
                         assert_never(effect)
         except BaseException:  # a signal handler raised; it must not cost anyone their RunComplete
@@ -358,7 +358,7 @@ class Dispatcher:
         conduct.send(None)
         try:
             loop = self._loop or self._bound_loop()
-            turn.task = loop.create_task(conduct, context=self._context.copy())
+            turn.task = loop.create_task(conduct, name=turn.run.run_id, context=self._context.copy())
         except Exception:
             log.exception("the turn of run %s could not be started", turn.run.run_id)
             conduct.close()
