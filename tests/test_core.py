@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turngate import AlreadyEntered, QueueFull, Run, SessionBusy, State, Turn, TurnEnded, UndeclaredMove
-from turngate._core import Interrupt, Publish, SessionCore, Start
+from turngate._core import SessionCore
 from turngate._lifecycle import Phase
 
 
@@ -60,7 +60,7 @@ def test_the_core_needs_no_asyncio() -> None:
 
 def test_entering_an_idle_session_starts_a_turn(s: Session) -> None:
     run = s.accept("a")
-    assert s.core.enter(run) == [Start(s.turn)]
+    assert s.core.enter(run) == [("start", s.turn)]
     assert run.state is State.ACTIVE
     assert s.turn.runs == [run]
 
@@ -94,11 +94,11 @@ def test_a_turn_hands_off_in_the_step_in_which_it_completes(s: Session) -> None:
     first, second, third = s.enter("a"), s.enter("b"), s.enter("c")
     turn = s.turn
     effects = s.end(turn)
-    assert effects == [Publish(first), Start(s.turn)]
+    assert effects == [("publish", first), ("start", s.turn)]
     assert s.turn is not turn
     assert (s.turn.run, second.state, third.state) == (second, State.ACTIVE, State.QUEUED)
-    assert s.end(s.turn) == [Publish(second), Start(s.turn)]
-    assert s.end(s.turn) == [Publish(third)]
+    assert s.end(s.turn) == [("publish", second), ("start", s.turn)]
+    assert s.end(s.turn) == [("publish", third)]
     assert s.core.quiet
 
 
@@ -108,7 +108,7 @@ def test_a_failed_and_a_cancelled_turn_hand_off_too(s: Session) -> None:
     third = s.enter("c")
     s.end(s.turn, None, "boom")
     s.core.cancel_run(s.turn.run)
-    assert s.end(s.turn, None)[-1] == Start(s.turn)
+    assert s.end(s.turn, None)[-1] == ("start", s.turn)
     assert s.turn.run is third
 
 
@@ -117,7 +117,7 @@ def test_cancel_covers_everything_in_sequence_order(s: Session) -> None:
     s.core.begin(s.turn)
     covered, effects = s.core.cancel()
     assert covered == [a, b, c]
-    assert effects == [Interrupt(s.turn), Publish(c)]
+    assert effects == [("interrupt", s.turn), ("publish", c)]
     assert c.complete is not None
     assert c.complete.cancelled
     assert s.turn.covered
@@ -170,11 +170,12 @@ def test_a_cancel_on_entry_is_a_covered_turn_that_is_not_the_sessions_turn(s: Se
     a, b = s.accept("a"), s.accept("b")
     s.core.cancel_run(b)
     s.core.enter(a)
-    (start,) = s.core.enter(b)
-    assert isinstance(start, Start)
-    assert start.turn is not s.turn
-    assert not s.core.begin(start.turn)
-    assert s.end(start.turn, None) == [Publish(b)]
+    ((do, turn),) = s.core.enter(b)
+    assert do == "start"
+    assert isinstance(turn, Turn)
+    assert turn is not s.turn
+    assert not s.core.begin(turn)
+    assert s.end(turn, None) == [("publish", b)]
     assert b.complete is not None
     assert b.complete.cancelled
     assert s.turn.run is a
@@ -192,8 +193,8 @@ def test_a_running_turn_is_interrupted_by_every_cancel(s: Session) -> None:
     run = s.enter("a")
     assert s.core.begin(s.turn)
     for _ in range(2):
-        assert s.core.cancel() == ([run], [Interrupt(s.turn)])
-        assert s.core.cancel_run(run) == ([run], [Interrupt(s.turn)])
+        assert s.core.cancel() == ([run], [("interrupt", s.turn)])
+        assert s.core.cancel_run(run) == ([run], [("interrupt", s.turn)])
 
 
 def test_a_cancel_while_settling_interrupts_nothing_and_asks_for_another_write(s: Session) -> None:
@@ -206,7 +207,7 @@ def test_a_cancel_while_settling_interrupts_nothing_and_asks_for_another_write(s
     again = s.core.outcome(s.turn)
     assert [message.id for message in again] == [message.id for message in written]
     assert (written[-1].finish_reason, again[-1].finish_reason) == ("end_turn", "canceled")
-    assert s.core.written(s.turn, again, None) == [Publish(run)]
+    assert s.core.written(s.turn, again, None) == [("publish", run)]
     assert run.complete is not None
     assert (run.complete.text, run.complete.cancelled) == ("text", True)
 
@@ -218,7 +219,7 @@ def test_a_cancel_while_a_failed_turn_settles_asks_for_another_write(s: Session)
     assert written[-1].finish_reason == "error"
     s.core.cancel()
     assert s.core.written(s.turn, written, None) == []
-    assert s.core.written(s.turn, s.core.outcome(s.turn), None) == [Publish(run)]
+    assert s.core.written(s.turn, s.core.outcome(s.turn), None) == [("publish", run)]
     assert run.complete is not None
     assert (run.complete.error, run.complete.cancelled) == (None, True)
 
@@ -228,7 +229,7 @@ def test_a_store_failure_is_the_error_and_ends_the_writing(s: Session) -> None:
     s.core.end(s.turn, "text", "boom")
     written = s.core.outcome(s.turn)
     s.core.cancel()
-    assert s.core.written(s.turn, written, "disk full") == [Publish(run)]
+    assert s.core.written(s.turn, written, "disk full") == [("publish", run)]
     assert run.complete is not None
     assert run.complete[3:] == ("text", "disk full", True, None, None)
 
@@ -242,7 +243,7 @@ def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
     assert s.turn.runs == [lead, b, c]
     assert [*s.core.queue.values()] == [d, e]
     turn = s.turn
-    assert s.end(turn) == [Publish(lead), Publish(b), Publish(c), Start(s.turn)]
+    assert s.end(turn) == [("publish", lead), ("publish", b), ("publish", c), ("start", s.turn)]
     assert b.complete is not None
     assert (b.complete.folded_into, b.complete.text) == ("a", "text")
     assert [run.complete and run.complete.message_id for run in (lead, b, c)] == ["msg-1-reply"] * 3
@@ -303,7 +304,7 @@ def test_messages_of_a_turn(s: Session) -> None:
 
 def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
     a, b, c = s.accept("a"), s.enter("b"), s.enter("c")
-    assert s.core.clear() == ([c], [Publish(c)])
+    assert s.core.clear() == ([c], [("publish", c)])
     assert (a.state, b.state) == (State.ACCEPTED, State.ACTIVE)
     assert c.complete is not None
     assert (c.complete.error, c.complete.cancelled) == ("cleared from the queue", False)
@@ -311,7 +312,7 @@ def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
 
 def test_release(s: Session) -> None:
     run = s.accept("a")
-    assert s.core.release(run) == [Publish(run)]
+    assert s.core.release(run) == [("publish", run)]
     assert s.core.release(run) == []
     assert s.core.quiet
 
@@ -340,19 +341,17 @@ def test_quiet_is_nothing_in_flight(s: Session) -> None:
     run = s.accept("a")
     assert not s.core.quiet
     s.core.cancel()
-    (start,) = s.core.enter(run)
+    ((_, turn),) = s.core.enter(run)
     assert not s.core.quiet
-    assert isinstance(start, Start)
-    s.end(start.turn)
+    assert isinstance(turn, Turn)
+    s.end(turn)
     assert s.core.quiet
 
 
-def test_cores_and_effects_have_no_room_for_anything_else(s: Session) -> None:
-    run = s.enter("a")
-    things: list[Any] = [s.core, Start(s.turn), Interrupt(s.turn), Publish(run)]
-    for thing in things:
-        with pytest.raises(AttributeError, match="anything_else"):
-            thing.anything_else = 1
+def test_cores_have_no_room_for_anything_else(s: Session) -> None:
+    core: Any = s.core
+    with pytest.raises(AttributeError, match="anything_else"):
+        core.anything_else = 1
 
 
 @pytest.mark.parametrize("when_busy", ["fold", "queue"])

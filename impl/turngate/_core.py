@@ -14,6 +14,7 @@ for it; it is not the session's turn.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._errors import AlreadyEntered, QueueFull, SessionBusy, TurnEnded, UndeclaredMove
@@ -42,7 +43,7 @@ CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
 
 
-# What is to be done, and with what. Tuples, for an object of a class takes four times as long to make and match.
+# What to do, and with what. An object of a class instead takes four times as long to make and to match.
 Start = tuple[Literal["start"], Turn]
 """Begin the turn, in a task of its own."""
 Interrupt = tuple[Literal["interrupt"], Turn]
@@ -59,7 +60,8 @@ class SessionCore:
     """
 
     __slots__ = (
-        "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id", "settling", "turn",
+        "_last_queued", "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id",
+        "settling", "turn",
     )  # fmt: skip
 
     def __init__(self, session_id: str, message_prefix: str) -> None:
@@ -69,6 +71,7 @@ class SessionCore:
         self.mark = 0
         # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
         self.queue: OrderedDict[int, Run] = OrderedDict()
+        self._last_queued = 0
         self.turn: Turn | None = None
         self.settling: dict[int, Turn] = {}
         self._message_prefix = message_prefix
@@ -219,22 +222,13 @@ class SessionCore:
         for run in turn._runs:
             folded_into = None if run is lead else lead.run_id
             effects.append(
-                self._complete(
-                    run,
-                    trigger,
-                    text=turn.text,
-                    error=error,
-                    cancelled=turn.covered,
-                    message_id=message_id,
-                    folded_into=folded_into,
-                )
+                self._complete(run, trigger, turn.text, error, turn.covered, message_id, folded_into)
             )
         if not mine:
             del self.settling[lead.seq]
         elif self.queue:
-            successor = next(iter(self.queue.values()))
+            _, successor = self.queue.popitem(last=False)
             self._move(successor, "handoff", ACTIVE)
-            del self.queue[successor.seq]
             self.turn = Turn(successor)
             effects.append(("start", self.turn))
         else:
@@ -244,7 +238,8 @@ class SessionCore:
     # What the steps are made of.
 
     def _move(self, run: Run, trigger: str, to: State) -> None:
-        if (trigger, run.state, to) not in MOVES:
+        was, goals = MOVES[trigger]
+        if run.state is not was or to not in goals:
             raise UndeclaredMove(f"{trigger} of run {run.run_id} from {run.state} to {to}")
         run.state = to
 
@@ -252,10 +247,9 @@ class SessionCore:
         self,
         run: Run,
         trigger: str,
-        *,
-        cancelled: bool,
         text: str = "",
         error: str | None = None,
+        cancelled: bool = False,
         message_id: str | None = None,
         folded_into: str | None = None,
     ) -> Publish:
@@ -280,11 +274,11 @@ class SessionCore:
 
     def _enqueue(self, run: Run) -> None:
         """Queue by sequence, whatever the order of entry; the cost is that of the runs overtaken."""
-        overtaken = []
-        for seq in reversed(self.queue):
-            if seq < run.seq:
-                break
-            overtaken.append(seq)
+        overtaken: list[int] = []
+        if run.seq < self._last_queued:
+            overtaken += takewhile(run.seq.__lt__, reversed(self.queue))
+        else:
+            self._last_queued = run.seq
         self.queue[run.seq] = run
         for seq in reversed(overtaken):
             self.queue.move_to_end(seq)

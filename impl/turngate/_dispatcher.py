@@ -120,17 +120,16 @@ class Dispatcher:
             if (known.session_id, known.prompt, known.attachments) != (session_id, prompt, attachments):
                 raise RunConflict(f"run {run_id!r} is known with another payload")
             return known
-        core = self._sessions.get(session_id)
-        if core is not None:
-            core.check_room(when_busy, self._queue_limit)
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
-
         effects: list[Effect] = []
+        core = self._sessions.get(session_id)
         if core is None:
             core = self._sessions[session_id] = self._new_core(session_id)
-        elif when_busy == "interrupt":
-            _, effects = core.cancel()
+        else:
+            core.check_room(when_busy, self._queue_limit)
+            if when_busy == "interrupt":
+                _, effects = core.cancel()
         self._seq = seq = self._seq + 1
         if run_id is None:
             run_id = f"{self._run_prefix}{seq}"
@@ -335,14 +334,13 @@ class Dispatcher:
         to_come = iter(effects)  # goes on to what is added meanwhile
         try:
             for effect in to_come:
-                match effect:
-                    case ("publish", run):
-                        self._publish(run)
-                    case ("start", turn):
-                        self._start(turn)
-                    case ("interrupt", turn):
-                        assert turn.task is not None
-                        self._guard(turn.task.cancel)
+                match effect[0]:
+                    case "publish":
+                        self._publish(effect[1])
+                    case "start":
+                        self._start(effect[1])
+                    case "interrupt":
+                        self._interrupt(effect[1])
                     case _:
                         assert_never(effect)
         except BaseException:  # a signal handler raised; it must not cost anyone their RunComplete
@@ -362,6 +360,10 @@ class Dispatcher:
         except Exception:
             log.exception("the turn of run %s could not be started", turn.run.run_id)
             conduct.close()
+
+    def _interrupt(self, turn: Turn) -> None:
+        assert turn.task is not None
+        self._guard(turn.task.cancel)
 
     async def _conduct(self, core: SessionCore, turn: Turn) -> None:
         """Call the runner unless a cancel came first, settle, complete: however it goes, it ends here."""
@@ -401,8 +403,8 @@ class Dispatcher:
             del self._runs[self._complete.popleft()]
         if run._waiters:
             self._guard(wake, run._waiters)
-        on_complete, run.on_complete = run.on_complete, None
-        if on_complete is not None:
+        if run.on_complete is not None:
+            on_complete, run.on_complete = run.on_complete, None
             self._guard(on_complete, complete)
         elif self._subscribers.by_session:
             self._guard(self._subscribers.deliver, complete)

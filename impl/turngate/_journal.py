@@ -102,9 +102,9 @@ class JournaledCore(SessionCore):
             return {"into": self.turn.run.run_id}
         return {}
 
-    def _complete(self, run: Run, trigger: str, **outcome: Any) -> Publish:
+    def _complete(self, run: Run, trigger: str, *outcome: Any, **more: Any) -> Publish:
         was = run.state
-        publish = super()._complete(run, trigger, **outcome)
+        publish = super()._complete(run, trigger, *outcome, **more)
         assert run.complete is not None
         error = run.complete.error
         self._note_move(

@@ -26,18 +26,16 @@ class State(StrEnum):
 
 ACCEPTED, CANCEL_ON_ENTRY, QUEUED, ACTIVE, COMPLETE = State
 
-#: Every move a run can make: trigger, from, to.
-MOVES: Final = frozenset({
-    ("enter", ACCEPTED, CANCEL_ON_ENTRY),
-    ("enter", ACCEPTED, QUEUED),
-    ("enter", ACCEPTED, ACTIVE),
-    ("release", ACCEPTED, COMPLETE),
-    ("handoff", QUEUED, ACTIVE),
-    ("fold", QUEUED, ACTIVE),
-    ("drop", QUEUED, COMPLETE),
-    ("settle", CANCEL_ON_ENTRY, COMPLETE),
-    ("finish", ACTIVE, COMPLETE),
-})  # fmt: skip
+#: Every move a run can make: by its trigger, from one state to one of some.
+MOVES: Final = {
+    "enter": (ACCEPTED, (CANCEL_ON_ENTRY, QUEUED, ACTIVE)),
+    "release": (ACCEPTED, (COMPLETE,)),
+    "handoff": (QUEUED, (ACTIVE,)),
+    "fold": (QUEUED, (ACTIVE,)),
+    "drop": (QUEUED, (COMPLETE,)),
+    "settle": (CANCEL_ON_ENTRY, (COMPLETE,)),
+    "finish": (ACTIVE, (COMPLETE,)),
+}
 
 
 class Phase(Enum):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 from turngate import Dispatcher, Message, Run, Turn
-from turngate._core import Effect, SessionCore, Start
+from turngate._core import Effect, SessionCore
 from turngate._journal import JournaledCore
 from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
 from turngate._messages import Messages
@@ -216,7 +216,7 @@ class IdleGap(Sabotaged):
             _, successor = self.queue.popitem(last=False)
             self._move(successor, "handoff", ACTIVE)
             self.turn = Turn(successor)
-            return [Start(self.turn)]
+            return [("start", self.turn)]
 
 
 class UnserializedEntry(Sabotaged):
@@ -235,7 +235,7 @@ class UnserializedEntry(Sabotaged):
             self._move(run, "enter", ACTIVE)
             self._leave_accepted(run)
             self.turn = Turn(run)
-            return [Start(self.turn)]
+            return [("start", self.turn)]
 
 
 class BlindRelease(Sabotaged):
@@ -246,7 +246,7 @@ class BlindRelease(Sabotaged):
             if turn.run.state is ACTIVE:
                 self.turn = turn
             effects = super().written(turn, messages, error)
-            if effects and isinstance(effects[-1], Start):
+            if effects and effects[-1][0] == "start":
                 self.later(self.remove_entry)
             return effects
 
