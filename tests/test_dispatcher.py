@@ -443,6 +443,17 @@ async def test_a_leaked_cancelled_future_is_no_cancel() -> None:
 
 
 @in_loop
+async def test_the_task_of_a_turn_is_named_after_its_lead_run() -> None:
+    async def name(_turn: Turn) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        return task.get_name()
+
+    async with Dispatcher(name) as d:
+        assert (await d.ask("s", "p", run_id="lead")).text == "lead"
+
+
+@in_loop
 async def test_a_task_cancelled_before_its_first_step_settles() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:

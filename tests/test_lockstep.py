@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def with_core(core: type[JournaledCore]) -> type[Dispatcher]:
 
 class QueuesInOrderOfEntry(JournaledCore):
     def _enqueue(self, run: Run) -> None:
-        self.queue[run.seq] = run
+        self.queue = OrderedDict([*self.queue.items(), (run.seq, run)])
 
 
 class NeverMarks(JournaledCore):

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from turngate._errors import AlreadyEntered, QueueFull, SessionBusy, TurnEnded, UndeclaredMove
 from turngate._events import RunComplete
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 # The constructor that NamedTuple generates takes three times as long, and every run makes three of them.
 _new = tuple.__new__
+
+# Most sessions never queue, and to make a queue takes longer than to make the rest of a core.
+_NOTHING_QUEUED: Final = cast("OrderedDict[int, Run]", MappingProxyType({}))
 
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
@@ -69,15 +73,13 @@ class SessionCore:
         self.accepted: dict[int, Run] = {}
         self.covered_accepted = 0
         self.mark = 0
-        # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
-        self.queue: OrderedDict[int, Run] = OrderedDict()
+        self.queue = _NOTHING_QUEUED
         self._last_queued = 0
         self.turn: Turn | None = None
         self.settling: dict[int, Turn] = {}
         self._message_prefix = message_prefix
 
-    @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight: a queue is never without a turn."""
         return self.turn is None and not self.accepted and not self.settling
 
@@ -279,6 +281,9 @@ class SessionCore:
             overtaken += takewhile(run.seq.__lt__, reversed(self.queue))
         else:
             self._last_queued = run.seq
+        if self.queue is _NOTHING_QUEUED:
+            # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
+            self.queue = OrderedDict()
         self.queue[run.seq] = run
         for seq in reversed(overtaken):
             self.queue.move_to_end(seq)
@@ -291,7 +296,7 @@ class SessionCore:
         return [("interrupt", self.turn)] if self.turn.phase is RUNNING else []
 
     def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
-        dropped, self.queue = self.queue, OrderedDict()
+        dropped, self.queue = self.queue, _NOTHING_QUEUED
         return [self._complete(run, "drop", error=error, cancelled=cancelled) for run in dropped.values()]
 
     def __repr__(self) -> str:

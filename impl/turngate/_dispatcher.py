@@ -375,7 +375,8 @@ class Dispatcher:
             if turn.task is None:  # an eager task takes its first step before anyone has been given it
                 turn.task = asyncio.current_task()
             if core.begin(turn):
-                text = await self._runner(turn)
+                runner = self._runner  # to look it up in the call takes longer
+                text = await runner(turn)
                 if text is not None and not isinstance(text, str):
                     text, error = None, f"the runner returned {type(text).__name__}, not str or None"
         except asyncio.CancelledError:
@@ -431,12 +432,12 @@ class Dispatcher:
         return self._sessions.get(session_id) or self._new_core(session_id)
 
     def _new_core(self, session_id: str) -> SessionCore:
-        if self._journal.is_wanted():
+        if self._journal.record is not None or log.isEnabledFor(logging.DEBUG):
             return JournaledCore(session_id, self._message_prefix, self._journal.untold)
         return SessionCore(session_id, self._message_prefix)
 
     def _forget_if_quiet(self, core: SessionCore) -> None:
-        if core.quiet:
+        if core.is_quiet():
             self._sessions.pop(core.session_id, None)
 
     def _bound_loop(self) -> AbstractEventLoop:

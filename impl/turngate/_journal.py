@@ -27,15 +27,11 @@ class Journal:
 
     def __init__(self, record: TextIO | Callable[[Entry], object] | None) -> None:
         self.untold: deque[Entry] = deque()
-        self._record = record
-
-    def is_wanted(self) -> bool:
-        """Whether anybody is to be told: the recording, or the log at debug level."""
-        return self._record is not None or log.isEnabledFor(logging.DEBUG)
+        self.record = record
 
     def end(self) -> None:
         """Say that nothing more will happen."""
-        if self._record is not None:
+        if self.record is not None:
             self.untold.append({"event": "end"})
 
     def tell(self) -> None:
@@ -45,7 +41,7 @@ class Journal:
             entry = self.untold.popleft()
             if logged:
                 log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
-            record = self._record
+            record = self.record
             if record is None:
                 continue
             try:
@@ -54,7 +50,7 @@ class Journal:
                 else:
                     record.write(json.dumps(entry) + "\n")
             except BaseException:
-                self._record = None
+                self.record = None
                 log.error("the recording fails, and stops here")  # noqa: TRY400 - whoever catches it logs it
                 raise
 

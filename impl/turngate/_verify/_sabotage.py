@@ -39,10 +39,9 @@ class Core(JournaledCore):
         self.queue = queue
         return effects
 
-    @property
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether nothing is in flight; unlike in the real core there may be a queue without a turn."""
-        return super().quiet and not self.queue
+        return super().is_quiet() and not self.queue
 
 
 class Sabotaged(Dispatcher):
@@ -167,7 +166,7 @@ class SilentDrop(Sabotaged):
         def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
             if not cancelled:
                 return super()._drop_queue(error=error)
-            self.queue.clear()
+            self.queue = OrderedDict()
             return []
 
 
@@ -266,7 +265,7 @@ class UnlockedClear(Sabotaged):
             return read, []
 
         def delete(self, read: list[Run]) -> list[Effect]:
-            self.queue.clear()
+            self.queue = OrderedDict()
             return [self._complete(run, "drop", error="cleared") for run in read if run.state is QUEUED]
 
 
@@ -309,10 +308,9 @@ class LateMark(Untracked):
             self.covered_accepted = sum(seq <= self.mark for seq in self.accepted)
             return []
 
-        @property
-        def quiet(self) -> bool:
+        def is_quiet(self) -> bool:
             """Whether nothing is in flight; a mark is kept for as long as it is set."""
-            return super().quiet and not self.setting and not self.mark
+            return super().is_quiet() and not self.setting and not self.mark
 
 
 class LateOwnComplete(Sabotaged):
