@@ -53,8 +53,16 @@ CPU_SECONDS: Final = 12  # the same, of the processor; they take about 5 when no
 HANG: Final = 2.0  # seconds after which one test counts as hung
 BROKEN: Final = 77  # exit code: the mutant cannot be imported
 FAILED: Final = 78  # exit code: something went wrong here, not in the mutant
-# pytest says 1 for a failing test, 2 for a module of tests that could not be imported
-VERDICTS: Final = {0: "survived", 1: "killed", 2: "killed", BROKEN: "broken", -signal.SIGXCPU: "timed out"}
+MEMORY: Final = 2 << 30  # bytes, for one that never stops making something
+VERDICTS: Final = {
+    0: "survived",
+    1: "killed",  # pytest: a test failed
+    2: "killed",  # pytest: a module of tests could not be imported, or a KeyboardInterrupt got out
+    3: "killed",  # pytest: something got out that it has no word for
+    BROKEN: "broken",
+    -signal.SIGXCPU: "timed out",
+    -signal.SIGKILL: "timed out",
+}
 
 UNUSED: Final = {
     # What is compared by identity is None, a member of an enum or an object of ours: equal if it is the same.
@@ -240,6 +248,7 @@ def outcomes(mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, str]]:
                 try:
                     os.setsid()
                     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+                    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
                     code = int(child(mutant, OUTPUT / f"{mutant.module}-{number}.txt"))
                 except BaseException:
                     traceback.print_exc()

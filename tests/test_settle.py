@@ -122,6 +122,38 @@ async def test_a_runner_that_cancels_its_own_session_and_returns() -> None:
         assert await on_record(d, "s") == [("user", "p", None), ("assistant", "done", "canceled")]
 
 
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_the_store_gets_a_task_that_nobody_has_cancelled(interrupts: int) -> None:
+    cancels = []
+
+    class Looking(MemoryMessages):
+        async def put(self, messages: Sequence[Message]) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            cancels.append(task.cancelling())
+            await super().put(messages)
+
+    @in_loop
+    async def main() -> None:
+        async with Dispatcher(Stubborn(patience=interrupts), messages=Looking()) as d:
+            run = await active(d, "s", "p")
+            for _ in range(interrupts):
+                await d.cancel("s")
+                await steps()
+            assert (await run).cancelled
+
+    main()
+    assert cancels == [0]
+
+
+@in_loop
+async def test_a_store_that_is_cancelled_by_nobody_has_failed() -> None:
+    async with Dispatcher(echo, messages=BrokenMessages(asyncio.CancelledError(), times=1)) as d:
+        complete = await d.ask("s", "p")
+        assert outcome(complete) == ("p", "writing the messages failed: CancelledError", False)
+        assert await on_record(d, "s") == []
+
+
 @in_loop
 async def test_the_write_is_made_again_when_the_task_is_cancelled_from_outside() -> None:
     store = SlowMessages()

@@ -36,7 +36,9 @@ async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) 
     """
     task = turn.task
     assert task is not None
-    undelivered = task.cancelling() > 0 and _forget_cancels(task)
+    undelivered = task.cancelling() > 0
+    if undelivered:
+        _forget_cancels(task)
     clock: _Clock | None = None
     while True:
         messages = core.outcome(turn)
