@@ -255,5 +255,5 @@ async def main(rounds: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=9, help="how often everything is measured (default 9)")
+    parser.add_argument("--rounds", type=int, default=15, help="how often to measure (default 15)")
     asyncio.run(main(parser.parse_args().rounds))
