@@ -519,7 +519,7 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
 
 
 @in_loop
-async def test_a_task_factory_that_fails_fails_the_run() -> None:
+async def test_a_task_factory_that_fails_fails_the_run(caplog: Any) -> None:
     loop = asyncio.get_running_loop()
     async with Dispatcher(echo) as d:
         run = await d.accept("s", "p")
@@ -528,19 +528,18 @@ async def test_a_task_factory_that_fails_fails_the_run() -> None:
             raise RuntimeError("no tasks today")
 
         loop.set_task_factory(refuse)
-        logging.getLogger("turngate").disabled = True
         try:
             await d.enter(run)
         finally:
             loop.set_task_factory(None)
-            logging.getLogger("turngate").disabled = False
+        assert f"the turn of run {run.run_id} could not be started" in caplog.text
         assert (await run).error == "the turn was closed before it could be written"
         assert (await d.ask("s", "q")).text == "q"
 
 
-def first_step_now(loop: Any, coro: Any, *, context: Any = None) -> asyncio.Task[Any]:
+def first_step_now(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
     """Make a task that takes its first step at once, as eager tasks do."""
-    task = asyncio.Task(coro, loop=loop, context=context)
+    task = asyncio.Task(coro, loop=loop, **options)
     loop._ready.pop()._run()
     return task
 
@@ -584,9 +583,12 @@ async def test_what_a_signal_handler_raises_costs_nobody_their_run_complete() ->
     async with Interrupted(agent) as d:
         turn = await active(d, "s", "p")
         waiting = [await queued(d, "s", "q") for _ in range(3)]
+        events = d.subscribe()
         with pytest.raises(Rude):
             await d.clear_queue("s")
-        assert [(await run).error for run in waiting] == ["cleared from the queue"] * 3
+        received = [await anext(events) for _ in waiting]
+        assert received == [await run for run in waiting]
+        assert {complete.error for complete in received} == {"cleared from the queue"}
         agent.finish(turn)
         assert (await turn).text == "done"
 
@@ -691,6 +693,7 @@ async def test_aclose_is_idempotent_and_all_callers_wait_for_the_same_end() -> N
     closing[0].cancel()
     await steps()
     assert [task.done() for task in closing] == [True, False, False]
+    assert len(d._close_waiters) == 2  # who has given up is forgotten
     assert "closing" in repr(d)
     store.gates[0].set_result(None)
     await closing[1]
