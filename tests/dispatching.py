@@ -19,6 +19,7 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def wrapper(*args: Any, **kwargs: Any) -> None:
         problems: list[dict[str, Any]] = []
+        gc.freeze()  # so that collecting looks only at what the test leaves, and is quick
 
         async def main() -> None:
             asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
