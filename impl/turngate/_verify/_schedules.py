@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -139,7 +140,20 @@ def explore_schedules(
     ``make`` is the dispatcher's class, ``limit`` the number of executions after which to give up: then the
     result is not complete. Without ``stop``, go on after a failure, and keep the first.
     """
-    return _Explorer(scenario, mode, make, reduce, stop).run(limit)
+    with _nothing_collected():  # until the explorer is gone too, with all the moments that it keeps
+        return _Explorer(scenario, mode, make, reduce, stop).run(limit)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Let no time go into looking for garbage: a world that is abandoned leaves hardly any."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Explorer:
@@ -156,25 +170,19 @@ class _Explorer:
 
     def run(self, limit: int | None) -> Schedules:
         found = self._found
-        collecting = gc.isenabled()
-        gc.disable()  # a world that is abandoned leaves little to collect, and the moments are kept
-        try:
-            while self._deviating:
-                at_hand = self._deviating[0]
-                if not at_hand:
-                    self._deviating.popleft()
-                    if self._deviating:
-                        self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
-                    continue
-                if found.executed == limit or (found.failure and self._stop):
-                    break
-                found.executed += 1
-                self._execute(at_hand.pop())
-                if found.executed % 2_000 == 0:
-                    gc.collect(1)
-        finally:
-            if collecting:
-                gc.enable()
+        while self._deviating:
+            at_hand = self._deviating[0]
+            if not at_hand:
+                self._deviating.popleft()
+                if self._deviating:
+                    self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
+                continue
+            if found.executed == limit or (found.failure and self._stop):
+                break
+            found.executed += 1
+            self._execute(at_hand.pop())
+            if found.executed % 2_000 == 0:
+                gc.collect(1)
         found.complete = not any(self._deviating)
         found.moments = len(self._numbers)
         found.schedules = self._count() if self._reduce else found.executed
@@ -212,7 +220,7 @@ class _Explorer:
         except Exception as wrong:
             self._fail(wrong, taken, here)
         finally:
-            stage.world.abandon()
+            stage.abandon()
 
     def _take(self, stage: Stage, option: Option) -> None:
         stage.take(option)
@@ -292,7 +300,7 @@ def replay_schedule(
     except Exception as wrong:
         return _failure(wrong, name, acted, mode, make, taken)
     finally:
-        stage.world.abandon()
+        stage.abandon()
     raise ValueError(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
 
 
@@ -310,7 +318,7 @@ def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: 
             steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
             break
         steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
-    stage.world.abandon()
+    stage.abandon()
     return tuple(steps)
 
 

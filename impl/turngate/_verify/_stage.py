@@ -62,11 +62,16 @@ class PatientWorld(World):
     def abandon(self) -> None:
         """Let go of a world that may not have come to its end, without a word and without a trace."""
         self.dispatcher._performing = []  # so that nothing follows from the turns that end here
+        gone = GeneratorExit()
         for task in self.loop.tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
                 with contextlib.suppress(BaseException):
-                    task.get_coro().close()
+                    task.get_coro().throw(gone)
+                if task._fut_waiter is not None:
+                    task._fut_waiter.cancel()
+        gone.__traceback__ = None
+        self.dispatcher._subscribers.by_session.clear()
         # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
         self.loop.tasks.clear()
         self.loop.ready.clear()
@@ -174,6 +179,11 @@ class Stage:
             if self._busy[caller].done():
                 self._look_at(caller, self._busy.pop(caller))
         self.world.finish()
+
+    def abandon(self) -> None:
+        for each in self.given:
+            each.__traceback__ = None
+        self.world.abandon()
 
     def _operate(self, caller: int, operation: str) -> None:
         try:
