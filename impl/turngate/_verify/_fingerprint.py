@@ -88,7 +88,11 @@ def _of_run(run: Run) -> Hashable:
 def _of_core(core: SessionCore) -> Hashable:
     held = _of_all([getattr(core, name, None) for name in _slots(type(core))])
     more = _of_mapping(getattr(core, "__dict__", {}))
-    return (held, more, *[_of_turn(turn) for turn in (core.turn, *core.settling.values()) if turn is not None])
+    return (
+        held,
+        more,
+        *[_of_turn(turn) for turn in (core.turn, *core.settling.values()) if turn is not None],
+    )
 
 
 @cache

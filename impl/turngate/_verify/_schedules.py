@@ -15,10 +15,14 @@ many schedules there are in all is counted nevertheless, along the moments.
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import time
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from turngate import Dispatcher
@@ -29,7 +33,16 @@ from ._scenarios import SCENARIOS, Scenario
 from ._stage import MODES, Mode, Option, Stage
 from ._world import Broken, Make
 
-__all__ = ["MODES", "SCENARIOS", "Failure", "Scenario", "Schedules", "explore_schedules", "replay_schedule"]
+__all__ = [
+    "MODES",
+    "SCENARIOS",
+    "Failure",
+    "Scenario",
+    "Schedules",
+    "explore_in_turn",
+    "explore_schedules",
+    "replay_schedule",
+]
 
 MAX_STEPS = 2_000
 """More than any scenario takes; a schedule that goes on beyond it does not come to its end."""
@@ -117,6 +130,8 @@ class Schedules:
     outcomes: set[Hashable] = field(default_factory=set)
     """The RunCompletes and the messages that schedules end with, and the violations found."""
     failure: Failure | None = None
+    seconds: float = 0.0
+    """How long it took."""
 
 
 class _Pending(NamedTuple):
@@ -140,8 +155,37 @@ def explore_schedules(
     ``make`` is the dispatcher's class, ``limit`` the number of executions after which to give up: then the
     result is not complete. Without ``stop``, go on after a failure, and keep the first.
     """
+    began = time.monotonic()
     with _nothing_collected():  # until the explorer is gone too, with all the moments that it keeps
-        return _Explorer(scenario, mode, make, reduce, stop).run(limit)
+        found = _Explorer(scenario, mode, make, reduce, stop).run(limit)
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def explore_in_turn(
+    asked: Sequence[tuple[str, Mode]],
+    *,
+    workers: int | None = None,
+    make: Make = Dispatcher,
+    reduce: bool = True,
+    limit: int | None = None,
+) -> Iterator[Schedules]:
+    """Explore scenarios in their modes, and yield what came of each in the order asked.
+
+    ``workers`` is the number of processes that share them, as many as there are processors unless given;
+    it changes nothing but the time.
+    """
+    explore = partial(_explore_asked, make=make, reduce=reduce, limit=limit)
+    if workers == 1:
+        yield from map(explore, asked)
+        return
+    # A fork would take the threads of whoever asks with it, half alive.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(explore, asked)
+
+
+def _explore_asked(asked: tuple[str, Mode], *, make: Make, reduce: bool, limit: int | None) -> Schedules:
+    return explore_schedules(*asked, make=make, reduce=reduce, limit=limit)
 
 
 @contextmanager
