@@ -66,8 +66,10 @@ class PatientWorld(World):
         for task in self.loop.tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
-                with contextlib.suppress(BaseException):
+                try:
                     task.get_coro().throw(gone)
+                except BaseException:  # noqa: BLE001, S110
+                    pass
                 if task._fut_waiter is not None:
                     task._fut_waiter.cancel()
         gone.__traceback__ = None
