@@ -61,12 +61,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             return False
         handle = self._ready[choice]
         del self._ready[choice]
-        if not handle._cancelled:
-            asyncio._set_running_loop(self)
-            try:
+        if not handle.cancelled():
+            with self:
                 handle._run()
-            finally:
-                asyncio._set_running_loop(None)
         return True
 
     def tidy(self) -> None:

@@ -13,7 +13,6 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
-from functools import cache
 from typing import Any
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
@@ -86,20 +85,13 @@ def _of_run(run: Run) -> Hashable:
 
 
 def _of_core(core: SessionCore) -> Hashable:
-    held = _of_all([getattr(core, name, None) for name in _slots(type(core))])
+    held = _of_all([getattr(core, name, None) for name in _SLOTS[type(core)]])
     more = _of_mapping(getattr(core, "__dict__", {}))
     return (
         held,
         more,
         *[_of_turn(turn) for turn in (core.turn, *core.settling.values()) if turn is not None],
     )
-
-
-@cache
-def _slots(kind: type) -> list[str]:
-    """Return what every core of a kind holds, and is not its own affair."""
-    names = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
-    return [name for name in names if not name.startswith("_")]
 
 
 def _of_turn(turn: Turn) -> Hashable:
@@ -183,6 +175,18 @@ _KINDS: dict[Any, Callable[[Any], Hashable]] = {
     BaseException: lambda raised: (type(raised).__name__, str(raised)),
     Dispatcher | SessionCore: lambda value: type(value).__name__,
 }
+
+
+class _Slots(dict[type, list[str]]):
+    """What every core of a type holds, and is not its own affair."""
+
+    def __missing__(self, kind: type) -> list[str]:
+        names = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
+        self[kind] = names = [name for name in names if not name.startswith("_")]
+        return names
+
+
+_SLOTS = _Slots()
 
 
 class _Looks(dict[type, Callable[[Any], Hashable]]):

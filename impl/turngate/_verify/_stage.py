@@ -61,23 +61,21 @@ class PatientWorld(World):
 
     def abandon(self) -> None:
         """Let go of a world that may not have come to its end, without a word and without a trace."""
-        self.dispatcher._performing = []  # so that nothing follows from the turns that end here
+        # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
+        self.dispatcher._subscribers.by_session.clear()
+        vars(self.dispatcher).clear()  # so that nothing follows from the turns that end here
         gone = GeneratorExit()
         for task in self.loop.tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
-                try:
-                    task.get_coro().throw(gone)
-                except BaseException:  # noqa: BLE001, S110
-                    pass
-                if task._fut_waiter is not None:
-                    task._fut_waiter.cancel()
+            if task.done():
+                continue
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
+            with contextlib.suppress(BaseException):
+                task.get_coro().throw(gone)
+            if waits_for := task._fut_waiter:  # type: ignore[attr-defined]  # not in the stubs
+                waits_for.cancel()
         gone.__traceback__ = None
-        self.dispatcher._subscribers.by_session.clear()
-        # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
         self.loop.tasks.clear()
         self.loop.ready.clear()
-        vars(self.dispatcher).clear()
         vars(self).clear()
 
 
@@ -183,8 +181,9 @@ class Stage:
         self.world.finish()
 
     def abandon(self) -> None:
-        for each in self.given:
-            each.__traceback__ = None
+        """Let go of a scenario that may not be over."""
+        for raised in self.given:
+            raised.__traceback__ = None  # it holds the frames, and these hold it
         self.world.abandon()
 
     def _operate(self, caller: int, operation: str) -> None:
