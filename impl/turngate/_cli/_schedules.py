@@ -55,7 +55,9 @@ def schedules(
             raise click.UsageError("--replay needs --scenario and --mode")
         return _replay(scenario, mode, _choices(replay), make, as_json)
     modes: list[Mode] = [mode] if mode else [*MODES]
-    asked = [(name, each) for name in ([scenario] if scenario else SCENARIOS) for each in modes]
+    asked: list[tuple[str, Mode]] = [
+        (name, each) for name in ([scenario] if scenario else SCENARIOS) for each in modes
+    ]
     if scenario:
         workers = workers or 1  # it takes longer to start another than to do it
     began = time.monotonic()

@@ -16,6 +16,7 @@ from turngate._verify._lockstep import compare
 from turngate._verify._rules import run_rules
 from turngate._verify._sabotage import EXAMPLES, SABOTAGES
 from turngate._verify._schedules import MODES, SCENARIOS, explore_in_turn
+from turngate._verify._stage import Mode
 from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, generate, refute, stale
 
 from ._explore import reasons
@@ -169,7 +170,7 @@ def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
 
 
 def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
-    asked = [(scenario, mode) for scenario in scenarios for mode in MODES]
+    asked: list[tuple[str, Mode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
     results = explore_in_turn(asked)
     total = 0
     for scenario, mode in asked:
