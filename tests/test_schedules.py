@@ -219,7 +219,7 @@ def test_a_failure_found_by_a_worker_is_told_as_any_other() -> None:
     assert found[1] is not None
 
 
-@pytest.mark.parametrize("name", ["two", "folded", "closed", "waited-for"])
+@pytest.mark.parametrize("name", ["two", "folded", "closed", "submitted"])
 def test_an_abandoned_world_leaves_nothing_to_collect(name: str) -> None:
     gc.collect()
     gc.disable()
