@@ -20,7 +20,8 @@ from turngate._verify._schedules import (
     explore_schedules,
     replay_schedule,
 )
-from turngate._verify._stage import Mode
+from turngate._verify._stage import Mode, Option, Stage
+from turngate._verify._world import World
 from turngate_model import Property
 
 SMALL = [name for name in SCENARIOS if not name.startswith("three")]
@@ -73,6 +74,31 @@ def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
     assert reduced.outcomes == full.outcomes
     assert reduced.schedules == full.schedules == full.executed
     assert reduced.executed <= full.executed
+
+
+@pytest.mark.parametrize("reduce", [True, False])
+def test_every_step_is_checked_when_it_is_first_taken(reduce: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    way: dict[World, tuple[Option, ...]] = {}
+    unchecked: set[tuple[Option, ...]] = set()
+    checked: set[tuple[Option, ...]] = set()
+    take, check = Stage.take, World.check
+
+    def watched_take(stage: Stage, option: Option) -> None:
+        way[stage.world] = (*way.get(stage.world, ()), option)
+        assert way[stage.world][:-1] not in unchecked, "it goes on from a step that was not checked"
+        unchecked.update({way[stage.world]} - checked)
+        take(stage, option)
+
+    def watched_check(world: World) -> None:
+        checked.add(way[world])
+        unchecked.discard(way[world])
+        check(world)
+
+    monkeypatch.setattr(Stage, "take", watched_take)
+    monkeypatch.setattr(World, "check", watched_check)
+    result = explore_schedules("two", "any", reduce=reduce)
+    assert not unchecked
+    assert len(checked) == result.steps
 
 
 BROKEN = {
