@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,16 @@ import pytest
 import broken_dispatchers
 from turngate import Dispatcher
 from turngate._cli import run
-from turngate._verify._schedules import MODES, SCENARIOS, Scenario, explore_schedules, replay_schedule
-from turngate._verify._stage import Mode
+from turngate._verify._schedules import (
+    MODES,
+    SCENARIOS,
+    Scenario,
+    explore_in_turn,
+    explore_schedules,
+    replay_schedule,
+)
+from turngate._verify._stage import Mode, Option, Stage
+from turngate._verify._world import World
 from turngate_model import Property
 
 SMALL = [name for name in SCENARIOS if not name.startswith("three")]
@@ -64,6 +74,31 @@ def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
     assert reduced.outcomes == full.outcomes
     assert reduced.schedules == full.schedules == full.executed
     assert reduced.executed <= full.executed
+
+
+@pytest.mark.parametrize("reduce", [True, False])
+def test_every_step_is_checked_when_it_is_first_taken(reduce: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    way: dict[World, tuple[Option, ...]] = {}
+    unchecked: set[tuple[Option, ...]] = set()
+    checked: set[tuple[Option, ...]] = set()
+    take, check = Stage.take, World.check
+
+    def watched_take(stage: Stage, option: Option) -> None:
+        way[stage.world] = (*way.get(stage.world, ()), option)
+        assert way[stage.world][:-1] not in unchecked, "it goes on from a step that was not checked"
+        unchecked.update({way[stage.world]} - checked)
+        take(stage, option)
+
+    def watched_check(world: World) -> None:
+        checked.add(way[world])
+        unchecked.discard(way[world])
+        check(world)
+
+    monkeypatch.setattr(Stage, "take", watched_take)
+    monkeypatch.setattr(World, "check", watched_check)
+    result = explore_schedules("two", "any", reduce=reduce)
+    assert not unchecked
+    assert len(checked) == result.steps
 
 
 BROKEN = {
@@ -179,15 +214,46 @@ def test_the_command_explores_and_says_so(capsys: pytest.CaptureFixture[str]) ->
     assert run(["schedules", "--scenario", "one", "--mode", "any"]) == 0
     out = capsys.readouterr().out
     assert "one, any order: 22 schedules in 22 executions, 3 outcomes" in out
+    assert re.search(r"^22 executions in \d+\.\d s, [\d,]+ a second$", out, re.MULTILINE)
     assert out.endswith("22 schedules, verdict: holds\n")
     assert run(["schedules", "--scenario", "two", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "holds"
+    executed = sum(each["executed"] for each in told["scenarios"])
+    assert told["executed_per_second"] == pytest.approx(executed / told["seconds"], rel=0.05)
     assert [(each["mode"], each["schedules"]) for each in told["scenarios"]] == [("any", 382), ("stock", 334)]
     assert run(["schedules", "--scenario", "two", "--limit", "3"]) == 3
     assert "not all: the limit was reached" in capsys.readouterr().out
     assert run(["schedules", "--scenario", "list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SCENARIOS)
+
+
+def test_the_number_of_workers_changes_nothing_but_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for workers in ("1", "2", "3"):
+        code = run(["schedules", "--limit", "40", "--workers", workers])
+        said.append((code, re.sub(r"[\d.]+ s\b|[\d,]+ a second", "", capsys.readouterr().out)))
+    assert said[0] == said[1] == said[2]
+    assert len(said[0][1].splitlines()) == len(SCENARIOS) * len(MODES) + 2
+
+
+def test_a_failure_found_by_a_worker_is_told_as_any_other() -> None:
+    asked: list[tuple[str, Mode]] = [("one", "stock"), ("two", "stock")]
+    make = broken_dispatchers.SplitEntry
+    found = [result.failure for result in explore_in_turn(asked, workers=2, make=make)]
+    assert found == [explore_schedules(*each, make=make).failure for each in asked]
+    assert found[1] is not None
+
+
+@pytest.mark.parametrize("name", ["two", "folded", "closed", "submitted"])
+def test_an_abandoned_world_leaves_nothing_to_collect(name: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        explore_schedules(name, "any", limit=150)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 BAD_INPUT = {

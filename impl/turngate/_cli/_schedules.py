@@ -10,7 +10,7 @@ import click
 
 from turngate import Dispatcher
 
-from .._verify._schedules import MODES, SCENARIOS, Failure, Schedules, explore_schedules, replay_schedule
+from .._verify._schedules import MODES, SCENARIOS, Failure, Schedules, explore_in_turn, replay_schedule
 from .._verify._stage import Mode
 from ._show import EXIT_CODES, out, print_json, stages, styled
 
@@ -23,6 +23,9 @@ from ._show import EXIT_CODES, out, print_json, stages, styled
 @click.option("--replay", metavar="CHOICES", help="Execute one schedule: its choices, as 0,2,0,1.")
 @click.option("--reduce/--no-reduce", default=True, help="Stop at moments met before (the default).")
 @click.option("--limit", type=click.IntRange(1), help="Give up after so many executions.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Processes that share the work; else one for each processor."
+)
 @click.option("--dispatcher", metavar="MODULE:CLASS", help="Explore another dispatcher than Turngate's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def schedules(
@@ -31,6 +34,7 @@ def schedules(
     replay: str | None,
     reduce: bool,
     limit: int | None,
+    workers: int | None,
     dispatcher: str | None,
     as_json: bool,
 ) -> int:
@@ -50,21 +54,25 @@ def schedules(
         if scenario is None or mode is None:
             raise click.UsageError("--replay needs --scenario and --mode")
         return _replay(scenario, mode, _choices(replay), make, as_json)
-    names = [scenario] if scenario else [*SCENARIOS]
     modes: list[Mode] = [mode] if mode else [*MODES]
-    found: list[tuple[Schedules, float]] = []
-    with stages(len(names) * len(modes)) as begin:
-        for name in names:
-            for each in modes:
-                begin(f"{name}, {each} order")
-                began = time.monotonic()
-                result = explore_schedules(name, each, make=make, reduce=reduce, limit=limit)
-                found.append((result, time.monotonic() - began))
+    asked: list[tuple[str, Mode]] = [
+        (name, each) for name in ([scenario] if scenario else SCENARIOS) for each in modes
+    ]
+    if scenario:
+        workers = workers or 1  # it takes longer to start another than to do it
+    began = time.monotonic()
+    found: list[Schedules] = []
+    with stages(len(asked)) as begin:
+        results = explore_in_turn(asked, workers=workers, make=make, reduce=reduce, limit=limit)
+        for name, each in asked:
+            begin(f"{name}, {each} order")
+            found.append(next(results))
+    seconds = time.monotonic() - began
     if as_json:
-        print_json(as_object(found))
+        print_json(as_object(found, seconds))
     else:
-        _print_schedules(found)
-    return EXIT_CODES[_verdict([result for result, _ in found])]
+        _print_schedules(found, seconds)
+    return EXIT_CODES[_verdict(found)]
 
 
 def _verdict(found: list[Schedules]) -> str:
@@ -109,10 +117,12 @@ def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher
     return EXIT_CODES[verdict]
 
 
-def as_object(found: list[tuple[Schedules, float]]) -> dict[str, Any]:
+def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
     """Return what came of the scenarios as the object that ``--json`` prints."""
     return {
-        "verdict": _verdict([result for result, _ in found]),
+        "verdict": _verdict(found),
+        "seconds": round(seconds, 3),
+        "executed_per_second": _rate(found, seconds),
         "scenarios": [
             {
                 "scenario": result.scenario,
@@ -121,12 +131,17 @@ def as_object(found: list[tuple[Schedules, float]]) -> dict[str, Any]:
                 "executed": result.executed,
                 "outcomes": len(result.outcomes),
                 "complete": result.complete,
-                "seconds": round(seconds, 3),
+                "seconds": round(result.seconds, 3),
                 **(failure_as_object(result.failure) if result.failure else {}),
             }
-            for result, seconds in found
+            for result in found
         ],
     }
+
+
+def _rate(found: list[Schedules], seconds: float) -> int:
+    """Return how many schedules were executed in a second, each to its end or to a moment met before."""
+    return round(sum(result.executed for result in found) / seconds)
 
 
 def failure_as_object(failure: Failure) -> dict[str, Any]:
@@ -140,17 +155,19 @@ def failure_as_object(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _print_schedules(found: list[tuple[Schedules, float]]) -> None:
-    for result, seconds in found:
+def _print_schedules(found: list[Schedules], seconds: float) -> None:
+    for result in found:
         whole = "" if result.complete or result.failure else ", not all: the limit was reached"
         out.print(
             f"{result.scenario}, {result.mode} order: {result.schedules:,} schedules in {result.executed:,} "
-            f"executions, {len(result.outcomes)} outcomes, {seconds:.1f} s{whole}"
+            f"executions, {len(result.outcomes)} outcomes, {result.seconds:.1f} s{whole}"
         )
         if result.failure:
             _print_failure(result.failure)
-    total = sum(result.schedules for result, _ in found)
-    out.print(f"{total:,} schedules, verdict: {styled(_verdict([result for result, _ in found]))}")
+    executed = sum(result.executed for result in found)
+    out.print(f"{executed:,} executions in {seconds:.1f} s, {_rate(found, seconds):,} a second")
+    total = sum(result.schedules for result in found)
+    out.print(f"{total:,} schedules, verdict: {styled(_verdict(found))}")
 
 
 def _print_failure(failure: Failure) -> None:

@@ -15,7 +15,8 @@ from turngate._verify._faults import inject_faults
 from turngate._verify._lockstep import compare
 from turngate._verify._rules import run_rules
 from turngate._verify._sabotage import EXAMPLES, SABOTAGES
-from turngate._verify._schedules import MODES, SCENARIOS, explore_schedules
+from turngate._verify._schedules import MODES, SCENARIOS, explore_in_turn
+from turngate._verify._stage import Mode
 from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, generate, refute, stale
 
 from ._explore import reasons
@@ -169,16 +170,17 @@ def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
 
 
 def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
+    asked: list[tuple[str, Mode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
+    results = explore_in_turn(asked)
     total = 0
-    for scenario in scenarios:
-        for mode in MODES:
-            begin(f"schedules of {scenario}, {mode}")
-            result = explore_schedules(scenario, mode)
-            total += result.schedules
-            if result.failure:
-                verification.broke(result.failure.broken, "; ".join(result.failure.told()))
-            elif not result.complete:
-                verification.untested.append(f"schedules of {scenario}, {mode}: not complete")
+    for scenario, mode in asked:
+        begin(f"schedules of {scenario}, {mode}")
+        result = next(results)
+        total += result.schedules
+        if result.failure:
+            verification.broke(result.failure.broken, "; ".join(result.failure.told()))
+        elif not result.complete:
+            verification.untested.append(f"schedules of {scenario}, {mode}: not complete")
     verification.count("schedules", "schedules", total)
 
 

@@ -32,37 +32,38 @@ _FIXED = frozenset({
 def fingerprint(stage: Stage) -> Hashable:
     """Return what the rest of a scenario depends on, as it stands now."""
     world = stage.world
-    dispatcher = world.dispatcher
+    loop, store, dispatcher = world.loop, world.store, world.dispatcher
+    tasks = {task: _of_task(task) for task in loop.tasks if not task.done()}
     return (
         tuple(stage.done),
         tuple(stage.told.items()),
-        tuple([_of_handle(handle) for handle in world.loop.ready]),
+        tuple([_of_handle(handle, tasks) for handle in loop.ready]),
         tuple(
             [
-                (timer.when() - world.loop.time(), _of_handle(timer))
-                for timer in world.loop.timers
+                (timer.when() - loop.time(), _of_handle(timer, tasks))
+                for timer in loop.timers
                 if not timer.cancelled()
             ]
         ),
-        tuple([_of_task(task) for task in world.loop.tasks if not task.done()]),
+        tuple(tasks.values()),
         tuple(
             [
-                (lead, player.swallows, _of(tuple(player._commands)), player.listens)
+                (lead, player.swallows, _of_all(player._commands), player.listens)
                 for lead, player in world.players.items()
             ]
         ),
-        tuple([(world.store.about[door], _of(door)) for door in world.store.waiting]),
-        len(world.store.plans),
-        tuple(
-            [
-                _of(each)
-                for of_session in world.store._inner._sessions.values()
-                for each in of_session.values()
-            ]
-        ),
+        tuple([(store.about[door], _of_future(door)) for door in store.waiting]),
+        len(store.plans),
+        tuple([_of_all(of_session.values()) for of_session in store._inner._sessions.values()]),
         tuple([_of_run(run) for run in world.runs.values()]),
         tuple([(name, _of_core(core)) for name, core in dispatcher._sessions.items()]),
-        tuple([(key, _of(value)) for key, value in vars(dispatcher).items() if key not in _FIXED]),
+        tuple(
+            [
+                (name, _LOOKS[type(value)](value))
+                for name, value in vars(dispatcher).items()
+                if name not in _FIXED
+            ]
+        ),
         len(dispatcher._journal.untold),
         tuple(
             [
@@ -78,15 +79,19 @@ def fingerprint(stage: Stage) -> Hashable:
 
 
 def _of_run(run: Run) -> Hashable:
-    waiters = tuple([_of(waiter) for waiter in run._waiters]) if run._waiters else ()
-    return (run.run_id, run.seq, run.state, run.covered, _of(run.complete), run.on_complete is None, waiters)
+    waiters = _of_all(run._waiters) if run._waiters else ()
+    complete = run.complete and _of_complete(run.complete)
+    return (run.run_id, run.seq, run.state, run.covered, complete, run.on_complete is None, waiters)
 
 
 def _of_core(core: SessionCore) -> Hashable:
-    names = [name for each in type(core).__mro__ for name in getattr(each, "__slots__", ())]
-    held = [(name, _of(getattr(core, name, None))) for name in names if not name.startswith("_")]
-    held += [(name, _of(value)) for name, value in getattr(core, "__dict__", {}).items()]
-    return (*held, *[_of_turn(turn) for turn in (core.turn, *core.settling.values()) if turn is not None])
+    held = _of_all([getattr(core, name, None) for name in _SLOTS[type(core)]])
+    more = _of_mapping(getattr(core, "__dict__", {}))
+    return (
+        held,
+        more,
+        *[_of_turn(turn) for turn in (core.turn, *core.settling.values()) if turn is not None],
+    )
 
 
 def _of_turn(turn: Turn) -> Hashable:
@@ -96,52 +101,42 @@ def _of_turn(turn: Turn) -> Hashable:
 
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
     """Return what a task is and where it waits, down to what it waits for."""
-    found: list[Hashable] = [task.get_name() if _named(task) else "", task.cancelling()]
+    name = task.get_name()
+    # The name of a task that was given none tells when it was made, not what it does.
+    found: list[Hashable] = ["" if name.startswith("task ") else name, task.cancelling()]
     found.append((task._must_cancel, _of(task._fut_waiter)))  # type: ignore[attr-defined]  # not in the stubs
     waits: Any = task.get_coro()
     while waits is not None:
         frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
         if frame is None:
             break
-        local = tuple([(name, _of(value)) for name, value in frame.f_locals.items()])
-        found.append((frame.f_code.co_name, frame.f_lasti, local))
+        local = frame.f_locals
+        found.append((frame.f_code.co_name, frame.f_lasti, tuple(local), _of_all(local.values())))
         # A coroutine that began before its task did is driven by hand, and so in no chain of awaits.
-        driven = frame.f_locals.get("coroutine")
+        driven = local.get("coroutine")
         waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None) or driven
     return tuple(found)
 
 
-def _named(task: asyncio.Task[Any]) -> bool:
-    """Say whether the name of a task tells what it does, not when it was made."""
-    return not task.get_name().startswith("task ")
-
-
-def _of_handle(handle: asyncio.Handle) -> Hashable:
+def _of_handle(handle: asyncio.Handle, tasks: Mapping[asyncio.Task[Any], Hashable]) -> Hashable:
     callback: Any = handle._callback  # type: ignore[attr-defined]  # not in the stubs
-    arguments = tuple([_of(each) for each in handle._args or ()])
     owner = getattr(callback, "__self__", None)
     name = getattr(callback, "__qualname__", "") or type(callback).__name__
     return (
         name,
-        _of_task(owner) if isinstance(owner, asyncio.Task) else _of(owner),
-        arguments,
+        (tasks.get(owner) or _of_task(owner)) if isinstance(owner, asyncio.Task) else _of(owner),
+        _of_all(handle._args or ()),
         handle.cancelled(),
     )
 
 
 def _of(value: Any) -> Hashable:
     """Return a value as far as it matters; what is looked at elsewhere, by what it is called."""
-    kind = type(value)
-    look = _LOOKS.get(kind)
-    if look is None:
-        look = _LOOKS[kind] = next(
-            (look for each, look in _KINDS.items() if issubclass(kind, each)), _of_other
-        )
-    return look(value)
+    return _LOOKS[type(value)](value)
 
 
 def _of_all(values: Any) -> Hashable:
-    return tuple([_of(each) for each in values])
+    return tuple([_LOOKS[type(each)](each) for each in values])
 
 
 def _of_set(values: Any) -> Hashable:
@@ -149,17 +144,11 @@ def _of_set(values: Any) -> Hashable:
 
 
 def _of_mapping(values: Any) -> Hashable:
-    return tuple([(_of(key), _of(each)) for key, each in values.items()])
+    return (_of_all(values), _of_all(values.values())) if values else ()
 
 
 def _of_complete(complete: RunComplete) -> Hashable:
     return (*complete[1:6], complete.message_id is None, complete.folded_into)
-
-
-def _of_other(value: Any) -> Hashable:
-    if not dataclasses.is_dataclass(value):
-        return type(value).__name__
-    return (type(value).__name__, *[_of(getattr(value, each.name)) for each in dataclasses.fields(value)])
 
 
 def _of_future(future: asyncio.Future[Any]) -> Hashable:
@@ -186,4 +175,35 @@ _KINDS: dict[Any, Callable[[Any], Hashable]] = {
     BaseException: lambda raised: (type(raised).__name__, str(raised)),
     Dispatcher | SessionCore: lambda value: type(value).__name__,
 }
-_LOOKS: dict[type, Callable[[Any], Hashable]] = {}
+
+
+class _Slots(dict[type, list[str]]):
+    """What every core of a type holds, and is not its own affair."""
+
+    def __missing__(self, kind: type) -> list[str]:
+        names = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
+        self[kind] = names = [name for name in names if not name.startswith("_")]
+        return names
+
+
+_SLOTS = _Slots()
+
+
+class _Looks(dict[type, Callable[[Any], Hashable]]):
+    """How to look at a value, by its type."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Hashable]:
+        look = next((look for each, look in _KINDS.items() if issubclass(kind, each)), None)
+        self[kind] = look = look or _look_at_other(kind)
+        return look
+
+
+def _look_at_other(kind: type) -> Callable[[Any], Hashable]:
+    name = kind.__name__
+    if not dataclasses.is_dataclass(kind):
+        return lambda _: name
+    fields = [each.name for each in dataclasses.fields(kind)]
+    return lambda value: (name, *[_of(getattr(value, each)) for each in fields])
+
+
+_LOOKS = _Looks()

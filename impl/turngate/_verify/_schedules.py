@@ -15,9 +15,14 @@ many schedules there are in all is counted nevertheless, along the moments.
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import time
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from turngate import Dispatcher
@@ -28,7 +33,16 @@ from ._scenarios import SCENARIOS, Scenario
 from ._stage import MODES, Mode, Option, Stage
 from ._world import Broken, Make
 
-__all__ = ["MODES", "SCENARIOS", "Failure", "Scenario", "Schedules", "explore_schedules", "replay_schedule"]
+__all__ = [
+    "MODES",
+    "SCENARIOS",
+    "Failure",
+    "Scenario",
+    "Schedules",
+    "explore_in_turn",
+    "explore_schedules",
+    "replay_schedule",
+]
 
 MAX_STEPS = 2_000
 """More than any scenario takes; a schedule that goes on beyond it does not come to its end."""
@@ -116,6 +130,8 @@ class Schedules:
     outcomes: set[Hashable] = field(default_factory=set)
     """The RunCompletes and the messages that schedules end with, and the violations found."""
     failure: Failure | None = None
+    seconds: float = 0.0
+    """How long it took."""
 
 
 class _Pending(NamedTuple):
@@ -139,7 +155,49 @@ def explore_schedules(
     ``make`` is the dispatcher's class, ``limit`` the number of executions after which to give up: then the
     result is not complete. Without ``stop``, go on after a failure, and keep the first.
     """
-    return _Explorer(scenario, mode, make, reduce, stop).run(limit)
+    began = time.monotonic()
+    with _nothing_collected():  # until the explorer is gone too, with all the moments that it keeps
+        found = _Explorer(scenario, mode, make, reduce, stop).run(limit)
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def explore_in_turn(
+    asked: Sequence[tuple[str, Mode]],
+    *,
+    workers: int | None = None,
+    make: Make = Dispatcher,
+    reduce: bool = True,
+    limit: int | None = None,
+) -> Iterator[Schedules]:
+    """Explore scenarios in their modes, and yield what came of each in the order asked.
+
+    ``workers`` is the number of processes that share them, as many as there are processors unless given;
+    it changes nothing but the time.
+    """
+    explore = partial(_explore_asked, make=make, reduce=reduce, limit=limit)
+    if workers == 1:
+        yield from map(explore, asked)
+        return
+    # A fork would take the threads of whoever asks with it, half alive.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(explore, asked)
+
+
+def _explore_asked(asked: tuple[str, Mode], *, make: Make, reduce: bool, limit: int | None) -> Schedules:
+    return explore_schedules(*asked, make=make, reduce=reduce, limit=limit)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Let no time go into looking for garbage: a world that is abandoned leaves hardly any."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Explorer:
@@ -156,25 +214,19 @@ class _Explorer:
 
     def run(self, limit: int | None) -> Schedules:
         found = self._found
-        collecting = gc.isenabled()
-        gc.disable()  # a world that is abandoned leaves little to collect, and the moments are kept
-        try:
-            while self._deviating:
-                at_hand = self._deviating[0]
-                if not at_hand:
-                    self._deviating.popleft()
-                    if self._deviating:
-                        self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
-                    continue
-                if found.executed == limit or (found.failure and self._stop):
-                    break
-                found.executed += 1
-                self._execute(at_hand.pop())
-                if found.executed % 2_000 == 0:
-                    gc.collect(1)
-        finally:
-            if collecting:
-                gc.enable()
+        while self._deviating:
+            at_hand = self._deviating[0]
+            if not at_hand:
+                self._deviating.popleft()
+                if self._deviating:
+                    self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
+                continue
+            if found.executed == limit or (found.failure and self._stop):
+                break
+            found.executed += 1
+            self._execute(at_hand.pop())
+            if found.executed % 2_000 == 0:
+                gc.collect(1)
         found.complete = not any(self._deviating)
         found.moments = len(self._numbers)
         found.schedules = self._count() if self._reduce else found.executed
@@ -212,7 +264,7 @@ class _Explorer:
         except Exception as wrong:
             self._fail(wrong, taken, here)
         finally:
-            stage.world.abandon()
+            stage.abandon()
 
     def _take(self, stage: Stage, option: Option) -> None:
         stage.take(option)
@@ -292,7 +344,7 @@ def replay_schedule(
     except Exception as wrong:
         return _failure(wrong, name, acted, mode, make, taken)
     finally:
-        stage.world.abandon()
+        stage.abandon()
     raise ValueError(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
 
 
@@ -310,7 +362,7 @@ def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: 
             steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
             break
         steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
-    stage.world.abandon()
+    stage.abandon()
     return tuple(steps)
 
 

@@ -61,16 +61,21 @@ class PatientWorld(World):
 
     def abandon(self) -> None:
         """Let go of a world that may not have come to its end, without a word and without a trace."""
-        self.dispatcher._performing = []  # so that nothing follows from the turns that end here
-        for task in self.loop.tasks:
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
         # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
+        self.dispatcher._subscribers.by_session.clear()
+        vars(self.dispatcher).clear()  # so that nothing follows from the turns that end here
+        gone = GeneratorExit()
+        for task in self.loop.tasks:
+            if task.done():
+                continue
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
+            with contextlib.suppress(BaseException):
+                task.get_coro().throw(gone)
+            if waits_for := task._fut_waiter:  # type: ignore[attr-defined]  # not in the stubs
+                waits_for.cancel()
+        gone.__traceback__ = None
         self.loop.tasks.clear()
         self.loop.ready.clear()
-        vars(self.dispatcher).clear()
         vars(self).clear()
 
 
@@ -174,6 +179,12 @@ class Stage:
             if self._busy[caller].done():
                 self._look_at(caller, self._busy.pop(caller))
         self.world.finish()
+
+    def abandon(self) -> None:
+        """Let go of a scenario that may not be over."""
+        for raised in self.given:
+            raised.__traceback__ = None  # it holds the frames, and these hold it
+        self.world.abandon()
 
     def _operate(self, caller: int, operation: str) -> None:
         try:

@@ -30,6 +30,7 @@ Make: TypeAlias = Callable[..., Dispatcher]
 WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
 T = TypeVar("T")
 
+_DECLARED = {state.value: state for state in Declared}
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
 """Disagreements about the inside, told only when users lose nothing."""
 
@@ -222,48 +223,38 @@ class World:
     # What the monitor hears.
 
     def _recorded(self, entry: dict[str, Any]) -> None:
-        event = self._event_of(entry)
-        match event:
-            case None:
-                self.ended = True
-                return
-            case Accept(run) if run in self.runs:
+        kind, run = entry["event"], entry.get("run", "")
+        event: Event
+        if kind == "accept":
+            if run in self.runs:
                 return  # a run_id has one life, whatever becomes of it
-            case Accept(run):
-                self.runs[run] = self.dispatcher._runs[run]
-            case Enter(run, Declared.QUEUED):
-                self._queued.add(run)
-                self._entered.add(run)
-            case Enter(run, _) | Fold(run, _) | Handoff(run):
-                self._entered.add(run)
-                self.active.add(run)
-            case Complete(run, cancelled, error):
-                self._outcomes[run] = (cancelled, error)
-                self._unread_outcomes = True
-            case _:
-                pass
+            self.runs[run] = self.dispatcher._runs[run]
+            event = Accept(run, run in self._foldable)
+        elif kind == "complete":
+            event = Complete(run, entry["cancelled"], entry.get("error"))
+            self._outcomes[run] = event[1:]
+            self._unread_outcomes = True
+        elif kind == "cancel":
+            event = Cancel(frozenset(entry["runs"]) if "runs" in entry else None)
+        elif kind == "clear":
+            event = Clear()
+        elif kind == "end":
+            self.ended = True
+            return
+        else:
+            event = self._moved(kind, run, entry)
         self._observe(entry["session"], event)
 
-    def _event_of(self, entry: dict[str, Any]) -> Event | None:
-        """Return an entry of the recording as an event; None for the end."""
-        run = entry.get("run", "")
-        match entry["event"]:
-            case "accept":
-                return Accept(run, run in self._foldable)
-            case "enter":
-                return Enter(run, Declared(entry["state"]))
-            case "fold":
-                return Fold(run, entry.get("into", ""))
-            case "handoff":
-                return Handoff(run)
-            case "cancel":
-                return Cancel(frozenset(entry["runs"]) if "runs" in entry else None)
-            case "clear":
-                return Clear()
-            case "complete":
-                return Complete(run, entry["cancelled"], entry.get("error"))
-            case _:
-                return None
+    def _moved(self, kind: str, run: str, entry: dict[str, Any]) -> Event:
+        """Return the event of a run that has entered, or left the queue for a turn."""
+        self._entered.add(run)
+        if entry.get("state") == "queued":
+            self._queued.add(run)
+        else:
+            self.active.add(run)
+        if kind == "enter":
+            return Enter(run, _DECLARED[entry["state"]])
+        return Handoff(run) if kind == "handoff" else Fold(run, entry.get("into", ""))
 
     def _observe(self, session: str, event: Event) -> None:
         self.history.append((session, event))
