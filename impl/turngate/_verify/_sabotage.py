@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 from turngate import Dispatcher, Message, Run, Turn
-from turngate._core import Effect, SessionCore, Start
+from turngate._core import CLEARED, Effect, SessionCore, Start
 from turngate._journal import JournaledCore
 from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
 from turngate._messages import Messages
@@ -267,7 +267,9 @@ class UnlockedClear(Sabotaged):
 
         def delete(self, read: list[Run]) -> list[Effect]:
             self.queue.clear()
-            return [self._complete(run, "drop", error="cleared") for run in read if run.state is QUEUED]
+            for run in read:
+                run.state = QUEUED  # as it was read, whatever became of it meanwhile
+            return [self._complete(run, "drop", error=CLEARED, cancelled=False) for run in read]
 
 
 class Untracked(Sabotaged):
