@@ -470,6 +470,13 @@ def told_to(loop: VirtualLoop) -> str:
     return f"{problem['message']}: {problem.get('exception')!r}"
 
 
+def dispatcher_option(make: Make) -> str:
+    """Return the option of a command that has it use a dispatcher; none for Turngate's own."""
+    if make is Dispatcher:
+        return ""
+    return f" --dispatcher {make.__module__}:{getattr(make, '__qualname__', make)}"
+
+
 class Broken(AssertionError):
     """A property does not hold."""
 
