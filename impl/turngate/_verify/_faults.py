@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from turngate_model import Property, Violation
 
 from ._scenarios import Answer, Scenario
 from ._stage import PatientWorld, Stage, turn_of
-from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, dispatcher_option, told_to
+from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, dispatcher_option, told_to, without_log
 
 SPOILED: dict[str, Scenario] = {
     "handed-off": Scenario(
@@ -252,18 +251,15 @@ def replay_fault(scenario: str, number: int, *, make: Make = Dispatcher) -> Faul
 
 @contextlib.contextmanager
 def _watching() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect warnings, and keep what is raised on purpose out of the log."""
-    log = logging.getLogger("turngate")
-    was_disabled, log.disabled = log.disabled, True
+    """Collect warnings, also those of what is collected as garbage."""
     gc.collect()
     gc.freeze()
     try:
-        with warnings.catch_warnings(record=True) as warned:
+        with without_log(), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             yield warned
     finally:
         gc.unfreeze()
-        log.disabled = was_disabled
 
 
 class _Stop(Exception):

@@ -11,9 +11,10 @@ itself.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Covered, Dispatcher, Message, Run, RunComplete, State, Turn, TurngateError
@@ -468,6 +469,17 @@ def told_to(loop: VirtualLoop) -> str:
     """Say what has first gone to the exception handler of a loop."""
     problem = loop.problems[0]
     return f"{problem['message']}: {problem.get('exception')!r}"
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Keep what is raised on purpose out of the log."""
+    log = logging.getLogger("turngate")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
 
 
 def dispatcher_option(make: Make) -> str:
