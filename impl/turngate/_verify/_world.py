@@ -229,7 +229,7 @@ class World:
                 self.ended = True
                 return
             case Accept(run) if run in self.runs:
-                return  # a run_id has one life, whatever becomes of it
+                return  # a run_id has one life for as long as it is known, whatever becomes of it
             case Accept(run):
                 self.runs[run] = self.dispatcher._runs[run]
             case Enter(run, Declared.QUEUED):
