@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import broken_dispatchers
 from turngate import Dispatcher, Run
-from turngate._verify._machine import TurngateRules
 from turngate._verify._programs import Line, run, shrink, text
 from turngate._verify._rules import TO_REACH, rules_of, run_rules
 from turngate._verify._sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
@@ -29,12 +28,38 @@ for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
         max_examples=examples,
         stateful_step_count=40,
         deadline=None,
+        # Hypothesis takes minutes to shrink a program, shrink takes seconds.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
         # As in run_rules: long programs, and no clock to be slow by.
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
-TestRules = TurngateRules.TestCase
-TestRules.settings = settings.get_profile(f"turngate-{os.environ.get('TURNGATE_PROFILE', 'quick')}")
+PROFILE = settings.get_profile(f"turngate-{os.environ.get('TURNGATE_PROFILE', 'quick')}")
+
+
+def run_profile(profile: settings, make: type[Dispatcher] = Dispatcher) -> None:
+    """Run the rules; of what fails, add the smallest program that does it."""
+    rules = rules_of(make)
+    try:
+        run_state_machine_as_test(rules, settings=profile)
+    except Exception as raised:
+        if rules.tally.raised is not None:
+            smallest, _ = shrink(rules_of(make), rules.tally.program, rules.tally.raised)
+            raised.add_note(text(smallest, make))
+        raise
+
+
+def test_nothing_breaks_with_the_profile() -> None:
+    run_profile(PROFILE)
+
+
+def test_what_breaks_with_the_profile_is_told_as_a_small_program() -> None:
+    with pytest.raises(Broken) as broken:
+        run_profile(settings(PROFILE, database=None, derandomize=True), SilentDrop)
+    with pytest.raises(Broken) as again:
+        exec(broken.value.__notes__[-1], {})
+    assert again.value.violation.property == broken.value.violation.property
+    assert len(broken.value.__notes__[-1].splitlines()) <= 12
 
 
 def test_nothing_breaks_and_everything_is_reached() -> None:
