@@ -23,7 +23,7 @@ from turngate_model import DESIGNS, Property
 EXAMPLES = 2000
 """Within so many examples of up to forty steps the rules find each of these, with each of ten seeds.
 
-The hardest, `unlocked-clear`, takes a third of them at worst; `make sabotage` measures it.
+The hardest, `unlocked-drain`, takes a third of them at worst; `make sabotage` measures it.
 """
 
 
