@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from turngate import Dispatcher, Run, State
+from turngate import Covered, Dispatcher, Run, RunConflict, State
 from turngate._core import Effect, SessionCore
+from turngate._events import Event, Subscribers, Subscription
 from turngate._journal import JournaledCore
 from turngate._messages import Message
 from turngate._run import Turn
@@ -128,3 +129,173 @@ class Spins(Dispatcher):
 
     def _spin(self) -> None:
         self._bound_loop().call_soon(self._spin)
+
+
+# What hooks find.
+
+
+class GuardsTooLittle(Dispatcher):
+    """Stands a callback that fails, and not one that is cancelled."""
+
+    def _guard(self, call: Callable[..., object], *args: Any) -> None:
+        with contextlib.suppress(Exception):
+            call(*args)
+
+
+class PerformsAtOnce(Dispatcher):
+    """Performs what follows from a callback in the middle of what is being performed."""
+
+    def _perform(self, effects: list[Effect]) -> None:
+        performing, self._performing = self._performing, None
+        super()._perform(effects)
+        self._performing = performing
+
+
+class ForgetsTooLate(Dispatcher):
+    """Forgets a quiet session after its callbacks were called, with what they have begun there."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._quiet: list[SessionCore] = []
+
+    def _forget_if_quiet(self, core: SessionCore) -> None:
+        self._quiet += [core] if core.is_quiet() else []
+
+    def _perform(self, effects: list[Effect]) -> None:
+        super()._perform(effects)
+        while self._quiet:
+            self._sessions.pop(self._quiet.pop().session_id, None)
+        if self._closing:
+            self._close_if_quiet()
+
+
+# What subscribers find that are cut off.
+
+
+class _Subscribing(Dispatcher):
+    kind: type[Subscription]
+
+    def subscribe(self, session_id: str | None = None) -> Subscription:
+        subscription = super().subscribe(session_id)
+        subscription.__class__ = self.kind
+        return subscription
+
+
+class LosesTheBuffered(_Subscribing):
+    """Takes from a subscriber that is cut off what it has received."""
+
+    class kind(Subscription):  # noqa: N801
+        def close(self) -> None:
+            super().close()
+            if self._cut_off:
+                self._unread.clear()
+                self._unread_deltas = 0
+
+
+class NeverCutsOff(_Subscribing):
+    """Lets a subscriber lag for ever."""
+
+    class kind(Subscription):  # noqa: N801
+        def _receive(self, event: Event) -> None:
+            self._complete_limit = len(self._unread) + 1
+            super()._receive(event)
+
+
+class CutsOffTooSoon(Dispatcher):
+    """Cuts a subscriber off one RunComplete early."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._complete_limit -= 1
+
+
+class CutsOffInSilence(_Subscribing):
+    """Ends the events of a subscriber that is cut off as if there were no more."""
+
+    class kind(Subscription):  # noqa: N801
+        def close(self) -> None:
+            super().close()
+            self._cut_off = False
+
+
+class _Skipping(Subscribers):
+    def deliver(self, event: Event) -> None:
+        for about in (event.session_id, None):
+            for subscription in self.by_session.get(about, ()):
+                subscription._receive(event)
+
+
+class SkipsTheNext(Dispatcher):
+    """Loses its place among the subscribers when one of them is cut off."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._subscribers = _Skipping()
+
+
+# What is found when completions are forgotten.
+
+
+class NeverForgets(Dispatcher):
+    """Keeps every completion."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._completions_kept = 1_000
+
+
+class ForgetsOneMore(Dispatcher):
+    """Keeps one completion less than it was told to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._completions_kept -= 1
+
+
+class ForgetsTheLatest(Dispatcher):
+    """Forgets the latest completion that it has instead of the oldest."""
+
+    def _publish(self, run: Run) -> None:
+        if len(self._complete) == self._completions_kept:
+            self._complete.rotate(1)
+        super()._publish(run)
+
+
+class GoesByRunId(Dispatcher):
+    """Closes the handle of whatever run has the run_id now."""
+
+    def _release(self, run: Run) -> None:
+        super()._release(self._runs.get(run.run_id, run))
+
+
+class EmptiesHandles(Dispatcher):
+    """Takes the outcome from the handle of a run that it forgets."""
+
+    def _publish(self, run: Run) -> None:
+        oldest = self._runs[self._complete[0]] if self._complete else run
+        super()._publish(run)
+        if oldest.run_id not in self._runs:
+            oldest.complete = None
+
+
+class RefusesTheForgotten(Dispatcher):
+    """Does not let a run_id live again."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._ever: set[str] = set()
+
+    async def accept(self, session_id: str, prompt: str, **options: Any) -> Run:
+        run_id = options.get("run_id", "")
+        if run_id in self._ever and run_id not in self._runs:
+            raise RunConflict(run_id)
+        self._ever.add(run_id)
+        return await super().accept(session_id, prompt, **options)
+
+
+class CancelsWhatIsOver(Dispatcher):
+    """Says that a cancel of a complete run covers it."""
+
+    async def cancel_run(self, run_id: str) -> Covered:
+        run = self._runs.get(run_id)
+        return await super().cancel_run(run_id) or Covered([run] if run else [])

@@ -586,9 +586,9 @@ async def test_what_a_signal_handler_raises_costs_nobody_their_run_complete() ->
         events = d.subscribe()
         with pytest.raises(Rude):
             await d.clear_queue("s")
-        received = [await anext(events) for _ in waiting]
-        assert received == [await run for run in waiting]
-        assert {complete.error for complete in received} == {"cleared from the queue"}
+        completes = [await run for run in waiting]
+        assert [await anext(events) for _ in waiting] == completes
+        assert {complete.error for complete in completes} == {"cleared from the queue"}
         agent.finish(turn)
         assert (await turn).text == "done"
 

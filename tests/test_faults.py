@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import pytest
 
 import broken_dispatchers
 from turngate import Dispatcher
-from turngate._verify._faults import KINDS, SPOILED, inject_faults
+from turngate._cli import run
+from turngate._verify._faults import KINDS, SPOILED, inject_faults, replay_fault
 from turngate_model import Property
 
 
@@ -50,5 +54,72 @@ def test_a_fault_is_told() -> None:
     assert failure is not None
     assert failure.told() == [
         "EXACTLY_ONE_COMPLETE: a has ended without a RunComplete: it is owed one",
-        "in the scenario 'handed off', with the task of the turn of a cancelled after 4 steps",
+        "in the scenario 'handed-off', with the task of the turn of a cancelled after 4 steps",
+        "again: turngate faults --scenario handed-off --replay 5 --dispatcher broken_dispatchers:Unprimed",
     ]
+
+
+@pytest.mark.parametrize("name", ["Unprimed", "Deaf", "ForgetsToAwait"])
+def test_a_fault_that_is_not_stood_is_not_stood_again_100_times_out_of_100(name: str) -> None:
+    make: type[Dispatcher] = getattr(broken_dispatchers, name)
+    failure = inject_faults(make=make).failure
+    assert failure is not None
+    for _ in range(100):
+        assert replay_fault(failure.scenario, failure.number, make=make).failure == failure
+
+
+CLOSED = 154
+"""How many injections that scenario has, those that spoil nothing included."""
+
+
+def test_a_replay_makes_the_one_injection_that_is_wanted() -> None:
+    found = inject_faults(["closed"])
+    made = [replay_fault("closed", number).injections for number in range(1, CLOSED + 1)]
+    assert max(each.total() for each in made) == 1
+    assert sum(made, Counter()) == found.injections
+    with pytest.raises(ValueError, match=f"closed has the injections 1 to {CLOSED}, and no {CLOSED + 1}"):
+        replay_fault("closed", CLOSED + 1)
+
+
+def test_the_printed_command_makes_the_injection_again(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = inject_faults(make=broken_dispatchers.GivesUpWriting).failure
+    assert failure is not None
+    command = failure.replay.split()[1:]
+    assert run(command) == 1
+    out = capsys.readouterr().out
+    assert all(line in out for line in failure.told())
+    assert run([*command, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["property"]) == ("violated", "ON_RECORD")
+    assert (told["where"], told["replay"]) == (failure.where, failure.replay)
+    assert run(command[:-2]) == 0
+    assert capsys.readouterr().out.endswith("verdict: holds\n")
+
+
+def test_the_command_injects_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["faults", "--scenario", "closed"]) == 0
+    assert "  a task cancelled at an await\n" in capsys.readouterr().out
+    assert run(["faults", "--scenario", "list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SPOILED)
+
+
+BAD_INPUT = {
+    "an unknown scenario": (["--scenario", "nope"], "there is no scenario 'nope'"),
+    "a number that is none": (["--scenario", "closed", "--replay", "x"], "'x' is not a valid integer"),
+    "an injection there is not": (
+        ["--scenario", "closed", "--replay", "9999"],
+        "closed has the injections 1 to ",
+    ),
+    "a replay of nothing in particular": (["--replay", "1"], "--replay needs --scenario"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_of_faults_gets_one_clear_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    arguments, message = BAD_INPUT[name]
+    assert run(["faults", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("turngate: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1

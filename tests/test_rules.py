@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+import broken_dispatchers
 from turngate import Dispatcher, Run
-from turngate._verify._machine import TurngateRules
 from turngate._verify._programs import Line, run, shrink, text
 from turngate._verify._rules import TO_REACH, rules_of, run_rules
 from turngate._verify._sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
-from turngate._verify._world import Broken
+from turngate._verify._world import Broken, RunnerFailed
 from turngate_model import TABLE
 
 ROOT = Path(__file__).parents[1]
@@ -28,12 +28,38 @@ for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
         max_examples=examples,
         stateful_step_count=40,
         deadline=None,
+        # Hypothesis takes minutes to shrink a program, shrink takes seconds.
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
         # As in run_rules: long programs, and no clock to be slow by.
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
-TestRules = TurngateRules.TestCase
-TestRules.settings = settings.get_profile(f"turngate-{os.environ.get('TURNGATE_PROFILE', 'quick')}")
+PROFILE = settings.get_profile(f"turngate-{os.environ.get('TURNGATE_PROFILE', 'quick')}")
+
+
+def run_profile(profile: settings, make: type[Dispatcher] = Dispatcher) -> None:
+    """Run the rules; of what fails, add the smallest program that does it."""
+    rules = rules_of(make)
+    try:
+        run_state_machine_as_test(rules, settings=profile)
+    except Exception as raised:
+        if rules.tally.raised is not None:
+            smallest, _ = shrink(rules_of(make), rules.tally.program, rules.tally.raised)
+            raised.add_note(text(smallest, make))
+        raise
+
+
+def test_nothing_breaks_with_the_profile() -> None:
+    run_profile(PROFILE)
+
+
+def test_what_breaks_with_the_profile_is_told_as_a_small_program() -> None:
+    with pytest.raises(Broken) as broken:
+        run_profile(settings(PROFILE, database=None, derandomize=True), SilentDrop)
+    with pytest.raises(Broken) as again:
+        exec(broken.value.__notes__[-1], {})
+    assert again.value.violation.property == broken.value.violation.property
+    assert len(broken.value.__notes__[-1].splitlines()) <= 12
 
 
 def test_nothing_breaks_and_everything_is_reached() -> None:
@@ -97,12 +123,54 @@ def test_what_no_property_speaks_of_is_told_as_an_error() -> None:
     assert "state.enter" in rules.program
 
 
+WRONG = [
+    # Found by hooks that raise, or act when they are called.
+    "Unguarded",
+    "GuardsTooLittle",
+    "ForgetsTooLate",
+    # Found by subscribers that are cut off.
+    "LosesTheBuffered",
+    "NeverCutsOff",
+    "CutsOffTooSoon",
+    "CutsOffInSilence",
+    "SkipsTheNext",
+    # Found when completions are forgotten.
+    "NeverForgets",
+    "ForgetsOneMore",
+    "ForgetsTheLatest",
+    "GoesByRunId",
+    "EmptiesHandles",
+    "RefusesTheForgotten",
+    "CancelsWhatIsOver",
+]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_rules_find_a_dispatcher_that_is_wrong_about(name: str) -> None:
+    rules = run_rules(1_000, make=getattr(broken_dispatchers, name), seed=3)
+    assert rules.violation or rules.error
+    with pytest.raises((AssertionError, RunnerFailed)):
+        exec(rules.program, {})
+
+
+def test_what_a_hook_does_now_is_told_after_what_is_being_told() -> None:
+    program = (
+        Line("accept", {"session": "s", "prompts": ["fold"], "hook": "cancel now"}),
+        Line("enter", {"run": "r1", "then": 1}),
+        Line("submit", {"session": "s", "prompts": ["fold", "queue", "queue"], "waits": False, "then": 3}),
+        Line("runner", {"run": "r1", "does": ["fold", "finish"], "then": 2}),
+    )
+    assert run(rules_of(), program) is None
+    raised = run(rules_of(broken_dispatchers.PerformsAtOnce), program)
+    assert str(raised) == "subscribers are told of [4, 2, 3], which became complete as [2, 4, 3]"
+
+
 def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:
     rules = rules_of(SilentDrop, claimed=["EXACTLY_ONE_COMPLETE"])
     program = (
-        Line("accept", {"session": "t", "prompts": ["fold", "queue"], "hook": True, "then": 2}),
+        Line("accept", {"session": "t", "prompts": ["fold", "queue"], "hook": "listen", "then": 2}),
         Line("store", {"plan": "slow", "then": 1}),
-        Line("accept", {"session": "s", "prompts": ["fold", "queue", "fold"], "hook": False, "then": 0}),
+        Line("accept", {"session": "s", "prompts": ["fold", "queue", "fold"], "hook": "", "then": 0}),
         Line("enter", {"run": "r3", "then": 0}),
         Line("enter", {"run": "r5", "then": 3}),
         Line("cancel", {"session": "s", "then": 0}),
@@ -113,7 +181,7 @@ def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:
     assert isinstance(also, Broken)
     assert also.violation.property == raised.violation.property
     accept, *others = text(smallest, SilentDrop, ["EXACTLY_ONE_COMPLETE"]).splitlines()[4:]
-    assert accept.startswith("state.accept(hook=False, prompts=[")
+    assert accept.startswith("state.accept(hook='', prompts=[")
     assert len(smallest[0].arguments["prompts"]) == 2
     assert others == [
         "state.enter(run='r1', then=0)",
@@ -133,7 +201,9 @@ teardown = TurngateRules.teardown
 
 def lives(self):
     teardown(self)
-    told = [self.program, self.world.history, self.world.delivered, [r.read_so_far for r in self.readers]]
+    history = [[sorted(part) if isinstance(part, frozenset) else part for part in event]
+               for _, event in self.world.history]
+    told = [self.program, history, self.world.delivered, [r.read_so_far for r in self.readers]]
     lived.update(repr(told).encode())
 
 TurngateRules.teardown = lives

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from turngate import Dispatcher
 from turngate._verify._rules import run_rules
-from turngate._verify._sabotage import EXAMPLES, SABOTAGES, Sabotaged
+from turngate._verify._sabotage import EXAMPLES, SABOTAGES, Sabotaged, UnlockedClear
+from turngate._verify._world import Broken, World
 from turngate_model import DESIGNS
 
 
@@ -41,6 +45,34 @@ def test_the_rules_find_it_and_say_what_it_is_known_to_break(name: str) -> None:
     assert rules.violation is not None
     assert rules.violation.property in sabotage.breaks
     assert rules.examples <= EXAMPLES
+
+
+def queue_cleared_meanwhile(meanwhile: Callable[[World], object]) -> list[str]:
+    """Return what is broken when something comes between the two steps of a clear."""
+    world = World(UnlockedClear, claimed=UnlockedClear.claimed)
+    for run in "ab":
+        world.accept("s", run)
+        world.enter(run)
+    world.loop.settle()
+    world.clear("s")
+    meanwhile(world)
+    with suppress(Broken):
+        world.finish()
+    world.abandon()
+    return [each.what for each in world.violations if each.property in UnlockedClear.claimed]
+
+
+def queue_another(world: World) -> None:
+    world.accept("s", "c")
+    world.enter("c")
+
+
+def test_an_unlocked_clear_loses_one_and_completes_one_twice() -> None:
+    assert queue_cleared_meanwhile(lambda world: None) == []
+    lost = queue_cleared_meanwhile(queue_another)
+    assert lost == ["c is queued when the dispatcher is closed: it is owed a RunComplete"]
+    twice = queue_cleared_meanwhile(lambda world: world.cancel("s"))
+    assert twice[0] == "b gets a second RunComplete: one was enough"
 
 
 @pytest.mark.parametrize("name", ["silent-drop", "hasty-clear", "publish-first", "idle-gap"])

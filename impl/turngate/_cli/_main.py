@@ -11,6 +11,7 @@ import click
 from ._conform import conform
 from ._diagrams import diagrams
 from ._explore import explore
+from ._faults import faults
 from ._oracles import oracles
 from ._schedules import schedules
 from ._trace import trace
@@ -29,6 +30,7 @@ def turngate() -> None:
 turngate.add_command(verify)
 turngate.add_command(explore)
 turngate.add_command(schedules)
+turngate.add_command(faults)
 turngate.add_command(trace)
 turngate.add_command(diagrams)
 turngate.add_command(oracles)

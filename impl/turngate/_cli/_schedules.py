@@ -49,7 +49,7 @@ def schedules(
         return 0
     if scenario is not None and scenario not in SCENARIOS:
         raise click.UsageError(f"there is no scenario {scenario!r}; there are {', '.join(SCENARIOS)}")
-    make = Dispatcher if dispatcher is None else _imported(dispatcher)
+    make = Dispatcher if dispatcher is None else imported(dispatcher)
     if replay is not None:
         if scenario is None or mode is None:
             raise click.UsageError("--replay needs --scenario and --mode")
@@ -88,7 +88,8 @@ def _choices(replay: str) -> list[int]:
         raise click.UsageError(f"--replay takes numbers like 0,2,0,1, not {replay!r}") from None
 
 
-def _imported(path: str) -> type[Dispatcher]:
+def imported(path: str) -> type[Dispatcher]:
+    """Return the class of dispatchers that an option names."""
     module, _, name = path.partition(":")
     try:
         found: Any = importlib.import_module(module)

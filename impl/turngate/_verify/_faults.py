@@ -4,7 +4,8 @@ Each scenario is played in plain order as often as there are points to spoil,
 and each time one of them is: a task is cancelled after a step, a write fails,
 a callback raises, a KeyboardInterrupt comes, the loop is shut down. Whatever
 it is, every run gets its one RunComplete, the queue goes on, no task is left
-behind, and nobody is warned of anything.
+behind, and nobody is warned of anything. The injections of a scenario are
+numbered, so that one of them can be made again alone.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
-import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,10 +25,10 @@ from turngate_model import Property, Violation
 
 from ._scenarios import Answer, Scenario
 from ._stage import PatientWorld, Stage, turn_of
-from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, told_to
+from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, dispatcher_option, told_to, without_log
 
 SPOILED: dict[str, Scenario] = {
-    "handed off": Scenario(
+    "handed-off": Scenario(
         "two prompts that are waited for, one fails; somebody reads",
         (("read", "submit a", "wait a", "submit b", "wait b"),),
         {"a": ("write", "fail")},
@@ -71,15 +71,28 @@ class FaultFound(NamedTuple):
 
     kind: str
     scenario: str
+    number: int
+    """Which injection of the scenario it is; 0 when nothing was spoiled."""
     where: str
     """What was spoiled, in domain words."""
     broken: Property | None
     what: str
+    make: Make = Dispatcher
+
+    @property
+    def replay(self) -> str:
+        """The command that makes the injection again."""
+        command = f"turngate faults --scenario {self.scenario} --replay {self.number}"
+        return command + dispatcher_option(self.make)
 
     def told(self) -> list[str]:
         """Say what was done and what came of it."""
         name = f"{self.broken}: " if self.broken else ""
-        return [f"{name}{self.what}", f"in the scenario {self.scenario!r}, with {self.where}"]
+        return [
+            f"{name}{self.what}",
+            f"in the scenario {self.scenario!r}, with {self.where}",
+            f"again: {self.replay}",
+        ]
 
 
 @dataclass
@@ -213,25 +226,40 @@ class _Play:
                 raise Broken(Violation(Property.ON_RECORD, unwritten))
 
 
-def inject_faults(*, make: Make = Dispatcher) -> Faults:
+def inject_faults(scenarios: Iterable[str] = SPOILED, *, make: Make = Dispatcher) -> Faults:
     """Spoil every scenario at every point, one at a time; stop when something is wrong after it."""
     found = Faults()
-    log = logging.getLogger("turngate")
-    was_disabled, log.disabled = log.disabled, True  # what is raised on purpose is logged in vain
+    with _watching() as warned, contextlib.suppress(_Stop):
+        for name in scenarios:
+            _Injector(name, make, found, warned).spoil()
+    return found
+
+
+def replay_fault(scenario: str, number: int, *, make: Make = Dispatcher) -> Faults:
+    """Make one injection again, and nothing else.
+
+    Raises ValueError when the scenario has no such injection.
+    """
+    found = Faults()
+    with _watching() as warned, contextlib.suppress(_Stop):
+        injector = _Injector(scenario, make, found, warned, only=number)
+        injector.spoil()
+        if not 0 <= number <= injector.number:
+            raise ValueError(f"{scenario} has the injections 1 to {injector.number}, and no {number}")
+    return found
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[list[warnings.WarningMessage]]:
+    """Collect warnings, also those of what is collected as garbage."""
     gc.collect()
     gc.freeze()
     try:
-        with warnings.catch_warnings(record=True) as warned:
+        with without_log(), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            injector = _Injector(make, found, warned)
-            for name, scenario in SPOILED.items():
-                injector.spoil(name, scenario)
-    except _Stop:
-        pass
+            yield warned
     finally:
         gc.unfreeze()
-        log.disabled = was_disabled
-    return found
 
 
 class _Stop(Exception):
@@ -239,12 +267,21 @@ class _Stop(Exception):
 
 
 class _Injector:
-    def __init__(self, make: Make, found: Faults, warned: list[warnings.WarningMessage]) -> None:
-        self._make, self._found, self._warned = make, found, warned
+    def __init__(
+        self,
+        name: str,
+        make: Make,
+        found: Faults,
+        warned: list[warnings.WarningMessage],
+        only: int | None = None,
+    ) -> None:
+        self._name, self._scenario = name, SPOILED[name]
+        self._make, self._found, self._warned, self._only = make, found, warned, only
+        self.number = 0
+        """The number of the last injection."""
 
-    def spoil(self, name: str, scenario: Scenario) -> None:
-        """Inject every kind of fault at every point of a scenario."""
-        self._name, self._scenario = name, scenario
+    def spoil(self) -> None:
+        """Inject every kind of fault at every point of the scenario, or only the one that is wanted."""
         points = self._look_around()
         self._cancel_tasks(points)
         self._fail_writes()
@@ -337,6 +374,11 @@ class _Injector:
         self._try("interrupt", where, scenario, **told)
         self._try("interrupt", f"{where}, and a shut-down", scenario, over=True, **told)
 
+    def _is_wanted(self) -> bool:
+        """Give the next injection its number, and say whether to make it."""
+        self.number += 1
+        return self._only in (None, self.number)
+
     def _try(
         self,
         kind: str,
@@ -349,6 +391,8 @@ class _Injector:
         **told: Any,
     ) -> None:
         """Play with one fault, and see that all is well after it."""
+        if not self._is_wanted():
+            return
         play = _Play(scenario or self._scenario, self._make)
         for name, value in told.items():
             setattr(play.world, name, value)
@@ -381,6 +425,8 @@ class _Injector:
 
     def _drop_at(self, at: int) -> None:
         """Close the loop with tasks pending, and drop them, in the order in which they were made."""
+        if not self._is_wanted():
+            return
         kind, where = "dropped", f"the loop closed after {at} steps"
         self._found.injections[kind] += 1
         play = _Play(self._scenario, self._make)
@@ -401,7 +447,7 @@ class _Injector:
             broken, what = wrong.violation
         elif type(wrong) is AssertionError:
             what = str(wrong)
-        self._found.failure = FaultFound(kind, self._name, where, broken, what)
+        self._found.failure = FaultFound(kind, self._name, self.number, where, broken, what, self._make)
         raise _Stop
 
 

@@ -15,35 +15,52 @@ from turngate import (
     Dispatcher,
     DispatcherClosed,
     QueueFull,
+    RunComplete,
     RunConflict,
     SessionBusy,
     State,
     TurngateError,
+    UnknownRun,
 )
 from turngate_model import AbstractSession, Property
 from turngate_model._machine import State as Declared
 
-from ._actors import StoreDown
+from ._actors import RunnerFailed, StoreDown
 from ._programs import Line
 from ._reached import Noting, Tally, ways_to_end
 from ._readers import Reader
-from ._world import Broken, Plan, WhenBusy, World
+from ._rules_world import RulesWorld
+from ._world import Broken, Plan, WhenBusy, without_log
 
 SETTLE_TIMEOUT = 5.0
 QUEUE_LIMIT = 5
+COMPLETE_LIMIT = 3
+COMPLETIONS_KEPT = 4
 MOST_READERS = 2
 MOST_ACCEPTED = 4
 
+CUT_OFF = "a subscriber is cut off"
 RULES: list[str] = []
 """The names of the rules, as they are defined below."""
 COMMANDS = ("finish", "fold", "fail", "write", "swallow", "nonsense", "strike")
-REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy)
+HOOKS = (
+    "listen",
+    "raise",
+    "give up",
+    *(f"{act} now" for act in ("cancel", "cancel all", "clear", "submit", "start", "enter", "release")),
+    "cancel later",
+    "submit later",
+)
+"""What an ``on_complete`` does: now, called in the middle of the dispatcher's work, or later, in a task."""
+REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy, UnknownRun)
 
 _SESSIONS = st.sampled_from(("s", "s", "s", "t", "u"))
 _PROMPTS: st.SearchStrategy[list[WhenBusy]] = st.lists(
     st.sampled_from(("fold", "fold", "fold", "queue", "interrupt", "reject")), min_size=1, max_size=3
 )
 _COMMANDS = st.lists(st.sampled_from(("finish", *COMMANDS)), min_size=1, max_size=3)
+_AFTER_FOLD = st.lists(st.sampled_from(("finish", "fail", "fail", *COMMANDS)), min_size=1, max_size=2)
+_HOOKS = st.one_of(st.just(""), st.sampled_from(HOOKS))
 _THEN = st.sampled_from((0, 0, 1, 1, 2, 5))
 _PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
 
@@ -92,18 +109,21 @@ class TurngateRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.tally.examples += 1
-        self.world = World(
+        self.world = RulesWorld(
             self.make,
             claimed=self.claimed,
             declared=Noting(self.tally.reached),
             settle_timeout=SETTLE_TIMEOUT,
             queue_limit=QUEUE_LIMIT,
             delta_limit=1,
+            complete_limit=COMPLETE_LIMIT,
+            completions_kept=COMPLETIONS_KEPT,
         )
+        self.world.on_hook = self._call_back
         self.program: list[Line] = []
         """What was done so far."""
         self.readers: list[Reader] = []
-        self.closing = False
+        self._hooks: dict[str, str] = {}
         self._callers: list[asyncio.Task[Any]] = []
         self._named = 0
         self._broken = False
@@ -114,6 +134,16 @@ class TurngateRules(RuleBasedStateMachine):
     def runs(self) -> list[str]:
         """Every run there ever was."""
         return [*self.world.runs]
+
+    @property
+    def known(self) -> list[str]:
+        """The runs in flight, and those whose completions are kept."""
+        return [run for run in self.runs if self.world.knows(run)]
+
+    @property
+    def forgotten(self) -> list[str]:
+        """The runs whose completions are no longer kept."""
+        return [run for run in self.runs if not self.world.knows(run)]
 
     @property
     def accepted(self) -> list[str]:
@@ -168,13 +198,15 @@ class TurngateRules(RuleBasedStateMachine):
     # What callers do.
 
     @_when(lambda self: len(self.accepted) < MOST_ACCEPTED)
-    @_rule(session=_SESSIONS, prompts=_PROMPTS, hook=st.booleans())
-    def accept(self, session: str, prompts: list[WhenBusy], hook: bool) -> None:
-        """Accept a prompt for each ``when_busy``; they enter when they are told to."""
+    @_rule(session=_SESSIONS, prompts=_PROMPTS, hook=_HOOKS)
+    def accept(self, session: str, prompts: list[WhenBusy], hook: str) -> None:
+        """Accept a prompt for each ``when_busy``, with a hook or none; they enter when they are told to."""
         for when_busy in prompts:
-            self._new(session, when_busy, functools.partial(self.world.accept, hook=hook))
+            name = self._name()
+            self._hooks[name] = hook
+            self._new(session, name, functools.partial(self.world.accept, hook=bool(hook)), when_busy)
 
-    @_when(lambda self: not self.closing and len(self.accepted) < MOST_ACCEPTED)
+    @_when(lambda self: not self.world.closing and len(self.accepted) < MOST_ACCEPTED)
     @_rule(session=_SESSIONS, prompts=_PROMPTS, waits=st.booleans())
     def submit(self, session: str, prompts: list[WhenBusy], waits: bool) -> None:
         """Submit prompts, which enter on later steps; one who waits asks in a task, accept included."""
@@ -182,16 +214,16 @@ class TurngateRules(RuleBasedStateMachine):
             if waits:
                 self._callers.append(self.world.ask(session, self._name(), when_busy=when_busy))
             else:
-                self._new(session, when_busy, self.world.submit)
+                self._new(session, self._name(), self.world.submit, when_busy)
 
     @_when(lambda self: self.uncovered)
     @_rule(
-        run=_one_of(lambda self: self.runs), how=st.sampled_from(("accept", "submit", "conflict", "enter"))
+        run=_one_of(lambda self: self.known), how=st.sampled_from(("accept", "submit", "conflict", "enter"))
     )
     def again(self, run: str, how: str) -> None:
         """Accept or submit under a run_id that is known, there with another prompt; or enter once more."""
         known = self.world.runs[run]
-        closed = DispatcherClosed if self.closing else None
+        closed = DispatcherClosed if self.world.closing else None
         if how == "accept":
             same = self._refused(closed, self.world.accept, known.session_id, run)
             assert closed or same is known, f"{run} is known, and another run was made for it"
@@ -202,6 +234,20 @@ class TurngateRules(RuleBasedStateMachine):
             self._refused(conflict, self.world.accept, known.session_id, run, prompt="another prompt")
         else:
             self._refused(None if run in self.accepted else AlreadyEntered, self.world.enter, run)
+
+    @_when(lambda self: self.forgotten and len(self.accepted) < MOST_ACCEPTED)
+    @_rule(run=_one_of(lambda self: self.forgotten), session=_SESSIONS)
+    def reuse(self, run: str, session: str) -> None:
+        """Accept a prompt under a run_id that is forgotten: it lives again, and the old handle stays good."""
+        if run not in self.forgotten:
+            return  # in a program that has been made smaller
+        old, complete = self.world.runs[run], self.world.published[run]
+        self.world.let_go(run)
+        assert self._new(session, run, self.world.accept) is not old, f"{run} is not forgotten"
+        seen = len(self.world.history)
+        self.world.call(old.close(), f"release {run}, as it was")
+        assert self.world.call(old.wait(), f"wait for {run}, as it was") == complete
+        assert len(self.world.history) == seen, f"the handle of {run}, as it was, is used for {run}, as it is"
 
     @_when(lambda self: self.accepted)
     @_rule(run=_one_of(lambda self: self.accepted))
@@ -233,7 +279,11 @@ class TurngateRules(RuleBasedStateMachine):
     @_rule(run=_one_of(lambda self: [*self.uncovered, *self.runs, "nobody"]))
     def cancel_run(self, run: str) -> None:
         """Cancel one run, or one that nobody knows."""
-        self.world.cancel_run(run)
+        should = self._covered_alone(run)
+        seen = len(self.world.history)
+        covered = [each.run_id for each in self.world.cancel_run(run).runs]
+        assert covered == should, f"a cancel of {run} covers {covered}: it should cover {should}"
+        assert should or len(self.world.history) == seen, f"a cancel of {run}, which is over, does something"
 
     @_when(lambda self: self.queued)
     @_rule(session=_one_of(lambda self: self.sessions_of(self.queued)))
@@ -247,18 +297,16 @@ class TurngateRules(RuleBasedStateMachine):
         """Cancel every session."""
         self.world.cancel_all()
 
-    @_when(lambda self: len(self.runs) > 6 and not self.closing)
+    @_when(lambda self: len(self.runs) > 9 and not self.world.closing)
     @_rule()
     def close(self) -> None:
-        """Close the dispatcher, in a task: it begins on a later step, here on the next one at once."""
+        """Close the dispatcher, in a task: it begins on a later step."""
         self._callers.append(self.world.close())
-        self.world.loop.step(len(self.world.loop.ready) - 1)
-        self.closing = True
 
     @_when(lambda self: self.uncovered and len(self.callers) < 2)
     @_rule(run=_one_of(lambda self: self.runs))
     def wait(self, run: str) -> None:
-        """Wait for a run, in a task."""
+        """Wait for a run, in a task; for a forgotten one in vain."""
         self._callers.append(self.world.wait(run))
 
     @_when(lambda self: self.callers)
@@ -272,8 +320,8 @@ class TurngateRules(RuleBasedStateMachine):
     @_when(lambda self: len(self.readers) < MOST_READERS and self.uncovered)
     @_rule(session=st.one_of(st.none(), _SESSIONS))
     def subscribe(self, session: str | None) -> None:
-        """Subscribe to a session or to all; a reader lags by not reading."""
-        self.readers.append(Reader(self.world, session))
+        """Subscribe to a session or to all; a reader lags by not reading, and may be cut off."""
+        self.readers.append(Reader(self.world, session, COMPLETE_LIMIT))
 
     @_when(lambda self: any(not reader.waits for reader in self.readers))
     @_rule(nth=_one_of(lambda self: range(len(self.readers))), stops=st.booleans())
@@ -293,7 +341,7 @@ class TurngateRules(RuleBasedStateMachine):
         self._tell(run, does)
 
     @_when(lambda self: self.followed)
-    @_rule(run=_one_of(lambda self: self.followed), does=st.lists(st.sampled_from(COMMANDS), max_size=2))
+    @_rule(run=_one_of(lambda self: self.followed), does=_AFTER_FOLD)
     def fold(self, run: str, does: list[str]) -> None:
         """Have a runner ask for the follow-ups that wait, and then do something."""
         self._tell(run, ["fold", *does])
@@ -342,6 +390,50 @@ class TurngateRules(RuleBasedStateMachine):
         """Let time pass, also more than the store may take."""
         self.world.loop.advance(seconds)
 
+    # What hooks do.
+
+    def _call_back(self, complete: RunComplete) -> None:
+        does = self._hooks[complete.run_id]
+        self.tally.reached.add(f"hook: {does}")
+        if does == "raise":
+            raise RunnerFailed("the hook failed")
+        if does == "give up":
+            raise asyncio.CancelledError
+        act, _, when = does.rpartition(" ")
+        if when == "now":
+            self._act(act, complete)
+        elif when == "later":
+            self.world.loop.create_task(self._act_later(act, complete), name=f"hook of {complete.run_id}")
+
+    async def _act_later(self, act: str, complete: RunComplete) -> None:
+        self._act(act, complete)
+
+    def _act(self, act: str, complete: RunComplete) -> None:
+        session, new = complete.session_id, f"after {complete.run_id}"
+        accepted = [run for run in self.accepted if self.world.runs[run].session_id == session]
+        try:
+            match act:
+                case "cancel":
+                    self.world.cancel(session)
+                case "cancel all":
+                    self.world.cancel_all()
+                case "clear":
+                    self.world.clear(session)
+                case "submit":
+                    self._new(session, new, self.world.submit)
+                case "start":
+                    if self._new(session, new, self.world.accept):
+                        self.world.enter(new)
+                case "enter":
+                    for run in accepted:
+                        self.world.enter(run)
+                case _:
+                    for run in accepted[:1]:
+                        self.world.release(run)
+        except Exception as exc:
+            # The dispatcher guards itself against what a hook raises; what is wrong here must not pass.
+            self.world.errors.append(exc)
+
     # The end.
 
     def teardown(self) -> None:
@@ -350,12 +442,17 @@ class TurngateRules(RuleBasedStateMachine):
             if not self._broken:
                 self._judge(self._finish)
         finally:
-            self.world.abandon()
+            with without_log():
+                self.world.abandon()
 
     def _finish(self) -> None:
         self.world.finish()
         for reader in self.readers:
             reader.see_that_nothing_is_missing()
+            if reader.cut_off:
+                self.tally.reached.add(CUT_OFF)
+        if any(isinstance(task.exception(), UnknownRun) for task in self.world.waits if not task.cancelled()):
+            self.tally.reached.add(f"refused: {UnknownRun.__name__}")
         self.tally.reached |= ways_to_end(self.world)
 
     # How a rule is taken.
@@ -380,7 +477,8 @@ class TurngateRules(RuleBasedStateMachine):
     def _judge(self, call: Callable[[], None]) -> None:
         """Do it; what a design does besides breaking what is claimed is passed over."""
         try:
-            call()
+            with without_log():
+                call()
         except Exception as exc:
             if isinstance(exc, Broken) or not self.claimed:
                 self._broken = True
@@ -391,19 +489,30 @@ class TurngateRules(RuleBasedStateMachine):
         self._named += 1
         return f"r{self._named}"
 
-    def _new(self, session: str, when_busy: WhenBusy, accept: Callable[..., object]) -> None:
+    def _covered_alone(self, run: str) -> list[str]:
+        """Return the runs that a cancel of one run should cover."""
+        if run not in self.known:
+            return []
+        abstract = self.world.sessions[self.world.runs[run].session_id]
+        if run in abstract.turn:
+            return [*abstract.turn]
+        return [run] if run in abstract.in_flight else []
+
+    def _new(
+        self, session: str, run: str, accept: Callable[..., object], when_busy: WhenBusy = "fold"
+    ) -> object:
         """Accept a new prompt, and see that it is refused when it must be, and only then."""
         abstract = self.world.sessions.get(session) or AbstractSession()
         waiting = len(abstract.in_state(Declared.ACCEPTED))
         waiting += 0 if when_busy == "interrupt" else len(abstract.queue)
         refusal: type[TurngateError] | None = None
-        if self.closing:
+        if self.world.closing:
             refusal = DispatcherClosed
         elif when_busy == "reject" and not abstract.quiet:
             refusal = SessionBusy
         elif waiting >= QUEUE_LIMIT:
             refusal = QueueFull
-        self._refused(refusal, accept, session, self._name(), when_busy=when_busy)
+        return self._refused(refusal, accept, session, run, when_busy=when_busy)
 
     def _refused(
         self, refusal: type[TurngateError] | None, call: Callable[..., object], *args: Any, **options: Any

@@ -105,6 +105,8 @@ def _simpler(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from ({**arguments, name: value[:nth] + value[nth + 1 :]} for nth in range(len(value)))
         elif isinstance(value, int) and value:
             yield {**arguments, name: type(value)(value - 1)}
+        elif name == "hook" and value:
+            yield {**arguments, name: ""}
 
 
 def _without(program: Program, start: int, end: int) -> Program:
@@ -119,8 +121,8 @@ def _named_before(program: Program, nth: int) -> int:
 def _renamed(lines: Program, kept: int, gone: int) -> Iterator[Line]:
     """Yield the lines with the runs renamed as if those after the first ``kept`` had never been."""
     for rule, arguments in lines:
-        run = arguments.get("run", "")
-        if gone and run[1:].isdigit() and int(run[1:]) > kept + gone:
-            yield Line(rule, {**arguments, "run": f"r{int(run[1:]) - gone}"})
+        after, r, number = arguments.get("run", "").rpartition("r")
+        if gone and number.isdigit() and int(number) > kept + gone:
+            yield Line(rule, {**arguments, "run": f"{after}{r}{int(number) - gone}"})
         else:
             yield Line(rule, arguments)

@@ -89,7 +89,7 @@ def ways_to_end(world: World) -> set[str]:
             case Handoff(run):
                 at[run] = State.ACTIVE
             case Complete(run, cancelled, error):
-                ways.add(f"end: {_way(at.get(run, 'accepted'), cancelled, error or '')}")
+                ways.add(f"end: {_way(at.pop(run, 'accepted'), cancelled, error or '')}")
             case _:
                 pass
     return ways

@@ -1,25 +1,30 @@
-"""A subscriber that reads when it is told to, and in between lags."""
+"""A subscriber that reads when it is told to, and in between lags, until it is cut off."""
 
 from __future__ import annotations
 
 import asyncio
 
-from turngate import RunComplete
+from turngate import RunComplete, SubscriberCutOff
 from turngate._events import Event
 from turngate_model import Property, Violation
 
-from ._world import World
+from ._rules_world import RulesWorld
 
 
 class Reader:
     """One subscription, what was read from it, and what should have been."""
 
-    def __init__(self, world: World, session: str | None) -> None:
+    def __init__(self, world: RulesWorld, session: str | None, limit: int) -> None:
         self.session = session
         self.read_so_far: list[Event] = []
+        self.cut_off = False
+        self._ended = False
         self._world = world
-        self._from = len(world.delivered)
+        self._limit = limit
+        self._from = world.received
         self._to: int | None = None
+        self._read_at: list[int] = []
+        """How many RunCompletes there had been in the world when one was read, for each that was."""
         self._deltas = -self._written()
         self._reading: asyncio.Task[None] | None = None
         with world.loop:
@@ -38,36 +43,54 @@ class Reader:
         return self._reading is not None and not self._reading.done()
 
     async def _next(self) -> None:
-        async for event in self._events:
-            self.read_so_far.append(event)
-            return
+        try:
+            async for event in self._events:
+                self.read_so_far.append(event)
+                if isinstance(event, RunComplete):
+                    self._read_at.append(self._world.received)
+                return
+        except SubscriberCutOff:
+            self.cut_off = True
+        self._ended = True
 
     def unsubscribe(self) -> None:
         """Receive nothing more."""
         if self._to is None:
-            self._to = len(self._world.delivered)
+            self._to = self._world.received
             self._deltas += self._written()
             with self._world.loop:
                 self._events.close()
 
     def see_that_nothing_is_missing(self) -> None:
-        """Read what is left, and see that no RunComplete is missing and every delta is accounted for."""
+        """Read what is left, and see that no RunComplete is missing up to where it should be cut off.
+
+        Every delta is accounted for, too, unless it came after that.
+        """
         self.unsubscribe()
-        while self._events._unread:
+        while not self._ended:
             self._world.loop.call(self._next())
         seen = [event for event in self.read_so_far if isinstance(event, RunComplete)]
-        should = [
-            complete
-            for complete in self._world.delivered[self._from : self._to]
-            if self.session in (None, complete.session_id)
-        ]
+        should, cut_off = self._should()
         if seen != should:
             missed = f"a subscriber to {self.session or 'all'} received {seen}: it should receive {should}"
             self._world.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, missed))
-        deltas = len(self.read_so_far) - len(seen) + self._events.dropped
-        if not self._world.claimed:
-            assert deltas == self._deltas, f"{deltas} deltas were read or dropped, of {self._deltas}"
         self._world.raise_what_is_broken()
+        if not self._world.claimed:
+            assert self.cut_off == cut_off, f"a subscriber is {'' if self.cut_off else 'not '}cut off"
+            deltas = len(self.read_so_far) - len(seen) + self._events.dropped
+            accounted_for = deltas <= self._deltas if cut_off else deltas == self._deltas
+            assert accounted_for, f"{deltas} deltas were read or dropped, of {self._deltas}"
+
+    def _should(self) -> tuple[list[RunComplete], bool]:
+        """Return the RunCompletes that it should receive, and whether it should be cut off after them."""
+        should: list[RunComplete] = []
+        for nth, complete in enumerate(self._world.delivered[self._from : self._to], self._from):
+            if self.session in (None, complete.session_id):
+                unread = len(should) - sum(at <= nth for at in self._read_at)
+                if unread == self._limit:
+                    return should, True
+                should.append(complete)
+        return should, False
 
     def _written(self) -> int:
         written = self._world.deltas

@@ -24,7 +24,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from turngate import Dispatcher
 from turngate_model import TABLE, Property, Violation
 
-from ._machine import COMMANDS, REFUSALS, RULES, TurngateRules
+from ._machine import COMMANDS, CUT_OFF, HOOKS, REFUSALS, RULES, TurngateRules
 from ._programs import shrink, text
 from ._reached import WAYS_TO_END, Tally, name_of
 from ._world import Broken
@@ -33,6 +33,8 @@ TO_REACH = frozenset(
     {
         *(f"rule: {name}" for name in RULES),
         *(f"runner: {name}" for name in COMMANDS),
+        *(f"hook: {name}" for name in HOOKS),
+        CUT_OFF,
         *(f"refused: {refusal.__name__}" for refusal in REFUSALS),
         *(f"end: {way}" for way in WAYS_TO_END),
         *(name_of(row) for row in TABLE),

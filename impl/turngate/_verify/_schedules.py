@@ -31,7 +31,7 @@ from turngate_model import Property
 from ._fingerprint import fingerprint
 from ._scenarios import SCENARIOS, Scenario
 from ._stage import MODES, Mode, Option, Stage
-from ._world import Broken, Make
+from ._world import Broken, Make, dispatcher_option
 
 __all__ = [
     "MODES",
@@ -89,10 +89,7 @@ class Failure:
         """The command that executes the schedule again."""
         choices = ",".join(map(str, self.choices)) or "0"
         command = f"turngate schedules --scenario {self.scenario} --mode {self.mode} --replay {choices}"
-        if self.make is Dispatcher:
-            return command
-        made_by = f"{self.make.__module__}:{getattr(self.make, '__qualname__', self.make)}"
-        return f"{command} --dispatcher {made_by}"
+        return command + dispatcher_option(self.make)
 
     def told(self) -> list[str]:
         """Return the schedule in words: what broke, where it departs from plain order, and every step."""

@@ -11,9 +11,10 @@ itself.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Covered, Dispatcher, Message, Run, RunComplete, State, Turn, TurngateError
@@ -227,7 +228,7 @@ class World:
         event: Event
         if kind == "accept":
             if run in self.runs:
-                return  # a run_id has one life, whatever becomes of it
+                return  # a run_id has one life for as long as it is known, whatever becomes of it
             self.runs[run] = self.dispatcher._runs[run]
             event = Accept(run, run in self._foldable)
         elif kind == "complete":
@@ -459,6 +460,24 @@ def told_to(loop: VirtualLoop) -> str:
     """Say what has first gone to the exception handler of a loop."""
     problem = loop.problems[0]
     return f"{problem['message']}: {problem.get('exception')!r}"
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Keep what is raised on purpose out of the log."""
+    log = logging.getLogger("turngate")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
+
+
+def dispatcher_option(make: Make) -> str:
+    """Return the option of a command that has it use a dispatcher; none for Turngate's own."""
+    if make is Dispatcher:
+        return ""
+    return f" --dispatcher {make.__module__}:{getattr(make, '__qualname__', make)}"
 
 
 class Broken(AssertionError):

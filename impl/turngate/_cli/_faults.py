@@ -1,0 +1,72 @@
+"""``turngate faults``: what goes wrong around the real dispatcher, once at every point where it can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from turngate import Dispatcher
+
+from .._verify._faults import KINDS, SPOILED, FaultFound, Faults, inject_faults, replay_fault
+from ._schedules import imported
+from ._show import EXIT_CODES, out, print_json, styled
+
+
+@click.command()
+@click.option("--scenario", metavar="NAME", help="Only this one ('list' names them); all unless given.")
+@click.option("--replay", metavar="NUMBER", type=int, help="Make one injection of the scenario again.")
+@click.option("--dispatcher", metavar="MODULE:CLASS", help="Spoil another dispatcher than Turngate's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def faults(scenario: str | None, replay: int | None, dispatcher: str | None, as_json: bool) -> int:
+    """Spoil scenarios on the real dispatcher once at every point, in every way.
+
+    Exit code 0: all is well after every injection; 1: after one it is not,
+    and it is told with the command that makes it again.
+    """
+    if scenario == "list":
+        for name, known in SPOILED.items():
+            click.echo(f"{name:14} {known.about}")
+        return 0
+    if scenario is not None and scenario not in SPOILED:
+        raise click.UsageError(f"there is no scenario {scenario!r}; there are {', '.join(SPOILED)}")
+    make = Dispatcher if dispatcher is None else imported(dispatcher)
+    if replay is None:
+        found = inject_faults([scenario] if scenario else SPOILED, make=make)
+    elif scenario is None:
+        raise click.UsageError("--replay needs --scenario")
+    else:
+        found = _replayed(scenario, replay, make)
+    verdict = "violated" if found.failure else "holds"
+    if as_json:
+        told: dict[str, Any] = {"verdict": verdict, "injections": dict(found.injections)}
+        print_json({**told, **(_failure_as_object(found.failure) if found.failure else {})})
+    else:
+        _print_faults(found, verdict)
+    return EXIT_CODES[verdict]
+
+
+def _replayed(scenario: str, number: int, make: type[Dispatcher]) -> Faults:
+    try:
+        return replay_fault(scenario, number, make=make)
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from None
+
+
+def _failure_as_object(failure: FaultFound) -> dict[str, Any]:
+    return {
+        "property": failure.broken and str(failure.broken),
+        "expected": failure.what,
+        "kind": failure.kind,
+        "scenario": failure.scenario,
+        "where": failure.where,
+        "replay": failure.replay,
+    }
+
+
+def _print_faults(found: Faults, verdict: str) -> None:
+    for kind, number in found.injections.items():
+        out.print(f"{number:4}  {KINDS[kind]}", markup=False)
+    for line in found.failure.told() if found.failure else ():
+        out.print(f"  {line}", markup=False)
+    out.print(f"verdict: {styled(verdict)}")

@@ -1,0 +1,138 @@
+"""The world of the rules: it lives long enough for completions to be forgotten, and has hooks that act."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from turngate import Dispatcher, Run, RunComplete, State, UnknownRun
+from turngate_model import Property, Violation
+
+from ._world import Make, World
+
+T = TypeVar("T")
+
+
+class RulesWorld(World):
+    """A world that keeps few completions, and whose hooks do something when they are called."""
+
+    def __init__(self, make: Make = Dispatcher, *, completions_kept: int, **options: Any) -> None:
+        super().__init__(make, completions_kept=completions_kept, **options)
+        self.closing = False
+        """Whether the dispatcher has begun to close."""
+        self.former: dict[str, Run] = {}
+        """The runs that were forgotten before their run_id was used again."""
+        self.on_hook: Callable[[RunComplete], None] = lambda complete: None
+        """What a hook does."""
+        self._kept = completions_kept
+        self._completed: list[int] = []
+        """The sequences of the complete runs, in the order in which they became so."""
+        self._to_hooks: set[int] = set()
+        self._events._complete_limit = sys.maxsize  # the monitor must not be cut off
+
+    @property
+    def received(self) -> int:
+        """How many RunCompletes a subscriber to all sessions was given so far."""
+        return len(self.delivered) + sum(isinstance(event, RunComplete) for event in self._events._unread)
+
+    def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
+        """Do what a caller does; a hook or a task calls from within the loop, which then goes on running."""
+        running = asyncio._get_running_loop()
+        try:
+            return super().call(coroutine, what)
+        except asyncio.CancelledError as given_up:
+            raise AssertionError(f"{what} is cancelled, and nobody has cancelled it") from given_up
+        finally:
+            asyncio._set_running_loop(running)
+
+    def close(self) -> asyncio.Task[None]:
+        """Have somebody close the dispatcher, in a task that can be cancelled."""
+        return self.loop.create_task(self._close(), name="closes")
+
+    async def _close(self) -> None:
+        self.closing = True
+        await self.dispatcher.aclose()
+
+    # Hooks.
+
+    def hook(self, complete: RunComplete) -> None:
+        """Receive a RunComplete, and do what the hook does then."""
+        super().hook(complete)
+        self._to_hooks.add(complete.seq)
+        self.on_hook(complete)
+
+    def release(self, run_id: str) -> None:
+        """Close the handle of a run; what its hook does then may be in any session."""
+        if run_id in self._hooks:
+            self.call(self.runs[run_id].close(), f"release {run_id}")
+        else:
+            super().release(run_id)
+
+    # Completions that are no longer kept.
+
+    def _recorded(self, entry: dict[str, Any]) -> None:
+        super()._recorded(entry)
+        if entry["event"] == "complete":
+            self._completed.append(entry["seq"])
+
+    def knows(self, run_id: str) -> bool:
+        """Whether the dispatcher should know a run: it is in flight, or among the last to become complete."""
+        return run_id in self.runs and self.runs[run_id].seq not in self._completed[: -self._kept]
+
+    def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
+        """Have somebody wait for a run, which is known or forgotten when the task runs."""
+        return self.loop.create_task(self._wait(run_id), name=f"waits for {run_id}")
+
+    async def _wait(self, run_id: str) -> RunComplete:
+        task = asyncio.current_task()
+        assert task is not None
+        self.waits[task] = run_id
+        known = self.knows(run_id)
+        try:
+            complete = await self.dispatcher.wait(run_id)
+        except UnknownRun:
+            if known:
+                unknown = f"{run_id} is not known to who waits for it: it should stay queryable"
+                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, unknown))
+            raise
+        assert known, f"{run_id} is found: its completion should be forgotten"
+        return complete
+
+    def let_go(self, run_id: str) -> None:
+        """Give what is known of a forgotten run another name, so that its run_id may live again."""
+        former = f"{run_id}, life {len(self.former) + 1}"
+        run = self.former[former] = self.runs.pop(run_id)
+        self.sessions[run.session_id].forget(run_id)
+        self.published[former] = self.published.pop(run_id)
+        self._outcomes[former] = self._outcomes.pop(run_id)
+        for of_those in (self._entered, self.active):
+            if run_id in of_those:
+                of_those.remove(run_id)
+                of_those.add(former)
+        for of_those in (self._hooks, self._queued, self._foldable):
+            of_those.discard(run_id)
+        for task, waited_for in self.waits.items():
+            if waited_for == run_id:
+                self.waits[task] = former
+        written = self.store._inner._sessions.get(run.session_id, {})
+        for message in [each for each in written.values() if each.run_id == run_id]:
+            written[message.id] = message._replace(run_id=former)
+
+    # The end.
+
+    def finish(self) -> None:
+        """Let everything come to its end, and see that what was forgotten is as it was."""
+        super().finish()
+        for name, run in self.former.items():
+            if (run.state, run.complete) != (State.COMPLETE, self.published[name]):
+                changed = f"the handle of {name} says {run}: it should say what was published"
+                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
+        self.raise_what_is_broken()
+        if not self.claimed:
+            held = [*self.dispatcher._runs]
+            assert len(held) <= self._kept, f"of the runs, all of them complete, {held} are kept"
+            told = [complete.seq for complete in self.delivered]
+            decided = [seq for seq in self._completed if seq not in self._to_hooks]
+            assert told == decided, f"subscribers are told of {told}, which became complete as {decided}"
