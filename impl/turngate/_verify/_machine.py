@@ -524,6 +524,8 @@ class TurngateRules(RuleBasedStateMachine):
             answer = call(*args, **options)
         except TurngateError as exc:
             said = type(exc)
+        if said is not refusal:
+            self.world.check()  # that a run was lost says more than that there is room
         assert said is refusal, f"refused with {said}, expected {refusal}"
         if said is not None:
             assert len(self.world.history) == seen, f"what was refused with {said} has left a trace"
