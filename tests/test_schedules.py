@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 import broken_dispatchers
 from turngate import Dispatcher
 from turngate._cli import run
+from turngate._verify._fingerprint import fingerprint
 from turngate._verify._schedules import (
     MODES,
     SCENARIOS,
@@ -184,6 +186,25 @@ def test_a_dispatcher_that_never_comes_to_rest_is_found() -> None:
         "it comes back to a moment it has passed, and never ends",
         "it goes on for more than 2000 steps",
     ]
+
+
+def test_two_moments_differ_when_a_task_waits_elsewhere_or_with_something_else() -> None:
+    async def waits(_what: str, *, twice: bool = False) -> None:
+        if twice:
+            await asyncio.sleep(0)
+            await stage.world.loop.create_future()
+        else:
+            await stage.world.loop.create_future()
+
+    met = []
+    for what, twice in (("this", False), ("this", False), ("that", False), ("this", True)):
+        stage = Stage(SCENARIOS["one"], "any")
+        stage.world.loop.create_task(waits(what, twice=twice), name="waits")
+        stage.world.loop.settle()
+        met.append(fingerprint(stage))
+        stage.abandon()
+    assert met[0] == met[1]
+    assert len({*met}) == 3
 
 
 def test_a_limit_leaves_the_exploration_incomplete() -> None:
