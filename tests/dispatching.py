@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import functools
 import gc
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,7 +31,12 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
             assert not left, f"left behind: {left}"
             gc.collect()
 
-        asyncio.run(main())
+        # A test that does not end although it is cancelled ends here, with the process.
+        faulthandler.dump_traceback_later(2 * HANG, exit=True)
+        try:
+            asyncio.run(main())
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         gc.collect()
         assert not problems, problems
 

@@ -139,7 +139,9 @@ async def test_accept_refuses_a_known_run_id_with_another_payload() -> None:
     async with Dispatcher(echo) as d:
         await d.accept("s", "p", run_id="r", attachments=["a"])
         before = traceless(d)
-        for session, prompt, attachments in [("t", "p", ["a"]), ("s", "q", ["a"]), ("s", "p", ["b"])]:
+        for session, prompt, attachments in [
+            ("t", "p", ["a"]), ("s", "q", ["a"]), ("s", "o", ["a"]), ("s", "p", ["b"]),
+        ]:  # fmt: skip
             with pytest.raises(RunConflict):
                 await d.accept(session, prompt, run_id="r", attachments=attachments)
         assert traceless(d) == before

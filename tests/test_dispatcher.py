@@ -181,7 +181,25 @@ async def test_ask_cancelled_while_waiting_lets_the_run_go_on() -> None:
         assert outcome(await d.wait("r")) == ("done", None, False)
 
 
+@in_loop
+async def test_when_busy_may_be_a_string_that_is_made_at_run_time() -> None:
+    when_busy: Any = "".join(["inter", "rupt"])
+    async with Dispatcher(Agent()) as d:
+        turn = await active(d, "s", "p")
+        await d.accept("s", "q", when_busy=when_busy)
+        assert (await turn).cancelled
+
+
 # Limits.
+
+
+@in_loop
+async def test_an_accepted_limit_of_hundreds() -> None:
+    async with Dispatcher(echo, accepted_limit=300) as d:
+        for n in range(300):
+            await d.accept(f"session {n}", "p")
+        with pytest.raises(QueueFull, match="300 runs are accepted"):
+            await d.accept("one more", "p")
 
 
 @in_loop
@@ -787,6 +805,9 @@ async def test_repr() -> None:
         assert repr(d) == (
             "<Dispatcher open: 2 sessions in flight, 1 active, 1 queued, 1 accepted, 0 completions kept>"
         )
+        other = await active(d, "u", "p")
+        assert "3 sessions in flight, 2 active, 1 queued, 1 accepted" in repr(d)
         agent.finish(run)
         await run
         assert "1 completions kept" in repr(d)
+        agent.finish(other)
