@@ -120,10 +120,12 @@ def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher
 
 def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
     """Return what came of the scenarios as the object that ``--json`` prints."""
+    schedules, executed = _in_all(found)
     return {
         "verdict": _verdict(found),
         "seconds": round(seconds, 3),
-        "executed_per_second": _rate(found, seconds),
+        "schedules_per_second": round(schedules / seconds),
+        "executed_per_second": round(executed / seconds),
         "scenarios": [
             {
                 "scenario": result.scenario,
@@ -140,9 +142,9 @@ def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
     }
 
 
-def _rate(found: list[Schedules], seconds: float) -> int:
-    """Return how many schedules were executed in a second, each to its end or to a moment met before."""
-    return round(sum(result.executed for result in found) / seconds)
+def _in_all(found: list[Schedules]) -> tuple[int, int]:
+    """Return how many schedules there are, and how many were executed, to the end or to a known moment."""
+    return sum(result.schedules for result in found), sum(result.executed for result in found)
 
 
 def failure_as_object(failure: Failure) -> dict[str, Any]:
@@ -165,10 +167,12 @@ def _print_schedules(found: list[Schedules], seconds: float) -> None:
         )
         if result.failure:
             _print_failure(result.failure)
-    executed = sum(result.executed for result in found)
-    out.print(f"{executed:,} executions in {seconds:.1f} s, {_rate(found, seconds):,} a second")
-    total = sum(result.schedules for result in found)
-    out.print(f"{total:,} schedules, verdict: {styled(_verdict(found))}")
+    schedules, executed = _in_all(found)
+    out.print(
+        f"{schedules:,} schedules in {seconds:.1f} s, {schedules / seconds:,.0f} a second; "
+        f"{executed:,} of them executed, {executed / seconds:,.0f} a second",
+    )
+    out.print(f"verdict: {styled(_verdict(found))}")
 
 
 def _print_failure(failure: Failure) -> None:
