@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import count, permutations
+from itertools import count, permutations, product
 from typing import Any
 
 import pytest
 
 from turngate import AlreadyEntered, QueueFull, Run, SessionBusy, State, Turn, TurnEnded, UndeclaredMove
 from turngate._core import SessionCore
-from turngate._lifecycle import Phase
+from turngate._lifecycle import MOVES, Phase
 
 
 class Session:
@@ -322,6 +322,21 @@ def test_cancel_run_of_a_complete_run_covers_nothing(s: Session) -> None:
     s.core.release(run)
     assert s.core.cancel_run(run) == ([], [])
     assert not run.covered
+
+
+@pytest.mark.parametrize("trigger", MOVES)
+def test_a_move_that_is_not_declared_raises_and_changes_nothing(s: Session, trigger: str) -> None:
+    run = s.accept("a")
+    was, goals = MOVES[trigger]
+    for state, to in product(State, State):
+        run.state = state
+        if state is was and to in goals:
+            s.core._move(run, trigger, to)
+            assert run.state is to
+        else:
+            with pytest.raises(UndeclaredMove, match=f"{trigger} of run a from {state} to {to}"):
+                s.core._move(run, trigger, to)
+            assert run.state is state
 
 
 def test_a_turn_that_has_completed_cannot_complete_again(s: Session) -> None:

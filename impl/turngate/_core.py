@@ -14,7 +14,6 @@ for it; it is not the session's turn.
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, cast
 
@@ -64,8 +63,7 @@ class SessionCore:
     """
 
     __slots__ = (
-        "_last_queued", "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id",
-        "settling", "turn",
+        "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id", "settling", "turn",
     )  # fmt: skip
 
     def __init__(self, session_id: str, message_prefix: str) -> None:
@@ -74,7 +72,6 @@ class SessionCore:
         self.covered_accepted = 0
         self.mark = 0
         self.queue = _NOTHING_QUEUED
-        self._last_queued = 0
         self.turn: Turn | None = None
         self.settling: dict[int, Turn] = {}
         self._message_prefix = message_prefix
@@ -119,7 +116,7 @@ class SessionCore:
         """Complete a run that will not enter; one that has entered goes on."""
         if run.state is not ACCEPTED:
             return []
-        publish = self._complete(run, "release", error=RELEASED, cancelled=self._covers(run))
+        publish = self._complete(run, "release", "", RELEASED, self._covers(run))
         self._leave_accepted(run)
         return [publish]
 
@@ -143,7 +140,7 @@ class SessionCore:
             return covered, self._cover_turn()
         if run.state is QUEUED:
             del self.queue[run.seq]
-            return covered, [self._complete(run, "drop", cancelled=True)]
+            return covered, [self._complete(run, "drop", "", None, cancelled=True)]
         if run.state is ACCEPTED:
             run.covered = True
         return covered, []
@@ -249,9 +246,9 @@ class SessionCore:
         self,
         run: Run,
         trigger: str,
-        text: str = "",
-        error: str | None = None,
-        cancelled: bool = False,
+        text: str,
+        error: str | None,
+        cancelled: bool,
         message_id: str | None = None,
         folded_into: str | None = None,
     ) -> Publish:
@@ -276,11 +273,11 @@ class SessionCore:
 
     def _enqueue(self, run: Run) -> None:
         """Queue by sequence, whatever the order of entry; the cost is that of the runs overtaken."""
-        overtaken: list[int] = []
-        if run.seq < self._last_queued:
-            overtaken += takewhile(run.seq.__lt__, reversed(self.queue))
-        else:
-            self._last_queued = run.seq
+        overtaken = []
+        for seq in reversed(self.queue):
+            if seq < run.seq:
+                break
+            overtaken.append(seq)
         if self.queue is _NOTHING_QUEUED:
             # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
             self.queue = OrderedDict()
@@ -297,7 +294,7 @@ class SessionCore:
 
     def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
         dropped, self.queue = self.queue, _NOTHING_QUEUED
-        return [self._complete(run, "drop", error=error, cancelled=cancelled) for run in dropped.values()]
+        return [self._complete(run, "drop", "", error, cancelled) for run in dropped.values()]
 
     def __repr__(self) -> str:
         return (

@@ -268,7 +268,7 @@ class UnlockedClear(Sabotaged):
             self.queue = OrderedDict()
             for run in read:
                 run.state = QUEUED  # as it was read, whatever became of it meanwhile
-            return [self._complete(run, "drop", error=CLEARED) for run in read]
+            return [self._complete(run, "drop", "", CLEARED, cancelled=False) for run in read]
 
 
 class Untracked(Sabotaged):
