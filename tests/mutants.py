@@ -60,6 +60,7 @@ VERDICTS: Final = {
     2: "killed",  # pytest: a module of tests could not be imported, or a KeyboardInterrupt got out
     3: "killed",  # pytest: something got out that it has no word for
     BROKEN: "broken",
+    -signal.SIGSEGV: "killed",  # the interpreter, out of memory
     -signal.SIGXCPU: "timed out",
     -signal.SIGKILL: "timed out",
 }
