@@ -24,6 +24,7 @@ from dispatching import (
 )
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 from turngate._settle import _Clock
+from turngate_model._loop import VirtualLoop
 
 
 async def echo(turn: Turn) -> str:
@@ -284,6 +285,20 @@ async def test_the_time_is_up_when_the_timer_says_so_even_if_it_is_early() -> No
     assert clock.expired
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def test_time_is_up_at_the_deadline_although_the_timer_has_not_run_yet() -> None:
+    async def nothing() -> None:
+        pass
+
+    loop = VirtualLoop()
+    task = loop.create_task(nothing())
+    clock = _Clock(task, 3.0)
+    loop.advance(2.5)
+    assert not clock.expired
+    loop.advance(0.5)
+    assert clock.expired
+    loop.settle()
 
 
 @in_loop
