@@ -2,8 +2,10 @@
 
 The work is 200 sessions of 50 prompts and a runner that gives way to the loop once, in two shapes: waves (one
 prompt per session in flight, wait, next) and flood (everything accepted up front). The floor is a bare task
-of the same body. As with `timeit`, the garbage collector is off while the clock runs, and what a dispatcher
-keeps (messages, completions) is let go after it has stopped: a server does not throw its dispatcher away.
+of the same body. On a shared machine a processor is slower or faster from one moment to the next, so the
+floor is measured right beside each contender: before each of its waves, and before and after its flood. As
+with `timeit`, the garbage collector is off while the clock runs, and what a dispatcher keeps (messages,
+completions) is let go after it has stopped: a server does not throw its dispatcher away.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import aiojobs
 
@@ -30,44 +33,47 @@ async def body(turn: Turn | None = None) -> None:
     await asyncio.sleep(0)
 
 
-async def floor_waves() -> None:
-    """Run a bare task per run."""
-    for _ in range(PROMPTS):
-        tasks = [asyncio.create_task(body()) for _ in SESSIONS]
+class Contender(Protocol):
+    """A way to run one prompt at a time per session."""
+
+    async def run(self, prompts: int) -> None:
+        """Take so many prompts per session at once, and wait for them all."""
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+
+
+class Floor:
+    """A bare task per run."""
+
+    async def run(self, prompts: int) -> None:
+        """Start the tasks, then wait for them."""
+        tasks = [asyncio.create_task(body()) for _ in range(prompts) for _ in SESSIONS]
         for task in tasks:
             await task
 
-
-async def floor_flood() -> None:
-    """Run a bare task per run."""
-    tasks = [asyncio.create_task(body()) for _ in range(RUNS)]
-    for task in tasks:
-        await task
+    async def close(self) -> None:
+        """Nothing is left to stop."""
 
 
-async def turngate_waves() -> Dispatcher:
+class Turngate:
     """Accept, enter, turn, settle, RunComplete."""
-    async with Dispatcher(body) as d:
-        for _ in range(PROMPTS):
-            runs = []
-            for session in SESSIONS:
-                run = await d.accept(session, "prompt")
-                await d.enter(run)
-                runs.append(run)
-            for run in runs:
-                await run.wait()
-    return d
 
+    def __init__(self) -> None:
+        self._dispatcher = Dispatcher(body)
 
-async def turngate_flood() -> Dispatcher:
-    """Accept, enter, turn, settle, RunComplete."""
-    async with Dispatcher(body) as d:
-        runs = [await d.accept(session, "prompt") for _ in range(PROMPTS) for session in SESSIONS]
+    async def run(self, prompts: int) -> None:
+        """Accept everything, then enter, then wait."""
+        d = self._dispatcher
+        runs = [await d.accept(session, "prompt") for _ in range(prompts) for session in SESSIONS]
         for run in runs:
             await d.enter(run)
         for run in runs:
             await run.wait()
-    return d
+
+    async def close(self) -> None:
+        """Close the dispatcher."""
+        await self._dispatcher.aclose()
 
 
 class QueueWorkers:
@@ -83,11 +89,15 @@ class QueueWorkers:
             await asyncio.create_task(body())
             done.set_result(None)
 
-    def submit(self, session: str) -> asyncio.Future[None]:
-        """Queue a run; the future is done when the run is."""
+    def _submit(self, session: str) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues[session].put_nowait(done)
         return done
+
+    async def run(self, prompts: int) -> None:
+        """Queue everything, then wait."""
+        for done in [self._submit(session) for _ in range(prompts) for session in SESSIONS]:
+            await done
 
     async def close(self) -> None:
         """Stop the workers."""
@@ -102,91 +112,114 @@ class Locks:
     def __init__(self) -> None:
         self._locks = {session: asyncio.Lock() for session in SESSIONS}
 
-    def submit(self, session: str) -> asyncio.Future[None]:
-        """Start the task of a run."""
-        return asyncio.create_task(self._run(self._locks[session]))
-
     async def _run(self, lock: asyncio.Lock) -> None:
         async with lock:
             await body()
+
+    async def run(self, prompts: int) -> None:
+        """Start the tasks, then wait for them."""
+        locks = self._locks
+        for task in [
+            asyncio.create_task(self._run(locks[session])) for _ in range(prompts) for session in SESSIONS
+        ]:
+            await task
 
     async def close(self) -> None:
         """Nothing is left to stop."""
 
 
-async def waves(sessions: QueueWorkers | Locks) -> None:
-    """One prompt per session in flight."""
-    for _ in range(PROMPTS):
-        for done in [sessions.submit(session) for session in SESSIONS]:
-            await done
-    await sessions.close()
-
-
-async def flood(sessions: QueueWorkers | Locks) -> None:
-    """Everything up front."""
-    for done in [sessions.submit(session) for _ in range(PROMPTS) for session in SESSIONS]:
-        await done
-    await sessions.close()
-
-
-async def aiojobs_waves() -> None:
+class Aiojobs:
     """Per session an aiojobs scheduler with a limit of one."""
-    schedulers = [aiojobs.Scheduler(limit=1, pending_limit=0) for _ in SESSIONS]
-    for _ in range(PROMPTS):
-        for job in [await scheduler.spawn(body()) for scheduler in schedulers]:
+
+    def __init__(self) -> None:
+        self._schedulers = [aiojobs.Scheduler(limit=1, pending_limit=0) for _ in SESSIONS]
+
+    async def run(self, prompts: int) -> None:
+        """Spawn the jobs, then wait for them."""
+        jobs = [await scheduler.spawn(body()) for _ in range(prompts) for scheduler in self._schedulers]
+        for job in jobs:
             await job.wait()
-    for scheduler in schedulers:
-        await scheduler.close()
+
+    async def close(self) -> None:
+        """Close the schedulers."""
+        for scheduler in self._schedulers:
+            await scheduler.close()
 
 
-async def aiojobs_flood() -> None:
-    """Per session an aiojobs scheduler with a limit of one."""
-    schedulers = [aiojobs.Scheduler(limit=1, pending_limit=0) for _ in SESSIONS]
-    for job in [await scheduler.spawn(body()) for _ in range(PROMPTS) for scheduler in schedulers]:
-        await job.wait()
-    for scheduler in schedulers:
-        await scheduler.close()
-
-
-Contender = Callable[[], Awaitable[None]]
-CONTENDERS: dict[str, tuple[Contender, Contender]] = {
-    "bare task (the floor)": (floor_waves, floor_flood),
-    "turngate": (turngate_waves, turngate_flood),
-    "asyncio.Queue worker": (lambda: waves(QueueWorkers()), lambda: flood(QueueWorkers())),
-    "asyncio.Lock": (lambda: waves(Locks()), lambda: flood(Locks())),
-    "aiojobs, limit 1": (aiojobs_waves, aiojobs_flood),
+CONTENDERS: dict[str, Callable[[], Contender]] = {
+    "bare task (the floor)": Floor,
+    "turngate": Turngate,
+    "asyncio.Queue worker": QueueWorkers,
+    "asyncio.Lock": Locks,
+    "aiojobs, limit 1": Aiojobs,
 }
 
 
-async def cpu(work: Awaitable[object], runs: int = RUNS) -> float:
-    """Measure the microseconds of CPU time per run."""
+async def cpu(work: Awaitable[object]) -> float:
+    """Measure the seconds of CPU time that some work takes."""
+    started = time.process_time()
+    await work
+    return time.process_time() - started
+
+
+async def in_waves(make: Callable[[], Contender]) -> tuple[float, float]:
+    """Measure a contender and the floor, in seconds, wave by wave."""
+    contender, floor = make(), Floor()
+    taken = beside = 0.0
+    for _ in range(PROMPTS):
+        beside += await cpu(floor.run(1))
+        taken += await cpu(contender.run(1))
+    await contender.close()
+    return taken, beside
+
+
+async def in_a_flood(make: Callable[[], Contender]) -> tuple[float, float]:
+    """Measure a contender and the floor, in seconds, each at once."""
+    contender, floor = make(), Floor()
+    beside = await cpu(floor.run(PROMPTS))
+    taken = await cpu(contender.run(PROMPTS))
+    beside += await cpu(floor.run(PROMPTS))
+    await contender.close()
+    return taken, beside / 2
+
+
+async def collected(measured: Awaitable[tuple[float, float]]) -> tuple[float, float]:
+    """Measure without the garbage collector."""
     gc.collect()
     gc.disable()
-    started = time.process_time()
-    kept = await work
-    taken = time.process_time() - started
-    del kept
-    gc.enable()
-    return taken / runs * 1e6
+    try:
+        return await measured
+    finally:
+        gc.enable()
 
 
 async def compare(rounds: int) -> None:
-    """Print what each contender costs, and its ratio to the floor of the same round."""
+    """Print what each contender costs, and its ratio to the floor beside it."""
     print(
         f"{'':24}{'waves':>20}{'flood':>20}\n{'':24}{'µs / run':>12}{'ratio':>8}{'µs / run':>12}{'ratio':>8}"
     )
-    taken: dict[tuple[str, int], list[float]] = {}
+    shapes = (in_waves, in_a_flood)
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for _ in range(rounds):
-        for shape in (0, 1):
-            for name, contender in CONTENDERS.items():
-                taken.setdefault((name, shape), []).append(await cpu(contender[shape]()))
-    floor = next(iter(CONTENDERS))
+        for shape, measure in enumerate(shapes):
+            for name, make in CONTENDERS.items():
+                found.setdefault((name, shape), []).append(await collected(measure(make)))
     for name in CONTENDERS:
         line = f"{name:24}"
-        for shape in (0, 1):
-            ratios = [a / b for a, b in zip(taken[name, shape], taken[floor, shape], strict=True)]
-            line += f"{statistics.median(taken[name, shape]):12.1f}{statistics.median(ratios):8.2f}"
+        for shape in range(len(shapes)):
+            each = found[name, shape]
+            taken = statistics.median(taken for taken, _ in each) / RUNS * 1e6
+            line += f"{taken:12.1f}{statistics.median(taken / beside for taken, beside in each):8.2f}"
         print(line)
+
+
+async def per_run(work: Awaitable[object], runs: int) -> float:
+    """Measure the microseconds of CPU time per run."""
+    gc.collect()
+    gc.disable()
+    taken = await cpu(work)
+    gc.enable()
+    return taken / runs * 1e6
 
 
 async def queue_of(length: int) -> None:
@@ -220,7 +253,7 @@ async def after(sessions: int, kept: int) -> float:
     async with Dispatcher(body, completions_kept=kept) as d:
         for n in range(sessions):
             await d.ask(f"quiet-{n}", "prompt")
-        return await cpu(prompts_in(d, 1_000), 1_000)
+        return await per_run(prompts_in(d, 1_000), 1_000)
 
 
 async def scale(rounds: int) -> None:
@@ -234,8 +267,8 @@ async def scale(rounds: int) -> None:
         ("queued in one session: 100, 10,000", queue_of, queue_of),
         ("cancelled in the queue: 100, 10,000", cancel_in_the_middle_of, cancel_in_the_middle_of),
     ):
-        few = await least(lambda work=small: cpu(work(100), 100))  # type: ignore[misc]  # bound early
-        many = await least(lambda work=large: cpu(work(10_000), 10_000))  # type: ignore[misc]  # bound early
+        few = await least(lambda work=small: per_run(work(100), 100))  # type: ignore[misc]  # bound early
+        many = await least(lambda work=large: per_run(work(10_000), 10_000))  # type: ignore[misc]  # bound early
         print(f"{label:44}{few:12.1f}{many:12.1f}")
     for label, few_of, many_of in (
         ("quiet sessions: 10, 20,000", (10, 0), (20_000, 0)),
