@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest import SkipTest
 
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis import strategies as st
@@ -61,13 +62,13 @@ def _search_once(suite: Suite, known: set[Property]) -> Property | None:
     )
     try:
         run_state_machine_as_test(seed(suite.effort.seed)(Rules), settings=configured)
+    except SkipTest:
+        return None
     except Broken as broken:
         return broken.violation.property
     except (SubjectFailed, Flaky):
         if suite.stopped:
             raise suite.stopped from None
-        if suite.out_of_time:
-            return None
         raise SubjectFailed("it does not do the same when the same program is played again") from None
     return None
 
@@ -80,8 +81,14 @@ class PortRules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.stop_in_time()
         self.stage = Stage(self.suite.fresh())
-        self.enabled = [] if self.suite.out_of_time else self.stage.enabled(LIMITS)
+        self.enabled = self.stage.enabled(LIMITS)
+
+    def stop_in_time(self) -> None:
+        """Raise what ends all examples at once, not only this one, when time has run out."""
+        if self.suite.out_of_time:
+            raise SkipTest("time ran out")
 
     def could(self, name: Name) -> list[Op]:
         """Return the operations of this name that make sense now."""
@@ -89,10 +96,10 @@ class PortRules(RuleBasedStateMachine):
 
     def do(self, name: Name, data: st.DataObject) -> None:
         """Do one of them; what breaks a property that is known to be broken ends the program."""
+        self.stop_in_time()
         with self.suite.stopping():
             self.stage.take(data.draw(st.sampled_from(self.could(name))))
-        over = self.stage.violations or self.suite.out_of_time
-        self.enabled = [] if over else self.stage.enabled(LIMITS)
+        self.enabled = [] if self.stage.violations else self.stage.enabled(LIMITS)
         self.report([violation for violation, _ in self.stage.late] + self.stage.violations)
 
     def report(self, violations: list[Violation]) -> None:
