@@ -259,24 +259,23 @@ async def after(sessions: int, kept: int) -> float:
 async def scale(rounds: int) -> None:
     """Print what a run costs small and large: the two columns should say the same."""
 
-    async def least(measure: Callable[[], Awaitable[float]]) -> float:
-        return min([await measure() for _ in range(rounds)])
+    async def least(measure: Callable[..., Awaitable[float]], *of: int) -> float:
+        return min([await measure(*of) for _ in range(rounds)])
+
+    async def queued(length: int) -> float:
+        return await per_run(queue_of(length), length)
+
+    async def cancelled(length: int) -> float:
+        return await per_run(cancel_in_the_middle_of(length), length)
 
     print(f"\n{'µs / run, least of the rounds':44}{'small':>12}{'large':>12}")
-    for label, small, large in (
-        ("queued in one session: 100, 10,000", queue_of, queue_of),
-        ("cancelled in the queue: 100, 10,000", cancel_in_the_middle_of, cancel_in_the_middle_of),
+    for label, measure, small, large in (
+        ("queued in one session: 100, 10,000", queued, (100,), (10_000,)),
+        ("cancelled in the queue: 100, 10,000", cancelled, (100,), (10_000,)),
+        ("quiet sessions: 10, 20,000", after, (10, 0), (20_000, 0)),
+        ("completions kept: 10, 20,000", after, (10, 10), (20_000, 100_000)),
     ):
-        few = await least(lambda work=small: per_run(work(100), 100))  # type: ignore[misc]  # bound early
-        many = await least(lambda work=large: per_run(work(10_000), 10_000))  # type: ignore[misc]  # bound early
-        print(f"{label:44}{few:12.1f}{many:12.1f}")
-    for label, few_of, many_of in (
-        ("quiet sessions: 10, 20,000", (10, 0), (20_000, 0)),
-        ("completions kept: 10, 20,000", (10, 10), (20_000, 100_000)),
-    ):
-        few = await least(lambda of=few_of: after(*of))  # type: ignore[misc]  # bound early
-        many = await least(lambda of=many_of: after(*of))  # type: ignore[misc]  # bound early
-        print(f"{label:44}{few:12.1f}{many:12.1f}")
+        print(f"{label:44}{await least(measure, *small):12.1f}{await least(measure, *large):12.1f}")
 
 
 async def main(rounds: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -268,5 +269,17 @@ def test_what_is_no_event_is_refused() -> None:
 def test_a_search_that_runs_out_of_time_is_unknown(effort: Effort) -> None:
     factory: Factory = Plain
     result = check(factory, effort=effort._replace(seconds=0.3))
-    assert result.seconds < 20
     assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 0.3 s")
+
+
+def test_no_random_program_is_begun_after_time_has_run_out() -> None:
+    made: list[int] = []
+
+    def slow() -> Plain:
+        made.append(len(made))
+        if len(made) == 5:
+            time.sleep(0.4)
+        return Plain()
+
+    check(slow, effort=Effort(programs=0, examples=100_000, seconds=0.3))
+    assert 5 <= len(made) < 20

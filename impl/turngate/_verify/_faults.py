@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from turngate import Dispatcher, Run, RunComplete, State
@@ -323,7 +324,7 @@ class _Injector:
         for at, tasks in enumerate(points, 1):
             for who, number in tasks:
                 where = f"the task of {who} cancelled after {at} steps"
-                self._try("cancel", where, at=at, inject=lambda stage, n=number: _cancel(stage, n))  # type: ignore[misc]
+                self._try("cancel", where, at=at, inject=partial(_cancel, number=number))
 
     def _fail_writes(self) -> None:
         kinds: list[tuple[str, Plan, Answer]] = [
