@@ -64,3 +64,14 @@ def test_every_picture_that_the_specification_shows_exists() -> None:
     links = re.findall(r"\]\((diagrams/[^)]+)\)", SPEC)
     assert len(links) > len(DESIGNS)
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_score_of_the_mutants_adds_up_and_agrees_with_the_list() -> None:
+    rows = re.findall(r"^\| `(_\w+)\.py` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", SPEC, re.MULTILINE)
+    assert [module for module, *_ in rows] == ["_core", "_settle", "_dispatcher"]
+    listed = (ROOT / "tests" / "equivalent_mutants.md").read_text(encoding="utf-8").split("\n## ")
+    for module, *figures in rows:
+        mutants, killed, equivalent, survive = map(int, figures)
+        assert mutants == killed + equivalent + survive
+        (of_module,) = [part for part in listed if part.startswith(f"{module}.py")]
+        assert equivalent == len(re.findall(r"^- line", of_module, re.MULTILINE))
