@@ -7,7 +7,7 @@ READY := .venv/.ready
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
-DISPATCHER_TESTS := $(addprefix tests/test_,$(addsuffix .py,core lifecycle dispatcher settle run events journal \
+DISPATCHER_TESTS := $(addprefix tests/test_,$(addsuffix .py,core lifecycle dispatcher going_wrong settle run events journal \
   messages sqlite contract_api seed_scenarios))
 
 .PHONY: help setup verify test sabotage mutants coverage bench lint diagrams oracles clean
