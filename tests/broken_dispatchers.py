@@ -11,8 +11,9 @@ from turngate import Covered, Dispatcher, Run, RunConflict, State
 from turngate._core import Effect, SessionCore
 from turngate._events import Event, Subscribers, Subscription
 from turngate._journal import JournaledCore
-from turngate._messages import Message
+from turngate._messages import Message, Messages
 from turngate._run import Turn
+from turngate._turn import conduct, start
 
 
 class SplitEntry(Dispatcher):
@@ -28,9 +29,9 @@ class SplitEntry(Dispatcher):
 
 
 class _WithoutSecondLook(JournaledCore):
-    def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+    def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
         reply = messages[-1]._replace(finish_reason="canceled") if turn.covered else messages[-1]
-        return super().written(turn, [*messages[:-1], reply], error)
+        return super().written(turn, (*messages[:-1], reply), error)
 
 
 class NoSecondLook(Dispatcher):
@@ -40,54 +41,54 @@ class NoSecondLook(Dispatcher):
         return _WithoutSecondLook(session_id, self._message_prefix, self._journal.untold)
 
 
-class Unprimed(Dispatcher):
-    """Starts a turn in a task whose coroutine has not begun, so that a cancel may keep it from beginning."""
+class Unwatched(Dispatcher):
+    """Does not see that the task of a turn is over before it has begun."""
 
     def _start(self, turn: Turn) -> None:
-        conduct = self._conduct(self._sessions[turn.run.session_id], turn)
-        turn.task = self._bound_loop().create_task(conduct)
+        start(self._here(), turn, conduct(self, self._sessions[turn.run.session_id], turn))
+        assert turn._made is not None
+        turn._made.remove_done_callback(turn._task_is_over)
 
 
 class Unguarded(Dispatcher):
     """Lets what a callback raises into the run's way."""
 
-    def _guard(self, call: Callable[..., object], *args: Any) -> None:
-        call(*args)
+    def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
+        return call(*args)
 
 
 class Deaf(Dispatcher):
     """Swallows what is to end the process."""
 
-    def _guard(self, call: Callable[..., object], *args: Any) -> None:
+    def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
         with contextlib.suppress(BaseException):
-            call(*args)
+            return call(*args)
+        return None
 
 
 class GivesUpWriting(Dispatcher):
     """Takes a cancelled task for a store that failed."""
 
-    async def _conduct(self, core: SessionCore, turn: Turn) -> None:
-        inner = self.messages
+    class Once:
+        def __init__(self, inner: Messages) -> None:
+            self._inner = inner
+            self.list = inner.list
 
-        class Once:
-            async def put(self, messages: Any) -> None:
-                try:
-                    await inner.put(messages)
-                except asyncio.CancelledError:
-                    raise OSError("interrupted") from None
+        async def put(self, messages: Any) -> None:
+            try:
+                await self._inner.put(messages)
+            except asyncio.CancelledError:
+                raise OSError("interrupted") from None
 
-        self.messages, kept = Once(), inner  # type: ignore[assignment]
-        try:
-            await super()._conduct(core, turn)
-        finally:
-            self.messages = kept
+    def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
+        super().__init__(*args, messages=self.Once(messages), **options)
 
 
 class LeavesTasks(Dispatcher):
     """Leaves a task behind for every run."""
 
     def _publish(self, run: Run) -> None:
-        self._bound_loop().create_task(asyncio.Event().wait())
+        self._here().create_task(asyncio.Event().wait())
         super()._publish(run)
 
 
@@ -103,7 +104,7 @@ class ForgetsToLook(Dispatcher):
     """Has a task for every run whose failure nobody looks at."""
 
     def _publish(self, run: Run) -> None:
-        self._bound_loop().create_task(self.wait("nobody"))
+        self._here().create_task(self.wait("nobody"))
         super()._publish(run)
 
 
@@ -128,7 +129,7 @@ class Spins(Dispatcher):
         self._spin()
 
     def _spin(self) -> None:
-        self._bound_loop().call_soon(self._spin)
+        self._here().call_soon(self._spin)
 
 
 # What hooks find.
@@ -137,9 +138,10 @@ class Spins(Dispatcher):
 class GuardsTooLittle(Dispatcher):
     """Stands a callback that fails, and not one that is cancelled."""
 
-    def _guard(self, call: Callable[..., object], *args: Any) -> None:
+    def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
         with contextlib.suppress(Exception):
-            call(*args)
+            return call(*args)
+        return None
 
 
 class PerformsAtOnce(Dispatcher):
@@ -221,8 +223,11 @@ class CutsOffInSilence(_Subscribing):
 class _Skipping(Subscribers):
     def deliver(self, event: Event) -> None:
         for about in (event.session_id, None):
-            for subscription in self.by_session.get(about, ()):
-                subscription._receive(event)
+            nth = 0
+            while nth < len(to := [*self.by_session.get(about, ())]):
+                if (subscription := to[nth]()) is not None:
+                    subscription._receive(event)
+                nth += 1
 
 
 class SkipsTheNext(Dispatcher):
@@ -241,7 +246,7 @@ class NeverForgets(Dispatcher):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._completions_kept = 1_000
+        self._completions._limit = 1_000
 
 
 class ForgetsOneMore(Dispatcher):
@@ -249,15 +254,16 @@ class ForgetsOneMore(Dispatcher):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._completions_kept -= 1
+        self._completions._limit -= 1
 
 
 class ForgetsTheLatest(Dispatcher):
     """Forgets the latest completion that it has instead of the oldest."""
 
     def _publish(self, run: Run) -> None:
-        if len(self._complete) == self._completions_kept:
-            self._complete.rotate(1)
+        order = self._completions._order
+        if len(order) == self._completions._limit:
+            order.rotate(1)
         super()._publish(run)
 
 
@@ -271,11 +277,15 @@ class GoesByRunId(Dispatcher):
 class EmptiesHandles(Dispatcher):
     """Takes the outcome from the handle of a run that it forgets."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._handles: list[Run] = []
+
     def _publish(self, run: Run) -> None:
-        oldest = self._runs[self._complete[0]] if self._complete else run
         super()._publish(run)
-        if oldest.run_id not in self._runs:
-            oldest.complete = None
+        self._handles.append(run)
+        if self._handles[0].run_id not in self._completions:
+            self._handles.pop(0).complete = None
 
 
 class RefusesTheForgotten(Dispatcher):
@@ -287,7 +297,7 @@ class RefusesTheForgotten(Dispatcher):
 
     async def accept(self, session_id: str, prompt: str, **options: Any) -> Run:
         run_id = options.get("run_id", "")
-        if run_id in self._ever and run_id not in self._runs:
+        if run_id in self._ever and run_id not in self._runs and run_id not in self._completions:
             raise RunConflict(run_id)
         self._ever.add(run_id)
         return await super().accept(session_id, prompt, **options)
@@ -297,5 +307,5 @@ class CancelsWhatIsOver(Dispatcher):
     """Says that a cancel of a complete run covers it."""
 
     async def cancel_run(self, run_id: str) -> Covered:
-        run = self._runs.get(run_id)
-        return await super().cancel_run(run_id) or Covered([run] if run else [])
+        over = self._completions.handle(run_id) if run_id in self._completions else None
+        return await super().cancel_run(run_id) or Covered([over] if over else [])

@@ -532,8 +532,8 @@ async def test_wait_by_run_id_also_after_the_fact() -> None:
         await steps()
         agent.finish(run)
         complete = await waiting
-        assert await d.wait(run.run_id) is complete
-    assert await d.wait(run.run_id) is complete
+        assert await d.wait(run.run_id) == complete
+    assert await d.wait(run.run_id) == complete
 
 
 # `Turn`
@@ -797,7 +797,7 @@ async def test_a_runner_that_raises_gives_an_error_and_the_queue_goes_on() -> No
         failing = await active(d, "s", "p1")
         behind = await queued(d, "s", "p2")
         agent.fail(failing, RuntimeError("boom"))
-        assert outcome(await failing) == ("", "boom", False)
+        assert outcome(await failing) == ("", "RuntimeError: boom", False)
         await steps()
         agent.finish(behind)
         assert outcome(await behind) == ("done", None, False)
@@ -813,7 +813,7 @@ async def test_a_store_that_fails_gives_an_error_and_still_one_run_complete() ->
         ):
             failing, behind = await d.submit("s", "p1"), await d.submit("s", "p2", when_busy="queue")
             complete = await failing
-            assert complete.error == "writing the messages failed: disk full"
+            assert complete.error == "writing the messages failed: OSError: disk full"
             assert (complete.text, complete.cancelled, complete.message_id) == ("p1", False, None)
             assert outcome(await behind) == ("p2", None, False)
             await d.aclose()

@@ -87,7 +87,7 @@ def test_the_queue_is_in_sequence_order_whatever_the_order_of_entry(s: Session, 
     runs = {name: s.accept(name) for name in "bcd"}
     for name in order:
         s.core.enter(runs[name])
-    assert [run.run_id for run in s.core.queue.values()] == ["b", "c", "d"]
+    assert [run.run_id for run in s.core.queue.in_order()] == ["b", "c", "d"]
 
 
 def test_a_turn_hands_off_in_the_step_in_which_it_completes(s: Session) -> None:
@@ -241,7 +241,7 @@ def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
     assert s.core.fold(s.turn) == [b, c]
     assert s.core.fold(s.turn) == []
     assert s.turn.runs == [lead, b, c]
-    assert [*s.core.queue.values()] == [d, e]
+    assert [*s.core.queue.in_order()] == [d, e]
     turn = s.turn
     assert s.end(turn) == [("publish", lead), ("publish", b), ("publish", c), ("start", s.turn)]
     assert b.complete is not None

@@ -269,7 +269,7 @@ async def test_a_quiet_session_holds_nothing() -> None:
 
 
 @in_loop
-async def test_a_turn_has_the_context_of_the_dispatcher_not_of_its_submitter_nor_of_the_turn_before() -> None:
+async def test_a_turn_runs_in_a_copy_of_the_context_in_which_its_lead_run_was_accepted() -> None:
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
     who.set("dispatcher")
     seen: list[str] = []
@@ -277,17 +277,26 @@ async def test_a_turn_has_the_context_of_the_dispatcher_not_of_its_submitter_nor
     async def look(turn: Turn) -> None:
         seen.append(who.get())
         who.set("the turn before")
+        if turn.run.prompt == "p":
+            await steps()
+            assert [run.prompt for run in await turn.fold()] == ["folded"]
+            seen.append(who.get())
 
     async with Dispatcher(look) as d:
-        who.set("submitter")
+        who.set("first")
         first = await d.accept("s", "p")
+        who.set("folded")
+        folded = await d.accept("s", "folded")
+        who.set("second")
         second = await d.accept("s", "q", when_busy="queue")
-        await d.enter(first)
-        await d.enter(second)
+        who.set("whoever enters")
+        for run in (first, folded, second):
+            await d.enter(run)
         await second
         await d.ask("s", "r")
-    assert seen == ["dispatcher"] * 3
-    assert who.get() == "submitter"
+        assert first._context is folded._context is second._context is None  # it may hold a whole request
+    assert seen == ["first", "the turn before", "second", "whoever enters"]
+    assert who.get() == "whoever enters"
 
 
 # Callbacks, and the order of things.
@@ -315,7 +324,10 @@ async def test_what_on_complete_raises_neither_loses_nor_doubles_a_completion(ca
             agent.finish(behind)
             await behind
     assert len(called) == 3
-    assert caplog.text.count("failed") == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        f"on_complete of run {complete.run_id} in session 's' raised" for complete in called
+    ]
+    assert caplog.text.count("Traceback") + caplog.text.count("CancelledError") >= 3
 
 
 @in_loop
@@ -425,7 +437,7 @@ async def test_a_runner_cannot_close_the_dispatcher_it_runs_in() -> None:
     async with Dispatcher(closes) as d:
         complete = await d.ask("s", "p")
         assert complete.error == str(
-            ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+            ClosedFromRunner("ClosedFromRunner: aclose() waits for every turn, so a runner cannot call it")
         )
         assert (await d.ask("s", "still open")).error
 

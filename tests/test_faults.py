@@ -30,7 +30,7 @@ def test_the_dispatcher_stands_every_fault() -> None:
 
 
 BROKEN = {
-    "Unprimed": ("cancel", Property.EXACTLY_ONE_COMPLETE),
+    "Unwatched": ("cancel", Property.EXACTLY_ONE_COMPLETE),
     "Unguarded": ("callback", None),
     "Deaf": ("interrupt", None),
     "GivesUpWriting": ("cancel", Property.ON_RECORD),
@@ -50,16 +50,16 @@ def test_a_dispatcher_that_does_not_stand_a_fault_is_found(name: str) -> None:
 
 
 def test_a_fault_is_told() -> None:
-    failure = inject_faults(make=broken_dispatchers.Unprimed).failure
+    failure = inject_faults(make=broken_dispatchers.Unwatched).failure
     assert failure is not None
     assert failure.told() == [
         "EXACTLY_ONE_COMPLETE: a has ended without a RunComplete: it is owed one",
         "in the scenario 'handed-off', with the task of the turn of a cancelled after 4 steps",
-        "again: turngate faults --scenario handed-off --replay 5 --dispatcher broken_dispatchers:Unprimed",
+        "again: turngate faults --scenario handed-off --replay 5 --dispatcher broken_dispatchers:Unwatched",
     ]
 
 
-@pytest.mark.parametrize("name", ["Unprimed", "Deaf", "ForgetsToAwait"])
+@pytest.mark.parametrize("name", ["Unwatched", "Deaf", "ForgetsToAwait"])
 def test_a_fault_that_is_not_stood_is_not_stood_again_100_times_out_of_100(name: str) -> None:
     make: type[Dispatcher] = getattr(broken_dispatchers, name)
     failure = inject_faults(make=make).failure

@@ -40,12 +40,22 @@ class UnspeakableError(Exception):
 @pytest.mark.parametrize(
     ("exc", "error"),
     [
-        (RuntimeError("boom"), "boom"),
+        (RuntimeError("boom"), "RuntimeError: boom"),
+        (KeyError("user"), "KeyError: 'user'"),
         (RuntimeError(), "RuntimeError"),
         (UnspeakableError(), "UnspeakableError"),
-        (Rude("rude"), "rude"),
-        (GeneratorExit(), "the turn was closed before it could be written"),
-        (StopAsyncIteration("odd"), "odd"),
+        (Rude("rude"), "Rude: rude"),
+        (GeneratorExit(), "GeneratorExit"),
+        (StopAsyncIteration("odd"), "StopAsyncIteration: odd"),
+        (
+            ExceptionGroup("both", [ValueError("x"), ExceptionGroup("inner", [KeyError("y"), OSError()])]),
+            "ExceptionGroup: both (2 sub-exceptions): ValueError: x; KeyError: 'y'; OSError",
+        ),
+        (
+            ExceptionGroup("many", [ValueError(n) for n in range(7)]),
+            "ExceptionGroup: many (7 sub-exceptions): ValueError: 0; ValueError: 1; ValueError: 2; "
+            "ValueError: 3; ValueError: 4; 2 more",
+        ),
     ],
 )
 def test_whatever_the_runner_raises_is_the_error(exc: BaseException, error: str) -> None:
@@ -61,6 +71,7 @@ def test_whatever_the_runner_raises_is_the_error(exc: BaseException, error: str)
             first, second = await d.submit("s", "fail"), await d.submit("s", "go on", when_busy="queue")
             assert outcome(await first) == ("partial", error, False)
             assert outcome(await second) == ("done", None, False)
+            assert [reason for _, _, reason in await on_record(d, "s")] == [None, "error", None, "end_turn"]
 
     check()
 
@@ -84,7 +95,7 @@ async def test_a_runner_that_is_no_coroutine_function() -> None:
         return "not awaitable"
 
     async with Dispatcher(plain) as d:
-        assert (await d.ask("s", "raise")).error == "no"
+        assert (await d.ask("s", "raise")).error == "ValueError: no"
         error = (await d.ask("s", "return")).error
         assert error is not None
         assert "await" in error
@@ -118,7 +129,7 @@ async def test_a_turn_writes_strings_only() -> None:
         turn.write(b"bytes")  # type: ignore[arg-type]
 
     async with Dispatcher(wrong) as d:
-        assert (await d.ask("s", "p")).error == "a turn writes strings, not bytes"
+        assert (await d.ask("s", "p")).error == "TypeError: a turn writes strings, not bytes"
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
@@ -262,8 +273,10 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
     assert all(run.state is State.COMPLETE for run in runs)
     assert received == [runs[0].complete]
     assert d._sessions == {}
-    del task
-    gc.collect()
+    with pytest.warns(ResourceWarning, match="dropped without aclose"):
+        del task, d
+        runs.clear()
+        gc.collect()
 
 
 @in_loop
@@ -280,8 +293,9 @@ async def test_a_task_factory_that_fails_fails_the_run(caplog: Any) -> None:
             await d.enter(run)
         finally:
             loop.set_task_factory(None)
-        assert f"the turn of run {run.run_id} could not be started" in caplog.text
-        assert (await run).error == "the turn was closed before it could be written"
+        assert f"the turn of run {run.run_id} in session 's' could not be started" in caplog.text
+        assert (await run).error == "the turn could not be started: RuntimeError: no tasks today"
+        assert await on_record(d, "s") == [("user", "p", None), ("assistant", "", "error")]
         assert (await d.ask("s", "q")).text == "q"
 
 

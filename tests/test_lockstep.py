@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from turngate import Dispatcher, Run
 from turngate._core import SessionCore
 from turngate._journal import JournaledCore
+from turngate._queue import Queue
 from turngate._verify._lockstep import DECLARED, compare
 from turngate_model import Bounds, Property
 
@@ -37,9 +37,22 @@ def with_core(core: type[JournaledCore]) -> type[Dispatcher]:
     return Sabotaged
 
 
+class InOrderOfEntry(Queue):
+    def first(self) -> Run:
+        return next(iter(self._runs.values()))
+
+    def take_first(self) -> Run:
+        return self._runs.pop(next(iter(self._runs)))
+
+    def in_order(self) -> list[Run]:
+        return [*self._runs.values()]
+
+
 class QueuesInOrderOfEntry(JournaledCore):
     def _enqueue(self, run: Run) -> None:
-        self.queue = OrderedDict([*self.queue.items(), (run.seq, run)])
+        queue, self.queue = self.queue, InOrderOfEntry()
+        for each in (*queue.in_order(), run):
+            self.queue.add(each)
 
 
 class NeverMarks(JournaledCore):

@@ -202,12 +202,13 @@ def written_late() -> World:
 def off_the_record() -> World:
     class Euphemistic(sabotage.Sabotaged):
         class core(sabotage.Core):  # noqa: N801
-            def outcome(self, turn: Turn) -> list[Message]:
-                return [message._replace(finish_reason="end_turn") for message in super().outcome(turn)]
+            def outcome(self, turn: Turn) -> tuple[Message, ...]:
+                said = [message._replace(finish_reason="end_turn") for message in super().outcome(turn)]
+                return tuple(said)
 
-            def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+            def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
                 said = [message._replace(finish_reason="canceled") for message in messages]
-                return super().written(turn, said, error)
+                return super().written(turn, tuple(said), error)
 
     world = turn_with_queue(Euphemistic, "a")
     world.cancel("s")
@@ -251,7 +252,7 @@ def undeclared() -> World:
     class FoldsAll(sabotage.Sabotaged):
         class core(sabotage.Core):  # noqa: N801
             def fold(self, turn: Turn) -> list[Run]:
-                for run in self.queue.values():
+                for run in self.queue.in_order():
                     run.when_busy = "fold"
                 return super().fold(turn)
 

@@ -16,12 +16,15 @@ from turngate._errors import (
     UndeclaredMove,
     UnknownRun,
     UnknownSchema,
+    WrongLoop,
 )
 from turngate._events import Delta, Event, RunComplete, Subscription
 from turngate._lifecycle import State
 from turngate._messages import MemoryMessages, Message, Messages
-from turngate._run import Attachment, Covered, Run, Runner, Turn
+from turngate._run import Attachment, Covered, OnComplete, PromptOptions, Run, Runner, Turn, WhenBusy
 from turngate._sqlite import SqliteMessages
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AlreadyEntered",
@@ -37,6 +40,8 @@ __all__ = [
     "Message",
     "Messages",
     "MissingSession",
+    "OnComplete",
+    "PromptOptions",
     "QueueFull",
     "Run",
     "RunComplete",
@@ -53,4 +58,7 @@ __all__ = [
     "UndeclaredMove",
     "UnknownRun",
     "UnknownSchema",
+    "WhenBusy",
+    "WrongLoop",
+    "__version__",
 ]

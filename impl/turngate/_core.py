@@ -13,9 +13,7 @@ for it; it is not the session's turn.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._errors import AlreadyEntered, QueueFull, SessionBusy, TurnEnded, UndeclaredMove
 from turngate._events import RunComplete
@@ -30,6 +28,7 @@ from turngate._lifecycle import (
     SETTLING,
 )
 from turngate._messages import Message
+from turngate._queue import Queue
 from turngate._run import Run, Turn
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 _new = tuple.__new__
 
 # Most sessions never queue, and to make a queue takes longer than to make the rest of a core.
-_NOTHING_QUEUED: Final = cast("OrderedDict[int, Run]", MappingProxyType({}))
+_NOTHING_QUEUED: Final = Queue()
 
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
@@ -125,13 +124,22 @@ class SessionCore:
         covered = [run for turn in self.settling.values() for run in turn._runs]
         if self.turn is not None:
             covered += self.turn._runs
-        covered += self.queue.values()
+        covered += self.queue.in_order()
         covered += self.accepted.values()
-        covered.sort(key=lambda run: run.seq)
-        if self.accepted:
-            self.mark = max(self.mark, covered[-1].seq)
-            self.covered_accepted = len(self.accepted)
-        return covered, self._cover_turn() + self._drop_queue(cancelled=True)
+        covered.sort(key=_by_sequence)
+        return covered, self._cover(covered[-1].seq if covered else 0)
+
+    def interrupt(self) -> list[Effect]:
+        """Cover every run of the session, as `cancel` does, without naming those that were covered before.
+
+        So many interrupts in a row cost no more than the runs that each of them is the first to cover.
+        """
+        newest = next(reversed(self.accepted), 0)
+        if self.turn is not None and not self.turn.covered:
+            newest = max(newest, *[run.seq for run in self.turn._runs])
+        if self.queue:
+            newest = max(newest, self.queue.in_order()[-1].seq)
+        return self._cover(newest)
 
     def cancel_run(self, run: Run) -> tuple[list[Run], list[Effect]]:
         """Cover the run alone, or the whole turn that it is part of."""
@@ -139,22 +147,21 @@ class SessionCore:
         if run.state is ACTIVE:
             return covered, self._cover_turn()
         if run.state is QUEUED:
-            del self.queue[run.seq]
+            self.queue.take(run)
             return covered, [self._complete(run, "drop", "", None, cancelled=True)]
         if run.state is ACCEPTED:
             run.covered = True
         return covered, []
 
     def covered_by_cancel_of(self, run: Run) -> list[Run]:
-        """Return the runs that a cancel of this one covers."""
+        """Return the runs that a cancel of this one covers, in sequence order."""
         if run.state is ACTIVE and self.turn is not None:
-            return self.turn._runs.copy()
+            return sorted(self.turn._runs, key=_by_sequence)
         return [] if run.state is COMPLETE else [run]
 
     def clear(self) -> tuple[list[Run], list[Effect]]:
         """Drop what is queued; nothing is cancelled."""
-        dropped = [*self.queue.values()]
-        return dropped, self._drop_queue(error=CLEARED)
+        return self.queue.in_order(), self._drop_queue(error=CLEARED)
 
     # Inputs from the turn.
 
@@ -177,12 +184,11 @@ class SessionCore:
             raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which is over")
         taken: list[Run] = []
         while self.queue and not turn.covered:
-            run = next(iter(self.queue.values()))
+            run = self.queue.first()
             if run.when_busy != "fold":
                 break
             self._move(run, "fold", ACTIVE)
-            del self.queue[run.seq]
-            taken.append(run)
+            taken.append(self.queue.take_first())
         turn._runs += taken
         return taken
 
@@ -192,7 +198,7 @@ class SessionCore:
         turn.text = "".join(turn.parts) if text is None else text
         turn.error = error
 
-    def outcome(self, turn: Turn) -> list[Message]:
+    def outcome(self, turn: Turn) -> tuple[Message, ...]:
         """Return what is to be written of the turn as it stands now."""
         session_id, lead = self.session_id, turn.run
         messages = []
@@ -202,9 +208,9 @@ class SessionCore:
         reason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
         reply_id = messages[0].id + "-reply"
         messages.append(_new(Message, (reply_id, session_id, lead.run_id, "assistant", turn.text, reason)))
-        return messages
+        return tuple(messages)
 
-    def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+    def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
         """Complete the runs of the turn and, in the same step, hand off.
 
         Nothing when a cancel came while the messages were written: what they say is to be written again.
@@ -226,7 +232,7 @@ class SessionCore:
         if not mine:
             del self.settling[lead.seq]
         elif self.queue:
-            _, successor = self.queue.popitem(last=False)
+            successor = self.queue.take_first()
             self._move(successor, "handoff", ACTIVE)
             self.turn = Turn(successor)
             effects.append(("start", self.turn))
@@ -272,18 +278,16 @@ class SessionCore:
                 self.mark = 0
 
     def _enqueue(self, run: Run) -> None:
-        """Queue by sequence, whatever the order of entry; the cost is that of the runs overtaken."""
-        overtaken = []
-        for seq in reversed(self.queue):
-            if seq < run.seq:
-                break
-            overtaken.append(seq)
         if self.queue is _NOTHING_QUEUED:
-            # Not a dict, which takes ever longer to find its first key while its first keys are deleted.
-            self.queue = OrderedDict()
-        self.queue[run.seq] = run
-        for seq in reversed(overtaken):
-            self.queue.move_to_end(seq)
+            self.queue = Queue()
+        self.queue.add(run)
+
+    def _cover(self, newest: int) -> list[Effect]:
+        """Cover every run; `newest` is the highest sequence among them."""
+        if self.accepted:
+            self.mark = max(self.mark, newest)
+            self.covered_accepted = len(self.accepted)
+        return self._cover_turn() + self._drop_queue(cancelled=True)
 
     def _cover_turn(self) -> list[Effect]:
         """Cover the active turn; only a running one is interrupted, for the others look at `covered`."""
@@ -294,10 +298,14 @@ class SessionCore:
 
     def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
         dropped, self.queue = self.queue, _NOTHING_QUEUED
-        return [self._complete(run, "drop", "", error, cancelled) for run in dropped.values()]
+        return [self._complete(run, "drop", "", error, cancelled) for run in dropped.in_order()]
 
     def __repr__(self) -> str:
         return (
             f"<session {self.session_id!r}: {self.turn or 'no turn'}, {len(self.queue)} queued, "
             f"{len(self.accepted)} accepted, {len(self.settling)} settling, mark {self.mark}>"
         )
+
+
+def _by_sequence(run: Run) -> int:
+    return run.seq

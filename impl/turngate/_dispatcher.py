@@ -1,49 +1,51 @@
-"""The dispatcher: hands each input to the session's core and performs the effects it returns.
-
-The dispatcher takes no decision about a run. Every core step, what the journal has of it and the effects that
-follow are one uninterrupted stretch on the event loop. Nothing that belongs to the user (runner, callback,
-store, recording) is called inside a step.
-"""
+"""What callers call. A call is one step of a session's core; the shell performs the effects."""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-import secrets
-from collections import deque
-from typing import TYPE_CHECKING, Any, assert_never
+import math
+import warnings
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
 
-from turngate._core import SessionCore
+from turngate._completions import Completions, digest
 from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
-from turngate._events import Delta, Subscribers, Subscription, wake
-from turngate._journal import Journal, JournaledCore
-from turngate._lifecycle import ACCEPTED
+from turngate._events import Subscription
+from turngate._guard import say
+from turngate._lifecycle import ACCEPTED, COMPLETE, RUNNING
 from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
 from turngate._run import Covered, Run, check_prompt
-from turngate._settle import begun, describe, settle, stop_loop
+from turngate._shell import Shell, running_loop
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import TimerHandle
     from collections.abc import Callable, Sequence
     from typing import Self, TextIO, Unpack
 
-    from turngate._core import Effect
+    from turngate._core import Effect, SessionCore
     from turngate._events import RunComplete
     from turngate._journal import Entry
     from turngate._lifecycle import State
     from turngate._messages import Messages
-    from turngate._run import Attachment, OnComplete, PromptOptions, Runner, Turn, WhenBusy
+    from turngate._run import Attachment, OnComplete, PromptOptions, Runner, WhenBusy
 
-log = logging.getLogger("turngate")
+_SUBMITS_IN_A_ROW: Final = 64
+"""So many submits that have not entered yet, and the next one lets the loop go on first."""
+_REMINDER: Final = 2.0
+"""Seconds after which a close that still waits says for which runs, and interrupts their runners again."""
+_NAMED: Final = 10
+"""So many of these runs are named; the rest are counted."""
 
 
-class Dispatcher:
+class Dispatcher(Shell):
     """Runs prompts through the runner, one turn at a time per session.
 
-    An async context manager; leaving it is `aclose()`. It belongs to the event loop on which it first accepts
-    a prompt, and turns run in copies of the context in which it was made.
+    An async context manager; leaving it is `aclose()`. It belongs to the event loop on which it is first
+    used: a call from another loop or another thread raises WrongLoop. From another thread, use
+    `asyncio.run_coroutine_threadsafe(dispatcher.submit(...), loop)`. A turn runs in a copy of the context in
+    which its lead run was accepted.
 
     runner             called once per turn; see `Turn`
     messages           the store, `MemoryMessages()` unless given; whoever made it closes it
@@ -51,7 +53,9 @@ class Dispatcher:
     queue_limit        accepted and queued runs per session, beyond which accept raises QueueFull
     accepted_limit     accepted runs over all sessions, beyond which accept raises QueueFull
     completions_kept   completions that can be asked for by run_id; the oldest is forgotten first
+    completions_bytes  about how many bytes they may take, by the same rule
     delta_limit        unread deltas per subscriber, beyond which deltas are dropped and counted
+    delta_bytes        bytes of unread deltas per subscriber, by the same rule
     complete_limit     unread RunCompletes per subscriber, beyond which it is cut off
     settle_timeout     seconds that the store may take to write a turn
     """
@@ -65,35 +69,32 @@ class Dispatcher:
         queue_limit: int = 16_384,
         accepted_limit: int = 65_536,
         completions_kept: int = 100_000,
+        completions_bytes: int = 268_435_456,
         delta_limit: int = 1_024,
+        delta_bytes: int = 8_388_608,
         complete_limit: int = 65_536,
         settle_timeout: float = 5.0,
     ) -> None:
-        self.messages: Messages = MemoryMessages() if messages is None else messages
-        self._runner = runner
         self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
         self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
-        self._completions_kept = whole_number("completions_kept", completions_kept, at_least=0)
         self._delta_limit = whole_number("delta_limit", delta_limit, at_least=0)
+        self._delta_bytes = whole_number("delta_bytes", delta_bytes, at_least=0)
         self._complete_limit = whole_number("complete_limit", complete_limit, at_least=1)
-        self._settle_timeout = seconds("settle_timeout", settle_timeout)
-
-        unique = secrets.token_hex(6)
-        self._run_prefix = f"run-{unique}-"
-        self._message_prefix = f"msg-{unique}-"
-        self._context = contextvars.copy_context()
-        self._loop: AbstractEventLoop | None = None
         self._seq = 0
         self._accepted = 0
-        self._sessions: dict[str, SessionCore] = {}
-        self._runs: dict[str, Run] = {}
-        self._complete: deque[str] = deque()
-        self._subscribers = Subscribers()
-        self._journal = Journal(record)
-        self._performing: list[Effect] | None = None
-        self._closing = False
-        self._closed = False
-        self._close_waiters: dict[Future[None], None] = {}
+        self._entering = 0
+        self._finishing = False
+        self._timers: list[TimerHandle] = []
+        super().__init__(
+            runner,
+            MemoryMessages() if messages is None else messages,
+            record,
+            Completions(
+                whole_number("completions_kept", completions_kept, at_least=0),
+                whole_number("completions_bytes", completions_bytes, at_least=0),
+            ),
+            seconds("settle_timeout", settle_timeout),
+        )
 
     # Taking prompts in.
 
@@ -113,12 +114,12 @@ class Dispatcher:
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
         """
+        if running_loop() is not self._loop:
+            self._here()
         attachments = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")
-        if run_id is not None and (known := self._runs.get(run_id)) is not None:
-            if (known.session_id, known.prompt, known.attachments) != (session_id, prompt, attachments):
-                raise RunConflict(f"run {run_id!r} is known with another payload")
+        if run_id is not None and (known := self._known(run_id, session_id, prompt, attachments)):
             return known
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
@@ -129,13 +130,13 @@ class Dispatcher:
         else:
             core.check_room(when_busy, self._queue_limit)
             if when_busy == "interrupt":
-                _, effects = core.cancel()
+                effects = core.interrupt()
         self._seq = seq = self._seq + 1
         if run_id is None:
             run_id = f"{self._run_prefix}{seq}"
-            while run_id in self._runs:  # somebody chose an id that looks like one of ours
-                run_id += "+"
-        run = Run(self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete)
+            while run_id in self._runs or run_id in self._completions:
+                run_id += "+"  # somebody chose an id that looks like one of ours
+        run = Run(self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete, copy_context())
         self._runs[run_id] = run
         self._accepted += 1
         core.accept(run)
@@ -148,6 +149,8 @@ class Dispatcher:
 
         Decides once: raises AlreadyEntered when the run is no longer accepted. Never waits.
         """
+        if running_loop() is not self._loop:
+            self._here()
         if run._dispatcher is not self:
             raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
         return self._enter(run)
@@ -155,27 +158,34 @@ class Dispatcher:
     async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
         """Accept now and enter in the background, on a later step of the loop. Takes what accept takes.
 
-        Never waits; what becomes of the caller afterwards does not touch the run.
+        In a long row of submits it lets other tasks run first; never after it has accepted, so a caller that
+        is cancelled leaves either nothing behind or a run that goes on without it.
         """
+        if self._entering >= _SUBMITS_IN_A_ROW and running_loop() is self._loop:
+            await asyncio.sleep(0)
         run = await self.accept(session_id, prompt, **options)
-        self._bound_loop().call_soon(self._enter_later, run)
+        self._entering += 1
+        self._here().call_soon(self._enter_later, run)
         return run
 
     async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
-        """Submit, and wait for the RunComplete. When cancelled while waiting, the run goes on."""
+        """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run."""
         run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 
     async def wait(self, run_id: str) -> RunComplete:
         """Return the RunComplete of the run, at once if it is complete.
 
-        Raises UnknownRun when there is no such run or its completion is no longer kept. When cancelled while
-        waiting, the run goes on.
+        Raises UnknownRun when there is no such run or its completion is no longer kept. Cancelling the caller
+        does not touch the run.
         """
-        run = self._runs.get(run_id)
-        if run is None:
+        self._here()
+        if (run := self._runs.get(run_id)) is not None:
+            return await run.wait()
+        complete = self._completions.find(run_id)
+        if complete is None:
             raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
-        return await run.wait()
+        return complete
 
     # Taking them back.
 
@@ -184,6 +194,7 @@ class Dispatcher:
 
         Queued runs complete now, the others as they settle. Never waits.
         """
+        self._here()
         return self._cancel(self._session(session_id))
 
     async def cancel_run(self, run_id: str) -> Covered:
@@ -191,6 +202,7 @@ class Dispatcher:
 
         The queue goes on. Nothing is covered when the run is complete or unknown.
         """
+        self._here()
         run = self._runs.get(run_id)
         if run is None:
             return Covered([])
@@ -200,38 +212,52 @@ class Dispatcher:
 
     async def cancel_all(self) -> Covered:
         """Cancel every session, those with nothing but accepted runs too. Never waits."""
+        self._here()
         covered = [run for core in [*self._sessions.values()] for run in self._cancel(core).runs]
         return Covered(sorted(covered, key=lambda run: run.seq))
 
     async def clear_queue(self, session_id: str) -> list[Run]:
         """Drop what is queued in the session, and return it; accepted and active runs go on. Never waits."""
+        self._here()
         dropped, effects = self._session(session_id).clear()
         self._perform(effects)
         return dropped
 
-    async def aclose(self) -> None:
-        """Refuse new prompts, cancel every session, and wait until no run owes its RunComplete.
+    async def aclose(self, *, finish: float = 0.0) -> None:
+        """Refuse new prompts, end what is in flight, and wait until no run owes its RunComplete.
 
-        Idempotent: all callers wait for the same end. When cancelled while waiting, closing goes on. A runner
-        cannot call it, for it would wait for itself: that raises ClosedFromRunner.
+        What is in flight may end by itself for `finish` seconds (`math.inf`: as long as it takes); then every
+        session is cancelled, and what has not entered is released. While finishing, accepted runs may still
+        enter; they are released at once when nothing else is left.
+
+        Idempotent: all callers wait for the same end, and the first one's `finish` counts. Cancelling the
+        caller does not stop the close. A runner cannot call it, for it would wait for itself: that raises
+        ClosedFromRunner. A runner that goes on although it was cancelled is interrupted again and again.
         """
-        turns = [core.turn for core in self._sessions.values() if core.turn is not None]
-        if (task := asyncio.current_task()) is not None and task in [turn.task for turn in turns]:
+        loop = self._here()
+        task = asyncio.current_task()
+        if any(core.turn is not None and core.turn.task is task for core in self._sessions.values()):
             raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
-        if not self._closing:
-            self._closing = True
-            for core in [*self._sessions.values()]:
-                self._cancel(core)
-                for run in [*core.accepted.values()]:
-                    self._release(run)
-            self._close_if_quiet()
+        self.begin_close(finish=finish)
         while not self._closed:
-            waiter: Future[None] = asyncio.get_running_loop().create_future()
-            self._close_waiters[waiter] = None
-            try:
-                await waiter
-            finally:
-                del self._close_waiters[waiter]
+            await self._close_waiters.wait(loop)
+
+    def begin_close(self, *, finish: float = 0.0) -> None:
+        """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
+        loop = self._here()
+        if not isinstance(finish, int | float) or not finish >= 0:
+            raise ValueError(f"finish must be at least 0 seconds, not {finish!r}")
+        if self._closing:
+            return
+        self._closing = True
+        self._timers.append(loop.call_later(_REMINDER, self._remind))
+        if finish == 0:
+            self._cancel_what_is_left()
+        else:
+            self._finishing = True
+            if finish < math.inf:
+                self._timers.append(loop.call_later(finish, self._cancel_what_is_left))
+        self._close_if_quiet()
 
     async def __aenter__(self) -> Self:
         return self
@@ -243,29 +269,35 @@ class Dispatcher:
 
     def is_busy(self, session_id: str | None = None) -> bool:
         """Say whether a turn is active in the session, or in any."""
+        self._in_thread()
         if session_id is None:
             return any(core.turn is not None for core in self._sessions.values())
         return self._session(session_id).turn is not None
 
     def queued(self, session_id: str) -> list[Run]:
         """Return the queued runs of the session, first in line first."""
-        return [*self._session(session_id).queue.values()]
+        self._in_thread()
+        return self._session(session_id).queue.in_order()
 
     def accepted_count(self, session_id: str) -> int:
         """Count the runs of the session that are accepted and have not entered."""
+        self._in_thread()
         return len(self._session(session_id).accepted)
 
     def cancel_mark(self, session_id: str) -> int:
         """Return the highest sequence that a cancel covers; 0 when it covers no accepted run."""
+        self._in_thread()
         return self._session(session_id).mark
 
     def subscribe(self, session_id: str | None = None) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`."""
+        self._here()
         subscription = Subscription(
-            self._bound_loop(),
+            self._here,
             self._subscribers,
             session_id=session_id,
             delta_limit=self._delta_limit,
+            delta_bytes=self._delta_bytes,
             complete_limit=self._complete_limit,
         )
         if self._closed:
@@ -279,10 +311,38 @@ class Dispatcher:
         queued = sum(len(core.queue) for core in cores)
         return (
             f"<Dispatcher {life}: {len(cores)} sessions in flight, {active} active, {queued} queued, "
-            f"{self._accepted} accepted, {len(self._complete)} completions kept>"
+            f"{self._accepted} accepted, {len(self._completions)} completions kept>"
         )
 
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        if self._sessions or self._cut_short:
+            unclosed = f"dropped without aclose() while runs were in flight: {self!r}"
+            warnings.warn(unclosed, ResourceWarning, source=self, stacklevel=2)
+
     # One core step each.
+
+    def _known(
+        self, run_id: str, session_id: str, prompt: str, attachments: tuple[Attachment | str, ...]
+    ) -> Run | None:
+        """Return the run that is known by this id, complete or not; raise if its payload is another."""
+        run = self._runs.get(run_id)
+        complete = None if run is not None else self._completions.find(run_id)
+        if run is not None:
+            same = (run.session_id, run.prompt, run.attachments) == (session_id, prompt, attachments)
+        elif complete is not None:
+            same = self._completions.digest(run_id) == digest(session_id, prompt, attachments)
+        else:
+            return None
+        if not same:
+            raise RunConflict(f"run {run_id!r} is known with another payload")
+        if complete is not None:
+            run = self._completions.handle(run_id)
+        if run is None and complete is not None:
+            run = Run(self, session_id, run_id, complete.seq, prompt, attachments)
+            run.state, run.complete = COMPLETE, complete
+        return run
 
     def _enter(self, run: Run) -> State:
         core = self._sessions.get(run.session_id) or self._new_core(run.session_id)
@@ -293,8 +353,11 @@ class Dispatcher:
         return state
 
     def _enter_later(self, run: Run) -> None:
+        self._entering -= 1
         if run.state is ACCEPTED:
             self._enter(run)
+        elif self._closing:
+            self._close_if_quiet()
 
     def _release(self, run: Run) -> None:
         core = self._session(run.session_id)
@@ -308,139 +371,45 @@ class Dispatcher:
         self._perform(effects)
         return Covered(covered)
 
-    def _write(self, turn: Turn, text: str) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"a turn writes strings, not {type(text).__name__}")
-        self._session(turn.run.session_id).write(turn, text)
-        if self._subscribers.by_session:
-            self._subscribers.deliver(Delta(turn.run.session_id, turn.run.run_id, text))
+    # Closing.
 
-    def _fold(self, turn: Turn) -> list[Run]:
-        core = self._session(turn.run.session_id)
-        taken = core.fold(turn)
-        self._perform([])
-        return taken
+    def _cancel_what_is_left(self) -> None:
+        self._finishing = False
+        for core in [*self._sessions.values()]:
+            self._cancel(core)
+            self._release_accepted(core)
 
-    # Performing.
-
-    def _perform(self, effects: list[Effect]) -> None:
-        """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
-        if self._journal.untold:
-            self._guard(self._journal.tell)
-        if self._performing is not None:
-            self._performing += effects
-            return
-        self._performing = effects
-        to_come = iter(effects)  # goes on to what is added meanwhile
-        try:
-            for effect in to_come:
-                match effect[0]:
-                    case "publish":
-                        self._publish(effect[1])
-                    case "start":
-                        self._start(effect[1])
-                    case "interrupt":
-                        self._interrupt(effect[1])
-                    case _:
-                        assert_never(effect)
-        except BaseException:  # a signal handler raised; it must not cost anyone their RunComplete
-            self._performing = None
-            self._bound_loop().call_soon(self._perform, [*to_come])
-            raise
-        self._performing = None
-        if self._closing:
-            self._close_if_quiet()
-
-    def _start(self, turn: Turn) -> None:
-        conduct = self._conduct(self._sessions[turn.run.session_id], turn)
-        conduct.send(None)
-        try:
-            loop = self._loop or self._bound_loop()
-            turn.task = loop.create_task(conduct, name=turn.run.run_id, context=self._context.copy())
-        except Exception:
-            log.exception("the turn of run %s could not be started", turn.run.run_id)
-            conduct.close()
-
-    def _interrupt(self, turn: Turn) -> None:
-        assert turn.task is not None
-        self._guard(turn.task.cancel)
-
-    async def _conduct(self, core: SessionCore, turn: Turn) -> None:
-        """Call the runner unless a cancel came first, settle, complete: however it goes, it ends here."""
-        text: str | None = None
-        error: str | None = None
-        ended_by: BaseException | None = None
-        try:
-            await begun()
-            if turn.task is None:  # an eager task takes its first step before anyone has been given it
-                turn.task = asyncio.current_task()
-            if core.begin(turn):
-                runner = self._runner  # to look it up in the call takes longer
-                text = await runner(turn)
-                if text is not None and not isinstance(text, str):
-                    text, error = None, f"the runner returned {type(text).__name__}, not str or None"
-        except asyncio.CancelledError:
-            error = "the turn was cancelled from outside the dispatcher"
-        except BaseException as exc:
-            ended_by, error = exc, describe(exc)
-        core.end(turn, text, error)
-        try:
-            if ended_by is not None and isinstance(ended_by, GeneratorExit):
-                raise ended_by
-            effects = await settle(core, turn, self.messages, self._settle_timeout)
-        except GeneratorExit:  # no waiting any more
-            effects = core.written(turn, core.outcome(turn), "the turn was closed before it could be written")
-        if core.turn is None:
-            self._forget_if_quiet(core)
-        self._perform(effects)
-        if ended_by is not None:
-            stop_loop(self._bound_loop(), ended_by)
-
-    def _publish(self, run: Run) -> None:
-        complete = run.complete
-        assert complete is not None
-        self._complete.append(run.run_id)
-        if len(self._complete) > self._completions_kept:
-            del self._runs[self._complete.popleft()]
-        if run._waiters:
-            self._guard(wake, run._waiters)
-        if run.on_complete is not None:
-            on_complete, run.on_complete = run.on_complete, None
-            self._guard(on_complete, complete)
-        elif self._subscribers.by_session:
-            self._guard(self._subscribers.deliver, complete)
+    def _release_accepted(self, core: SessionCore) -> None:
+        for run in [*core.accepted.values()]:
+            self._release(run)
 
     def _close_if_quiet(self) -> None:
-        if self._closed or self._sessions or self._performing is not None:
+        if self._closed or self._performing is not None:
+            return
+        if self._finishing and not self._entering and not self._has_turns():
+            self._finishing = False  # whoever holds these runs can enter them no more
+            for core in [*self._sessions.values()]:
+                self._release_accepted(core)
+        if self._sessions or self._closed:
             return
         self._closed = True
+        for timer in self._timers:
+            timer.cancel()
         self._journal.end()
-        self._guard(self._journal.tell)
-        self._guard(self._subscribers.close)
-        self._guard(wake, self._close_waiters)
+        self._guard("closing the subscriptions", self._subscribers.close)
+        self._guard("waking those who close", self._close_waiters.wake)
 
-    def _guard(self, call: Callable[..., object], *args: Any) -> None:
-        """Call what is the user's, or may end up there; what it raises stays out of every run's way."""
-        try:
-            call(*args)
-        except BaseException as exc:
-            log.exception("%r failed", call)
-            stop_loop(self._bound_loop(), exc)
+    def _has_turns(self) -> bool:
+        return any(core.turn is not None or core.settling for core in self._sessions.values())
 
-    def _session(self, session_id: str) -> SessionCore:
-        """Return the core of the session; a quiet one has none, and gets one that only an accept keeps."""
-        return self._sessions.get(session_id) or self._new_core(session_id)
-
-    def _new_core(self, session_id: str) -> SessionCore:
-        if self._journal.record is not None or log.isEnabledFor(logging.DEBUG):
-            return JournaledCore(session_id, self._message_prefix, self._journal.untold)
-        return SessionCore(session_id, self._message_prefix)
-
-    def _forget_if_quiet(self, core: SessionCore) -> None:
-        if core.is_quiet():
-            self._sessions.pop(core.session_id, None)
-
-    def _bound_loop(self) -> AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
+    def _remind(self) -> None:
+        """Say for which runs the close waits; interrupt again the runners that should have ended."""
+        waiting = [f"{run.run_id} ({run.state})" for run in [*self._runs.values()]]
+        named = ", ".join(waiting[:_NAMED])
+        more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+        say(logging.WARNING, "closing waits for %d runs: %s%s", len(waiting), named, more)
+        turns = [core.turn for core in self._sessions.values() if core.turn is not None]
+        for turn in turns:
+            if turn.covered and turn.phase is RUNNING:
+                self._interrupt(turn)
+        self._timers[0] = self._here().call_later(_REMINDER, self._remind)

@@ -8,6 +8,7 @@ TurngateError
 ├── QueueFull            accept: queue_limit or accepted_limit is reached
 ├── DispatcherClosed     accept: the dispatcher no longer takes prompts in
 ├── AlreadyEntered       enter: the run is no longer accepted
+├── WrongLoop            any call: from another event loop or another thread than the dispatcher's
 ├── UnknownRun           wait, enter: no such run, or its completion is no longer kept
 ├── TurnEnded            write, fold: the turn is over
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
@@ -47,6 +48,10 @@ class DispatcherClosed(TurngateError):
 
 class AlreadyEntered(TurngateError):
     """The run is no longer accepted: it has entered, or it is complete."""
+
+
+class WrongLoop(TurngateError):
+    """The dispatcher belongs to another event loop, or to another thread."""
 
 
 class UnknownRun(TurngateError):

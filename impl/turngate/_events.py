@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
+from sys import getsizeof
 from typing import TYPE_CHECKING, NamedTuple
 
 from turngate._errors import SubscriberCutOff
+from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
-    from collections.abc import Iterable
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
     from typing import Self
 
 
@@ -41,64 +44,65 @@ class Delta(NamedTuple):
 Event = RunComplete | Delta
 
 
-def wake(waiters: Iterable[Future[None]]) -> None:
-    """Let everyone who waits look again."""
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-
-
 class Subscription:
     """The events of one session, or of all, from the moment of subscribing: iterate to receive them.
 
     A reader that lags loses deltas, counted in `dropped`, and never a RunComplete. One that leaves more than
     `complete_limit` RunCompletes unread is cut off: what is buffered is still delivered, and then iterating
     raises SubscriberCutOff. Iterating ends when the subscription or the dispatcher closes. Cancelling a
-    waiting reader loses no event.
+    waiting reader loses no event. A subscription that nobody holds any more receives nothing.
     """
 
     def __init__(
         self,
-        loop: AbstractEventLoop,
+        here: Callable[[], AbstractEventLoop],
         subscribers: Subscribers,
         *,
         session_id: str | None,
         delta_limit: int,
+        delta_bytes: int,
         complete_limit: int,
     ) -> None:
         self.session_id = session_id
         self.dropped = 0
-        self._loop = loop
+        self._here = here
         self._subscribers = subscribers
         self._delta_limit = delta_limit
+        self._delta_bytes = delta_bytes
         self._complete_limit = complete_limit
         self._unread: deque[Event] = deque()
         self._unread_deltas = 0
+        self._unbeing_readtes = 0
         self._closed = False
         self._cut_off = False
-        # Not a set, so that those who wait are woken in the order in which they came.
-        self._waiters: dict[Future[None], None] = {}
+        self._waiters = Waiters()
         subscribers.add(self)
 
     def _receive(self, event: Event) -> None:
         if isinstance(event, Delta):
-            if self._unread_deltas >= self._delta_limit:
+            size = getsizeof(event.text)
+            if self._unread_deltas >= self._delta_limit or self._unbeing_readtes + size > self._delta_bytes:
                 self.dropped += 1
                 return
             self._unread_deltas += 1
+            self._unbeing_readtes += size
         elif len(self._unread) - self._unread_deltas >= self._complete_limit:
             self._cut_off = True
-            self.close()
+            self._close()
             return
         self._unread.append(event)
-        wake(self._waiters)
+        self._waiters.wake()
 
     def close(self) -> None:
         """Stop receiving; what is buffered can still be read. Idempotent."""
+        self._here()
+        self._close()
+
+    def _close(self) -> None:
         if not self._closed:
             self._closed = True
             self._subscribers.remove(self)
-            wake(self._waiters)
+            self._waiters.wake()
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,20 +114,22 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
+        loop = self._here()
         while not self._unread:
             if self._cut_off:
                 raise SubscriberCutOff(f"more than {self._complete_limit} RunCompletes were left unread")
             if self._closed:
                 raise StopAsyncIteration
-            waiter: Future[None] = self._loop.create_future()
-            self._waiters[waiter] = None
+            self._subscribers.being_read.add(self)
             try:
-                await waiter
+                await self._waiters.wait(loop)
             finally:
-                del self._waiters[waiter]
+                if not self._waiters:
+                    self._subscribers.being_read.discard(self)
         event = self._unread.popleft()
         if isinstance(event, Delta):
             self._unread_deltas -= 1
+            self._unbeing_readtes -= getsizeof(event.text)
         return event
 
     def __repr__(self) -> str:
@@ -133,31 +139,44 @@ class Subscription:
 
 
 class Subscribers:
-    """Who receives what: the subscriptions to each session, and to all."""
+    """Who receives what: the subscriptions to each session, and to all, as long as somebody holds them.
+
+    A subscription that is being read is held here: the task that reads it may be known to nobody else.
+    """
 
     def __init__(self) -> None:
-        self.by_session: dict[str | None, list[Subscription]] = {}
+        self.by_session: dict[str | None, dict[weakref.ref[Subscription], None]] = {}
+        self.being_read: set[Subscription] = set()
 
     def add(self, subscription: Subscription) -> None:
         """Deliver to the subscription from now on."""
-        self.by_session.setdefault(subscription.session_id, []).append(subscription)
+        about = subscription.session_id
+        reference = weakref.ref(subscription, lambda gone: self._remove(about, gone))
+        self.by_session.setdefault(about, {})[reference] = None
 
     def remove(self, subscription: Subscription) -> None:
         """Deliver to the subscription no longer."""
-        of_session = self.by_session[subscription.session_id]
-        of_session.remove(subscription)
+        # A reference that has a callback is equal to one that has none, as long as what it is of lives.
+        self._remove(subscription.session_id, weakref.ref(subscription))
+
+    def _remove(self, about: str | None, reference: weakref.ref[Subscription]) -> None:
+        of_session = self.by_session.get(about, {})
+        of_session.pop(reference, None)
         if not of_session:
-            del self.by_session[subscription.session_id]
+            self.by_session.pop(about, None)
 
     def deliver(self, event: Event) -> None:
         """Give the event to those who subscribed to its session or to all."""
         for about in (event.session_id, None):
-            for subscription in [*self.by_session.get(about, ())]:
-                subscription._receive(event)
+            for reference in [*self.by_session.get(about, ())]:
+                subscription = reference()
+                if subscription is not None:
+                    subscription._receive(event)
 
     def close(self) -> None:
         """End every subscription after what it has received."""
-        for subscription in [
-            subscription for of_session in self.by_session.values() for subscription in of_session
-        ]:
-            subscription.close()
+        for of_session in [*self.by_session.values()]:
+            for reference in [*of_session]:
+                subscription = reference()
+                if subscription is not None:
+                    subscription._close()

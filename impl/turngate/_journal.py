@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from turngate._core import SessionCore
+from turngate._guard import deal_with, log, say
 from turngate._lifecycle import COMPLETE
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from turngate._run import Run
 
 Entry = dict[str, Any]
-log = logging.getLogger("turngate")
 
 
 class Journal:
@@ -30,29 +30,30 @@ class Journal:
         self.record = record
 
     def end(self) -> None:
-        """Say that nothing more will happen."""
+        """Tell that nothing more will happen, and record no more."""
         if self.record is not None:
             self.untold.append({"event": "end"})
+        self.tell()
+        self.record = None
 
     def tell(self) -> None:
-        """Tell all that is untold; raises what the recording raises, and then records no more."""
+        """Tell all that is untold; a recording that raises is told no more."""
         logged = log.isEnabledFor(logging.DEBUG)
         while self.untold:
             entry = self.untold.popleft()
             if logged:
-                log.debug(" ".join(f"{key}=%s" for key in entry), *entry.values(), extra={"turngate": entry})
-            record = self.record
-            if record is None:
+                words = " ".join(f"{key}=%s" for key in entry)
+                say(logging.DEBUG, words, *entry.values(), extra={"turngate": entry})
+            if self.record is None:
                 continue
             try:
-                if callable(record):
-                    record(entry)
+                if callable(self.record):
+                    self.record(entry)
                 else:
-                    record.write(json.dumps(entry) + "\n")
-            except BaseException:
+                    self.record.write(json.dumps(entry) + "\n")
+            except BaseException as exc:
                 self.record = None
-                log.error("the recording fails, and stops here")  # noqa: TRY400 - whoever catches it logs it
-                raise
+                deal_with(exc, "the recording raised at %s, and stops there", entry)
 
 
 class JournaledCore(SessionCore):
@@ -69,10 +70,9 @@ class JournaledCore(SessionCore):
         super().accept(run)
         self._note("accept", run=run.run_id, seq=run.seq)
 
-    def cancel(self) -> tuple[list[Run], list[Effect]]:
-        """Cancel, and note it before what follows from it."""
-        self._note("cancel")
-        return super().cancel()
+    def _cover(self, newest: int) -> list[Effect]:
+        self._note("cancel")  # before what follows from it
+        return super()._cover(newest)
 
     def cancel_run(self, run: Run) -> tuple[list[Run], list[Effect]]:
         """Cancel, and note the covered runs, which tell it from a cancel of the session."""

@@ -23,6 +23,10 @@ class Message(NamedTuple):
     finish_reason: FinishReason | None = None
 
 
+ListOfMessages = list[Message]
+"""What a store's `list` returns; within a class, after that method, `list` means the method."""
+
+
 class Messages(Protocol):
     """A store of messages: implement these two methods to bring your own.
 
@@ -34,10 +38,11 @@ class Messages(Protocol):
     async def put(self, messages: Sequence[Message]) -> None:
         """Write all the messages or none; one whose id is known replaces the old one in its place.
 
-        When cancelled while waiting, the same messages are put again: writing twice must be writing once.
+        Whoever cancels the turn's task meanwhile makes the dispatcher put the same messages again: writing
+        twice must be writing once. The messages are a tuple.
         """
 
-    async def list(self, session_id: str) -> list[Message]:
+    async def list(self, session_id: str) -> ListOfMessages:
         """Return the messages of the session in the order in which they were first put."""
         ...
 
@@ -53,7 +58,7 @@ class MemoryMessages:
         for message in messages:
             self._sessions[message.session_id][message.id] = message
 
-    async def list(self, session_id: str) -> list[Message]:
+    async def list(self, session_id: str) -> ListOfMessages:
         """Return the messages of the session; never waits."""
         return [*self._sessions.get(session_id, {}).values()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
@@ -9,18 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 from turngate._errors import EmptyPrompt, MissingSession
 from turngate._events import RunComplete
 from turngate._lifecycle import ACCEPTED, STARTING
+from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Generator, Sequence
+    from collections.abc import Coroutine, Generator, Sequence
+    from contextvars import Context
 
     from turngate._dispatcher import Dispatcher
     from turngate._lifecycle import State
     from turngate._messages import Message
 
-OnComplete = Callable[[RunComplete], object]
-WhenBusy = Literal["fold", "queue", "interrupt", "reject"]
 Runner = Callable[["Turn"], Awaitable[str | None]]
+"""What the user brings: called once per turn."""
+OnComplete = Callable[[RunComplete], object]
+"""A hook: receives the RunComplete of its run instead of the subscribers; not a coroutine function."""
+WhenBusy = Literal["fold", "queue", "interrupt", "reject"]
+"""What a prompt does behind a busy session."""
 WHEN_BUSY = frozenset(get_args(WhenBusy))
 
 
@@ -49,7 +55,7 @@ def check_prompt(
     when_busy: object,
     on_complete: object,
 ) -> tuple[Attachment | str, ...]:
-    """Refuse what no run can be made of, before anything has changed; return the attachments for good."""
+    """Raise if no run can be made of these, before anything has changed; return a tuple of attachments."""
     if not isinstance(session_id, str) or not session_id:
         raise MissingSession(f"the session id must be a non-empty string, not {session_id!r}")
     if not isinstance(prompt, str):
@@ -57,15 +63,36 @@ def check_prompt(
     if isinstance(attachments, str):
         raise TypeError("attachments must be a sequence of attachments, not one string")
     attached = tuple(attachments)
+    for attachment in attached:
+        _check_attachment(attachment)
     if not prompt.strip() and not any(_is_text(attachment) for attachment in attached):
         raise EmptyPrompt(f"the prompt for session {session_id!r} has neither text nor a text attachment")
     if run_id is not None and (not isinstance(run_id, str) or not run_id):
         raise ValueError(f"run_id must be a non-empty string, not {run_id!r}")
-    if on_complete is not None and not callable(on_complete):
-        raise TypeError(f"on_complete must be callable, not {type(on_complete).__name__}")
+    if on_complete is not None:
+        _check_hook(on_complete)
     if when_busy not in WHEN_BUSY:
         raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
     return attached
+
+
+def _check_attachment(attachment: object) -> None:
+    content = attachment.content if isinstance(attachment, Attachment) else attachment
+    if not isinstance(content, str) and not (
+        isinstance(attachment, Attachment) and isinstance(content, bytes)
+    ):
+        raise TypeError(
+            "an attachment must be a string, or an Attachment whose content is str or bytes, "
+            f"not {attachment!r:.80}"
+        )
+
+
+def _check_hook(on_complete: object) -> None:
+    if not callable(on_complete):
+        raise TypeError(f"on_complete must be callable, not {type(on_complete).__name__}")
+    for function in (on_complete, type(on_complete).__call__):
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("on_complete must be a plain function: nobody would await what this one returns")
 
 
 def _is_text(attachment: Attachment | str) -> bool:
@@ -81,8 +108,8 @@ class Run:
     """
 
     __slots__ = (
-        "_dispatcher", "_waiters", "attachments", "complete", "covered", "on_complete", "prompt", "run_id",
-        "seq", "session_id", "state", "when_busy",
+        "__weakref__", "_context", "_dispatcher", "_waiters", "attachments", "complete", "covered",
+        "on_complete", "prompt", "run_id", "seq", "session_id", "state", "when_busy",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +122,7 @@ class Run:
         attachments: tuple[Attachment | str, ...] = (),
         when_busy: WhenBusy = "fold",
         on_complete: OnComplete | None = None,
+        context: Context | None = None,
     ) -> None:
         self.session_id = session_id
         self.run_id = run_id
@@ -106,23 +134,20 @@ class Run:
         self.state: State = ACCEPTED
         self.covered = False
         self.complete: RunComplete | None = None
+        self._context = context
         self._dispatcher = dispatcher
-        self._waiters: dict[asyncio.Future[None], None] | None = None
+        self._waiters: Waiters | None = None
 
     async def wait(self) -> RunComplete:
         """Return the RunComplete, at once if there is one.
 
         When cancelled while waiting, neither the run nor anyone else who waits for it is touched.
         """
+        loop = self._dispatcher._here()
         while self.complete is None:
             if self._waiters is None:
-                self._waiters = {}
-            waiter: asyncio.Future[None] = self._dispatcher._bound_loop().create_future()
-            self._waiters[waiter] = None
-            try:
-                await waiter
-            finally:
-                del self._waiters[waiter]
+                self._waiters = Waiters()
+            await self._waiters.wait(loop)
         return self.complete
 
     def __await__(self) -> Generator[Any, Any, RunComplete]:
@@ -130,6 +155,7 @@ class Run:
 
     async def close(self) -> None:
         """Release the run if it has not entered, otherwise do nothing. Idempotent; never waits."""
+        self._dispatcher._here()
         self._dispatcher._release(self)
 
     def __repr__(self) -> str:
@@ -143,10 +169,14 @@ class Run:
 class Turn:
     """One call of the runner: what it is to answer, and what it can do meanwhile. Not to be changed.
 
-    `run` is the lead run; `covered` says whether a cancel covers the turn.
+    `run` is the lead run; `covered` says whether a cancel covers the turn; `task` is the task that conducts
+    it, None until it does. (What the loop has made may only stand for that task: `_made`.)
     """
 
-    __slots__ = ("_runs", "covered", "error", "parts", "phase", "run", "task", "text")
+    __slots__ = (
+        "_conducting", "_made", "_runs", "_unsent", "covered", "error", "parts", "phase", "run", "task",
+        "text",
+    )  # fmt: skip
 
     def __init__(self, run: Run, *, covered: bool = False) -> None:
         self.run = run
@@ -157,6 +187,9 @@ class Turn:
         self.text = ""
         self.error: str | None = None
         self.task: asyncio.Task[None] | None = None
+        self._made: asyncio.Future[None] | None = None
+        self._conducting: Coroutine[Any, Any, None] | None = None
+        self._unsent: list[str] | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -164,7 +197,10 @@ class Turn:
         return self._runs.copy()
 
     def write(self, text: str) -> None:
-        """Stream text to the subscribers; it is the turn's text if the runner returns none."""
+        """Stream text to the subscribers; it is the turn's text if the runner returns none.
+
+        May be called from a thread that the runner started. Raises TurnEnded once the runner is over.
+        """
         self.run._dispatcher._write(self, text)
 
     async def fold(self) -> list[Run]:
@@ -177,9 +213,12 @@ class Turn:
     async def history(self) -> list[Message]:
         """Return what the store holds of the session: the earlier turns, not this one.
 
-        When cancelled while waiting, the store is.
+        Cancelling the caller cancels the store's `list`.
         """
         return await self.run._dispatcher.messages.list(self.run.session_id)
+
+    def _task_is_over(self, task: asyncio.Future[None]) -> None:
+        self.run._dispatcher._task_is_over(self, task)
 
     def __repr__(self) -> str:
         folded = f" and {len(self._runs) - 1} folded" if len(self._runs) > 1 else ""

@@ -1,84 +1,138 @@
-"""What keeps a cancel from outside, and the store, from standing between a turn and its completion."""
+"""Writing what happened to a turn, so that neither the store nor a cancel from outside keeps it from its end.
+
+There are four ways for a write to end. It succeeds. It fails: then the runs complete with an error. The task
+is cancelled while the store works: then nobody knows what was written, and the turn is written again. Or the
+time is up, which all the writes of a turn share: that is a failure too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import types
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
+
+from turngate._guard import complain, deal_with, describe
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
-    from collections.abc import Generator
+    from asyncio import Task
+    from collections.abc import Awaitable, Coroutine, Generator
 
     from turngate._core import Effect, SessionCore
-    from turngate._messages import Messages
+    from turngate._messages import Message, Messages
     from turngate._run import Turn
 
-_WRITTEN: Final = object()  # a default for next(), which is cheaper than a StopIteration
+_Write = tuple[tuple["Message", ...], Any, Any, str | None]
+"""The messages, the steps of the store's `put`, what it waits for, and what went wrong."""
+
+_OVER: Final = object()  # a default for next(), which is cheaper than a StopIteration
+_BLOCKED: Final = 0.05
+"""A timer that comes so many seconds late tells that the loop was blocked, not that the store was slow."""
 
 
-@types.coroutine
-def begun() -> Generator[None, None, None]:
-    """Suspend once, so that the coroutine has begun when it gets its task.
+def settle(
+    core: SessionCore, turn: Turn, store: Messages, within: float
+) -> list[Effect] | Coroutine[Any, Any, list[Effect]]:
+    """Put the outcome of the turn on record. Return what follows, or a coroutine for it if the store waits.
 
-    A task that is cancelled before its first step never enters a coroutine that has not begun.
-    """
-    yield
-
-
-async def settle(core: SessionCore, turn: Turn, store: Messages, within: float) -> list[Effect]:
-    """Put the outcome of the turn on record, again if a cancel changes it meanwhile; return what follows.
-
-    Cancelling the task does not end the write: a store that was interrupted is given the same messages
-    again. All writes of the turn share one time-out, `within` seconds, which starts when the store first
-    makes the turn wait.
+    `within` is how many seconds the store may take, from when it first makes the turn wait.
     """
     task = turn.task
     assert task is not None
     undelivered = task.cancelling() > 0
     if undelivered:
         _forget_cancels(task)
-    clock: _Clock | None = None
     while True:
-        messages = core.outcome(turn)
-        error = None
-        try:
-            put: Any = store.put(messages).__await__()
-            waiting_for = next(put, _WRITTEN)
-        except BaseException as exc:
-            put, waiting_for, error = None, _WRITTEN, _failure(exc, task)
-        if waiting_for is not _WRITTEN:
-            clock = clock or _Clock(task, within)
-            try:
-                await _timed(put, waiting_for, clock)
-            except asyncio.CancelledError as exc:
-                if clock.expired:
-                    error = f"writing the messages took longer than {within:g} s"
-                elif _forget_cancels(task) or undelivered:
-                    undelivered = False
-                    continue
-                else:
-                    error = _failure(exc, task)
-            except BaseException as exc:
-                error = _failure(exc, task)
+        write = _begin_to_write(core, turn, store)
+        messages, _, waiting_for, error = write
+        if waiting_for is not _OVER:
+            return _settle_on(core, turn, store, _Clock(task, within), undelivered, write)
         if effects := core.written(turn, messages, error):
             return effects
 
 
+async def _settle_on(
+    core: SessionCore, turn: Turn, store: Messages, clock: _Clock, undelivered: bool, write: _Write
+) -> list[Effect]:
+    """Go on with a write that waits, and write again as often as it takes.
+
+    `undelivered` says that the task was cancelled before the first write, which may still come to feel it.
+    """
+    with clock:
+        while True:
+            messages, put, waiting_for, error = write
+            if waiting_for is not _OVER:
+                try:
+                    await _rest_of(put, waiting_for)
+                except asyncio.CancelledError as exc:
+                    if not clock.expired and (_forget_cancels(clock.task) or undelivered):
+                        undelivered = False
+                        write = _begin_to_write(core, turn, store)
+                        continue
+                    error = clock.too_late(turn) if clock.expired else _failure(exc, turn)
+                except GeneratorExit:
+                    raise  # the turn is being closed: what is returned from here would be lost
+                except BaseException as exc:
+                    error = _failure(exc, turn)
+            if effects := core.written(turn, messages, error):
+                return effects
+            write = _begin_to_write(core, turn, store)
+
+
+def _begin_to_write(core: SessionCore, turn: Turn, store: Messages) -> _Write:
+    """Hand the outcome to the store, and let it go as far as it goes without waiting."""
+    messages = core.outcome(turn)
+    try:
+        putting = store.put(messages)
+        if type(putting) is not types.CoroutineType:
+            putting = _awaited(putting)
+        put: Any = putting.__await__()
+        return messages, put, next(put, _OVER), None
+    except BaseException as exc:
+        return messages, None, _OVER, _failure(exc, turn)
+
+
+async def _awaited(putting: Awaitable[None]) -> None:
+    """Take whatever `await` takes."""
+    await putting
+
+
+@types.coroutine
+def _rest_of(steps: Any, waiting_for: Any) -> Generator[Any, Any, None]:
+    """Go on with an awaitable after its first step, as `await` does."""
+    try:
+        while True:
+            try:
+                sent = yield waiting_for
+            except GeneratorExit as exc:
+                with contextlib.suppress(BaseException):
+                    steps.throw(exc)
+                raise
+            except BaseException as exc:
+                waiting_for = _next(steps.throw, exc)
+            else:
+                waiting_for = _next(steps.send, sent)
+    except StopIteration:
+        return
+
+
+def _next(step: Any, what: Any) -> Any:
+    """Take one step of the store's; a GeneratorExit of its own must not look as if the turn was closed."""
+    try:
+        return step(what)
+    except GeneratorExit as exc:
+        raise RuntimeError("the store raised GeneratorExit") from exc
+
+
 class _Clock:
-    """Cancels the task at the deadline, whenever it is ticking then."""
+    """Cancels the task when the time of its writes is up."""
 
     def __init__(self, task: Task[None], within: float) -> None:
-        self._task = task
+        self.task = task
+        self.expired = False
+        self._within = within
         self._loop = task.get_loop()
         self._deadline = self._loop.time() + within
-        self._expired = False
-
-    @property
-    def expired(self) -> bool:
-        """Whether the time is up; the timer alone cannot tell if cancels keep coming before it."""
-        return self._expired or self._loop.time() >= self._deadline
 
     def __enter__(self) -> None:
         self._timer = self._loop.call_at(self._deadline, self._expire)
@@ -87,28 +141,19 @@ class _Clock:
         self._timer.cancel()
 
     def _expire(self) -> None:
-        self._expired = True
-        self._task.cancel()
-
-
-@types.coroutine
-def _timed(steps: Any, waiting_for: Any, clock: _Clock) -> Generator[Any, Any, None]:
-    """Go on with an awaitable after its first step, as `await` does, while the clock ticks."""
-    with clock:
-        try:
-            while True:
-                try:
-                    sent = yield waiting_for
-                except GeneratorExit as exc:
-                    with contextlib.suppress(BaseException):
-                        steps.throw(exc)
-                    raise
-                except BaseException as exc:
-                    waiting_for = steps.throw(exc)
-                else:
-                    waiting_for = steps.send(sent)
-        except StopIteration:
+        late = self._loop.time() - self._deadline
+        if late > _BLOCKED:  # the store may have answered long ago, and nobody could hear it
+            self._deadline += late + min(late, self._within)
+            self.__enter__()
             return
+        self.expired = True
+        self.task.cancel()
+
+    def too_late(self, turn: Turn) -> str:
+        """Say that the time is up."""
+        error = f"writing the messages took longer than {self._within:g} s"
+        complain(None, "%s, in run %s of session %r", error, turn.run.run_id, turn.run.session_id)
+        return error
 
 
 def _forget_cancels(task: Task[None]) -> bool:
@@ -119,26 +164,6 @@ def _forget_cancels(task: Task[None]) -> bool:
     return cancelled
 
 
-def _failure(exc: BaseException, task: Task[None]) -> str:
-    if isinstance(exc, GeneratorExit):
-        raise exc  # the turn itself is being closed: what is returned from here would be lost
-    stop_loop(task.get_loop(), exc)
+def _failure(exc: BaseException, turn: Turn) -> str:
+    deal_with(exc, "the store raised in run %s of session %r", turn.run.run_id, turn.run.session_id)
     return f"writing the messages failed: {describe(exc)}"
-
-
-def describe(exc: BaseException) -> str:
-    """Return what the exception says, or its name when it says nothing."""
-    try:
-        return str(exc) or type(exc).__name__
-    except Exception:
-        return type(exc).__name__
-
-
-def stop_loop(loop: AbstractEventLoop, exc: BaseException) -> None:
-    """Let an exception that is to end the process go on, out of the loop and out of every run's way."""
-    if isinstance(exc, KeyboardInterrupt | SystemExit):
-        loop.call_soon(_raise, exc)
-
-
-def _raise(exc: BaseException) -> NoReturn:
-    raise exc

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngate._errors import UnknownSchema
-from turngate._messages import Message
+from turngate._messages import ListOfMessages, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class SqliteMessages:
         """Write all the messages or none. When cancelled while waiting, they may still be written."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._put, messages)
 
-    async def list(self, session_id: str) -> list[Message]:
+    async def list(self, session_id: str) -> ListOfMessages:
         """Return the messages of the session in the order in which they were first put."""
         rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._rows, session_id)
         return [Message(*row) for row in rows]

@@ -17,15 +17,17 @@ from typing import Any
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._core import SessionCore
+from turngate._queue import Queue
 from turngate._settle import _Clock
+from turngate._waiters import Waiters
 
 from ._stage import Stage
 
 # What never changes, or is looked at by itself.
 _FIXED = frozenset({
-    "_accepted_limit", "_complete", "_complete_limit", "_completions_kept", "_context", "_delta_limit",
-    "_journal", "_loop", "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions",
-    "_settle_timeout", "_subscribers", "messages",
+    "_accepted_limit", "_complete_limit", "_completions", "_delta_bytes", "_delta_limit", "_journal", "_loop",
+    "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions", "_settle_timeout",
+    "_subscribers", "_thread", "_timers", "_writing", "messages",
 })  # fmt: skip
 
 
@@ -69,7 +71,8 @@ def fingerprint(stage: Stage) -> Hashable:
             [
                 (len(each._unread), each._closed)
                 for of_session in dispatcher._subscribers.by_session.values()
-                for each in of_session
+                for reference in of_session
+                if (each := reference()) is not None
             ]
         ),
         frozenset(world.active),
@@ -79,7 +82,7 @@ def fingerprint(stage: Stage) -> Hashable:
 
 
 def _of_run(run: Run) -> Hashable:
-    waiters = _of_all(run._waiters) if run._waiters else ()
+    waiters = _of_waiters(run._waiters) if run._waiters else ()
     complete = run.complete and _of_complete(run.complete)
     return (run.run_id, run.seq, run.state, run.covered, complete, run.on_complete is None, waiters)
 
@@ -96,7 +99,8 @@ def _of_core(core: SessionCore) -> Hashable:
 
 def _of_turn(turn: Turn) -> Hashable:
     runs = tuple([run.run_id for run in turn._runs])
-    return (runs, turn.covered, turn.phase, tuple(turn.parts), turn.text, turn.error, turn.task is None)
+    begun = (turn._made is None, turn.task is None)
+    return (runs, turn.covered, turn.phase, tuple(turn.parts), turn.text, turn.error, begun)
 
 
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
@@ -147,6 +151,10 @@ def _of_mapping(values: Any) -> Hashable:
     return (_of_all(values), _of_all(values.values())) if values else ()
 
 
+def _of_waiters(waiters: Waiters) -> Hashable:
+    return _of_all(waiters._futures)
+
+
 def _of_complete(complete: RunComplete) -> Hashable:
     return (*complete[1:6], complete.message_id is None, complete.folded_into)
 
@@ -167,8 +175,10 @@ _KINDS: dict[Any, Callable[[Any], Hashable]] = {
     Turn: lambda turn: ("turn", turn.run.run_id),
     Message: lambda message: message[2:],
     RunComplete: _of_complete,
-    _Clock: lambda clock: ("clock", clock._deadline - clock._loop.time(), clock._expired),
+    _Clock: lambda clock: ("clock", clock._deadline - clock._loop.time(), clock.expired),
     asyncio.Future: _of_future,
+    Queue: lambda queue: _of_all(queue.in_order()),
+    Waiters: _of_waiters,
     Mapping: _of_mapping,
     set | frozenset: _of_set,
     list | tuple | deque: _of_all,

@@ -131,7 +131,7 @@ class RulesWorld(World):
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
         self.raise_what_is_broken()
         if not self.claimed:
-            held = [*self.dispatcher._runs]
+            held = [*self.dispatcher._runs, *self.dispatcher._completions._kept]
             assert len(held) <= self._kept, f"of the runs, all of them complete, {held} are kept"
             told = [complete.seq for complete in self.delivered]
             decided = [seq for seq in self._completed if seq not in self._to_hooks]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -18,6 +17,7 @@ from turngate._core import CLEARED, Effect, SessionCore
 from turngate._journal import JournaledCore
 from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
 from turngate._messages import Messages
+from turngate._queue import Queue
 from turngate_model import DESIGNS, Property
 
 EXAMPLES = 2000
@@ -32,9 +32,11 @@ class Core(JournaledCore):
 
     later: Callable[[Callable[[], list[Effect]]], None]
 
-    def end_without_handoff(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+    def end_without_handoff(
+        self, turn: Turn, messages: tuple[Message, ...], error: str | None
+    ) -> list[Effect]:
         """Complete the runs of the turn, and leave the queue as it is."""
-        queue, self.queue = self.queue, OrderedDict()
+        queue, self.queue = self.queue, Queue()
         effects = JournaledCore.written(self, turn, messages, error)
         self.queue = queue
         return effects
@@ -61,17 +63,17 @@ class Sabotaged(Dispatcher):
             self._perform(half())
             self._forget_if_quiet(core)
 
-        self._bound_loop().call_soon(second_half)
+        self._here().call_soon(second_half)
 
 
 class NoAcceptTracking(Sabotaged):
     """Cancel looks at the active run only; a prompt accepted but not yet active escapes."""
 
     class core(Core):
-        def cancel(self) -> tuple[list[Run], list[Effect]]:
-            covered, effects = super().cancel()
+        def _cover(self, newest: int) -> list[Effect]:
+            effects = super()._cover(newest)
             self.mark = 0
-            return covered, effects
+            return effects
 
 
 class PendingFlag(Sabotaged):
@@ -80,10 +82,10 @@ class PendingFlag(Sabotaged):
     class core(Core):
         pending = False
 
-        def cancel(self) -> tuple[list[Run], list[Effect]]:
-            covered, effects = super().cancel()
+        def _cover(self, newest: int) -> list[Effect]:
+            effects = super()._cover(newest)
             self.mark, self.pending = 0, bool(self.accepted)
-            return covered, effects
+            return effects
 
         def _covers(self, run: Run) -> bool:
             flag, self.pending = self.pending, False
@@ -96,10 +98,10 @@ class PendingCount(Sabotaged):
     class core(Core):
         pending = 0
 
-        def cancel(self) -> tuple[list[Run], list[Effect]]:
-            covered, effects = super().cancel()
+        def _cover(self, newest: int) -> list[Effect]:
+            effects = super()._cover(newest)
             self.mark, self.pending = 0, len(self.accepted)
-            return covered, effects
+            return effects
 
         def _covers(self, run: Run) -> bool:
             unit = min(self.pending, 1)
@@ -117,7 +119,7 @@ class HastyClear(Sabotaged):
             if covered:
                 self.mark = 0
 
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             self.mark = 0
             return super().written(turn, messages, error)
 
@@ -143,9 +145,9 @@ class UnlockedDrain(Sabotaged):
         async def fold(self) -> list[Run]:
             dispatcher = self.run._dispatcher
             core = dispatcher._session(self.run.session_id)
-            taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.values())]
+            taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.in_order())]
             for run in taken:
-                del core.queue[run.seq]
+                core.queue.take(run)
             await asyncio.sleep(0)
             folded = [run for run in taken if not core._covers(run)]
             for run in folded:
@@ -166,7 +168,7 @@ class SilentDrop(Sabotaged):
         def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
             if not cancelled:
                 return super()._drop_queue(error=error)
-            self.queue = OrderedDict()
+            self.queue = Queue()
             return []
 
 
@@ -174,7 +176,7 @@ class SilentFold(Sabotaged):
     """Folded runs get no RunComplete."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             del turn._runs[1:]
             return super().written(turn, messages, error)
 
@@ -183,7 +185,7 @@ class SwallowedOuter(Sabotaged):
     """A finished run that hands off leaves its RunComplete to its successor."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             if turn is self.turn and self.queue:
                 turn._runs.clear()
             return super().written(turn, messages, error)
@@ -193,7 +195,7 @@ class StrandedQueue(Sabotaged):
     """Only a turn that ends well hands off; after an error or a cancel the queue just stays."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             if turn.error is None and not turn.covered:
                 return super().written(turn, messages, error)
             return self.end_without_handoff(turn, messages, error)
@@ -203,7 +205,7 @@ class IdleGap(Sabotaged):
     """The active entry is removed first, the successor chosen later."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             effects = self.end_without_handoff(turn, messages, error)
             if self.turn is None and self.queue:
                 self.later(self.choose_successor)
@@ -212,7 +214,7 @@ class IdleGap(Sabotaged):
         def choose_successor(self) -> list[Effect]:
             if not self.queue:
                 return []
-            _, successor = self.queue.popitem(last=False)
+            successor = self.queue.take_first()
             self._move(successor, "handoff", ACTIVE)
             self.turn = Turn(successor)
             return [("start", self.turn)]
@@ -241,7 +243,7 @@ class BlindRelease(Sabotaged):
     """A turn that ends removes whatever active entry it finds, its successor's too."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             if turn.run.state is ACTIVE:
                 self.turn = turn
             effects = super().written(turn, messages, error)
@@ -260,12 +262,12 @@ class UnlockedClear(Sabotaged):
     class core(Core):
         def clear(self) -> tuple[list[Run], list[Effect]]:
             self._note("clear")
-            read = [*self.queue.values()]
+            read = [*self.queue.in_order()]
             self.later(lambda: self.delete(read))
             return read, []
 
         def delete(self, read: list[Run]) -> list[Effect]:
-            self.queue = OrderedDict()
+            self.queue = Queue()
             for run in read:
                 run.state = QUEUED  # as it was read, whatever became of it meanwhile
             return [self._complete(run, "drop", "", CLEARED, cancelled=False) for run in read]
@@ -296,14 +298,14 @@ class LateMark(Untracked):
     class core(Untracked.core):
         setting = False
 
-        def cancel(self) -> tuple[list[Run], list[Effect]]:
+        def _cover(self, newest: int) -> list[Effect]:
             before = self.mark
-            covered, effects = super().cancel()
+            effects = super()._cover(newest)
             mark, self.mark = self.mark, before
             if mark > before:
                 self.setting = True
                 self.later(lambda: self.set_mark(mark))
-            return covered, effects
+            return effects
 
         def set_mark(self, mark: int) -> list[Effect]:
             self.mark, self.setting = max(self.mark, mark), False
@@ -321,9 +323,9 @@ class LateOwnComplete(Sabotaged):
     class core(Core):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            self.held: list[tuple[Turn, list[Message], str | None]] = []
+            self.held: list[tuple[Turn, tuple[Message, ...], str | None]] = []
 
-        def written(self, turn: Turn, messages: list[Message], error: str | None) -> list[Effect]:
+        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
             if turn is not self.turn:
                 return super().written(turn, messages, error)
             if self.queue:
@@ -362,6 +364,7 @@ class ReusedId(Sabotaged):
         """Accept, whether the run_id is known or not."""
         if run_id is not None:
             self._runs.pop(run_id, None)
+            self._completions._kept.pop(run_id, None)
         return await super().accept(*args, run_id=run_id, **options)
 
 

@@ -1,0 +1,86 @@
+"""What is kept of complete runs: the RunComplete, and a digest of the payload that tells retry from conflict.
+
+A complete run is kept as one plain tuple of strings and numbers. The garbage collector stops looking at such
+a tuple after one pass; it would walk an object, and all that the object holds, in every full collection.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from sys import getsizeof
+from typing import TYPE_CHECKING
+
+from turngate._events import RunComplete
+
+if TYPE_CHECKING:
+    from turngate._run import Attachment, Run
+
+_FIELDS = len(RunComplete._fields)
+_EACH = 512
+"""Roughly the bytes that a kept completion takes beside its text and its error."""
+
+
+def digest(session_id: str, prompt: str, attachments: tuple[Attachment | str, ...]) -> int:
+    """Return a number that another payload of this process has by chance only, once in 2**64."""
+    return hash((session_id, prompt, attachments))
+
+
+class Completions:
+    """The completions that can be asked for by run_id: so many, and of so many bytes; the oldest go first."""
+
+    __slots__ = ("_bytes", "_bytes_limit", "_kept", "_limit", "_order")
+
+    def __init__(self, limit: int, bytes_limit: int) -> None:
+        self._limit = limit
+        self._bytes_limit = bytes_limit
+        self._bytes = 0
+        self._kept: dict[str, tuple[object, ...]] = {}
+        self._order: deque[str] = deque()
+
+    def keep(self, run: Run, *, named: bool) -> None:
+        """Keep what is to be known of a complete run.
+
+        A run that was `named` by its caller is likely to be asked for by that name again, so its handle is
+        found too, as long as somebody holds it.
+        """
+        complete = run.complete
+        assert complete is not None
+        size = _size(complete)
+        handle = weakref.ref(run) if named else None
+        self._kept[run.run_id] = (
+            *complete, digest(run.session_id, run.prompt, run.attachments), handle,
+        )  # fmt: skip
+        self._order.append(run.run_id)
+        self._bytes += size
+        while len(self._order) > self._limit or self._bytes > self._bytes_limit:
+            self._bytes -= _size(self._complete(self._kept.pop(self._order.popleft())))
+
+    def find(self, run_id: str) -> RunComplete | None:
+        """Return the completion of the run, None if there is none or it is no longer kept."""
+        kept = self._kept.get(run_id)
+        return None if kept is None else self._complete(kept)
+
+    def digest(self, run_id: str) -> object:
+        """Return the digest of the payload of a run whose completion is kept."""
+        return self._kept[run_id][_FIELDS]
+
+    def handle(self, run_id: str) -> Run | None:
+        """Return the handle of a run whose completion is kept, if it was named and is still held."""
+        reference: object = self._kept[run_id][_FIELDS + 1]
+        return reference() if isinstance(reference, weakref.ref) else None
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @staticmethod
+    def _complete(kept: tuple[object, ...]) -> RunComplete:
+        return tuple.__new__(RunComplete, kept[:_FIELDS])
+
+
+def _size(complete: RunComplete) -> int:
+    size = _EACH + getsizeof(complete.text)
+    return size if complete.error is None else size + getsizeof(complete.error)

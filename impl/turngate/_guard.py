@@ -1,0 +1,86 @@
+"""What belongs to the user, and must not stand in the way: callables that raise, log filters that raise.
+
+Rule 1: whatever a hook, a recording, a subscriber, a store or a log handler raises, the dispatcher goes on.
+Rule 2: what was raised is logged, with its traceback, on the logger `turngate`.
+Rule 3: KeyboardInterrupt and SystemExit are meant for the process. They leave the event loop from a callback
+of their own, so that no run pays for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import traceback
+from typing import Any, Final, NoReturn
+
+log = logging.getLogger("turngate")
+
+_NAMED: Final = 5
+"""So many exceptions of a group are named; the rest are counted."""
+
+
+def deal_with(exc: BaseException, message: str, *args: object) -> None:
+    """Log what something of the user's has raised, unless it is meant for the process."""
+    if isinstance(exc, KeyboardInterrupt | SystemExit):
+        let_out(exc)
+    else:
+        complain(exc, message, *args)
+
+
+def complain(exc: BaseException | None, message: str, *args: object) -> None:
+    """Log an error, with the traceback of the exception if there is one."""
+    say(logging.ERROR, message, *args, exc_info=exc)
+
+
+def say(level: int, message: str, *args: object, **more: Any) -> None:
+    """Log, and go on when a filter or a handler raises; as `logging` does, say so on standard error."""
+    try:
+        log.log(level, message, *args, **more)
+    except BaseException as exc:
+        if logging.raiseExceptions and sys.stderr is not None:
+            with contextlib.suppress(Exception):
+                traceback.print_exception(exc)
+        if isinstance(exc, KeyboardInterrupt | SystemExit):
+            let_out(exc)
+
+
+def let_out(exc: KeyboardInterrupt | SystemExit) -> None:
+    """Let an exception that is meant for the process leave the running loop; without one it is too late."""
+    loop = asyncio._get_running_loop()
+    if loop is not None:
+        loop.call_soon(_raise, exc)
+
+
+def _raise(exc: BaseException) -> NoReturn:
+    raise exc
+
+
+def describe(exc: BaseException) -> str:
+    """Return what a RunComplete says of an exception: its type and text, and of a group what is in it."""
+    name = type(exc).__name__
+    try:
+        text = str(exc)
+    except Exception:
+        text = ""
+    said = f"{name}: {text}" if text else name
+    if isinstance(exc, BaseExceptionGroup):
+        leaves = _leaves(exc)
+        named = [describe(leaf) for leaf in leaves[:_NAMED]]
+        more = [f"{len(leaves) - _NAMED} more"] if len(leaves) > _NAMED else []
+        said = f"{said}: {'; '.join(named + more)}"
+    return said
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the exceptions of a group and of the groups in it, however deep these are."""
+    leaves: list[BaseException] = []
+    inside: list[BaseException] = [group]
+    while inside:
+        exc = inside.pop()
+        if isinstance(exc, BaseExceptionGroup):
+            inside += reversed(exc.exceptions)
+        else:
+            leaves.append(exc)
+    return leaves

@@ -1,0 +1,52 @@
+"""The queue of a session: runs in the order of their sequences, whatever the order in which they entered."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turngate._run import Run
+
+
+class Queue:
+    """Runs by sequence. To add one and to take the first cost log n, in any order of entry.
+
+    A run that is taken out of the middle leaves its sequence in the heap; the heap is swept as soon as such
+    sequences outnumber the runs.
+    """
+
+    __slots__ = ("_heap", "_runs")
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._runs: dict[int, Run] = {}
+
+    def add(self, run: Run) -> None:
+        """Put the run where its sequence belongs."""
+        self._runs[run.seq] = run
+        heappush(self._heap, run.seq)
+
+    def first(self) -> Run:
+        """Return the run with the lowest sequence; there must be one."""
+        while self._heap[0] not in self._runs:
+            heappop(self._heap)
+        return self._runs[self._heap[0]]
+
+    def take_first(self) -> Run:
+        """Take out the run with the lowest sequence; there must be one."""
+        self.first()
+        return self._runs.pop(heappop(self._heap))
+
+    def take(self, run: Run) -> None:
+        """Take out this run."""
+        del self._runs[run.seq]
+        if len(self._heap) > 2 * len(self._runs):
+            self._heap = sorted(self._runs)  # which is a heap
+
+    def in_order(self) -> list[Run]:
+        """Return the runs, first in line first."""
+        return [self._runs[seq] for seq in sorted(self._runs)]
+
+    def __len__(self) -> int:
+        return len(self._runs)
