@@ -273,9 +273,10 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
     assert all(run.state is State.COMPLETE for run in runs)
     assert received == [runs[0].complete]
     assert d._sessions == {}
+    d.itself = d  # type: ignore[attr-defined]  # so that it goes when garbage is collected, and not before
+    runs.clear()
+    del task, d
     with pytest.warns(ResourceWarning, match="dropped without aclose"):
-        del task, d
-        runs.clear()
         gc.collect()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -376,7 +375,9 @@ async def test_a_store_that_is_none_has_failed() -> None:
     async with Dispatcher(echo, messages=Sync()) as d:
         error = (await d.ask("s", "p")).error
         assert error is not None
-        assert error.startswith("writing the messages failed: TypeError: object NoneType can't be used in 'await'")
+        assert error.startswith(
+            "writing the messages failed: TypeError: object NoneType can't be used in 'await'"
+        )
 
 
 @in_loop
@@ -514,7 +515,8 @@ def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_run
     ] * 2
     assert received == [runs[0].complete]
     assert d._sessions == {}
+    d.itself = d  # type: ignore[attr-defined]  # so that it goes when garbage is collected, and not before
+    runs.clear()
+    del task, d
     with pytest.warns(ResourceWarning, match="dropped without aclose"):
-        del task, d
-        runs.clear()
         gc.collect()

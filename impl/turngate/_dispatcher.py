@@ -293,8 +293,7 @@ class Dispatcher(Shell):
         """Receive the events of the session, or of all, from now on; see `Subscription`."""
         self._here()
         subscription = Subscription(
-            self._here,
-            self._subscribers,
+            self,
             session_id=session_id,
             delta_limit=self._delta_limit,
             delta_bytes=self._delta_bytes,
@@ -314,8 +313,10 @@ class Dispatcher(Shell):
             f"{self._accepted} accepted, {len(self._completions)} completions kept>"
         )
 
+    _warns_if_dropped = True
+
     def __del__(self) -> None:
-        if getattr(self, "_closed", True):
+        if getattr(self, "_closed", True) or not self._warns_if_dropped:
             return
         if self._sessions or self._cut_short:
             unclosed = f"dropped without aclose() while runs were in flight: {self!r}"

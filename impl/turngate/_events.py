@@ -11,9 +11,9 @@ from turngate._errors import SubscriberCutOff
 from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-    from collections.abc import Callable
     from typing import Self
+
+    from turngate._shell import Shell
 
 
 class RunComplete(NamedTuple):
@@ -55,8 +55,7 @@ class Subscription:
 
     def __init__(
         self,
-        here: Callable[[], AbstractEventLoop],
-        subscribers: Subscribers,
+        shell: Shell,
         *,
         session_id: str | None,
         delta_limit: int,
@@ -65,27 +64,27 @@ class Subscription:
     ) -> None:
         self.session_id = session_id
         self.dropped = 0
-        self._here = here
-        self._subscribers = subscribers
+        self._shell = shell
+        self._subscribers = shell._subscribers
         self._delta_limit = delta_limit
         self._delta_bytes = delta_bytes
         self._complete_limit = complete_limit
         self._unread: deque[Event] = deque()
         self._unread_deltas = 0
-        self._unbeing_readtes = 0
+        self._unread_bytes = 0
         self._closed = False
         self._cut_off = False
         self._waiters = Waiters()
-        subscribers.add(self)
+        self._subscribers.add(self)
 
     def _receive(self, event: Event) -> None:
         if isinstance(event, Delta):
             size = getsizeof(event.text)
-            if self._unread_deltas >= self._delta_limit or self._unbeing_readtes + size > self._delta_bytes:
+            if self._unread_deltas >= self._delta_limit or self._unread_bytes + size > self._delta_bytes:
                 self.dropped += 1
                 return
             self._unread_deltas += 1
-            self._unbeing_readtes += size
+            self._unread_bytes += size
         elif len(self._unread) - self._unread_deltas >= self._complete_limit:
             self._cut_off = True
             self._close()
@@ -95,7 +94,7 @@ class Subscription:
 
     def close(self) -> None:
         """Stop receiving; what is buffered can still be read. Idempotent."""
-        self._here()
+        self._shell._in_thread()
         self._close()
 
     def _close(self) -> None:
@@ -114,7 +113,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        loop = self._here()
+        loop = self._shell._here()
         while not self._unread:
             if self._cut_off:
                 raise SubscriberCutOff(f"more than {self._complete_limit} RunCompletes were left unread")
@@ -129,7 +128,7 @@ class Subscription:
         event = self._unread.popleft()
         if isinstance(event, Delta):
             self._unread_deltas -= 1
-            self._unbeing_readtes -= getsizeof(event.text)
+            self._unread_bytes -= getsizeof(event.text)
         return event
 
     def __repr__(self) -> str:

@@ -264,7 +264,7 @@ class Shell:
         self._perform(effects)
 
     def _complete_unwritten(self, core: SessionCore, turn: Turn, why: str | None = None) -> None:
-        """Complete a turn that can wait for nothing any more; if it is not over yet, it ends for this reason."""
+        """Complete a turn that can wait for nothing any more; `why` it ends, if it has not ended yet."""
         self._cut_short = True
         if turn.phase is not SETTLING:
             self._end(core, turn, None, why)

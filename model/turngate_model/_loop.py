@@ -148,9 +148,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Make a task, with a name that is the same in the same run."""
         self._check_closed()  # type: ignore[attr-defined]
         named = f"task {len(self.tasks)}" if name is None else str(name)
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=named, context=context)
+        factory: Any = self.get_task_factory()
+        task: asyncio.Task[Any]
+        if factory is not None:
+            task = factory(self, coro)  # one that takes nothing else is the one most easily broken
+        else:
+            task = asyncio.Task(coro, loop=self, name=named, context=context)
         self.tasks.append(task)
         return task
+
+    def _write_to_self(self) -> None:
+        """Wake nobody: whoever holds the loop looks for what is ready."""
 
 
 async def _rest(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> T:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from turngate import MemoryMessages, Message, Run, Turn
+from turngate import MemoryMessages, Message, Run, Turn, TurnEnded
 
 if TYPE_CHECKING:
     from ._world import World
@@ -51,8 +51,8 @@ class Player:
         match command:
             case "write" | "finish":
                 self.tell(command, "text")
-            case "fold":
-                self.tell("fold")
+            case "fold" | "leave":
+                self.tell(command)
             case "fail":
                 self.tell("fail", RunnerFailed("the runner failed"))
             case "nonsense":
@@ -79,14 +79,52 @@ class Player:
                 continue
             match self._commands.popleft():
                 case "write", text:
-                    self.turn.write(text)
-                    self._world.deltas[self.turn.run.session_id] += 1
+                    self._world.write(self.turn, text)
                 case ("fold",):
                     self.folded += await self.turn.fold()
+                case ("leave",):
+                    self._world.left.append(LeftOver(self._world, self.turn))
                 case "finish", text:
                     return text  # type: ignore[no-any-return]  # nonsense is returned on purpose
                 case "fail", error:
                     raise error
+
+
+class LeftOver:
+    """What a runner has left behind and still holds the turn: a task, or a thread beside the loop."""
+
+    def __init__(self, world: World, turn: Turn) -> None:
+        self.turn = turn
+        self._world = world
+        self._wake = world.loop.create_future()
+        world.loop.create_task(self._live(), name=f"left over of {turn.run.run_id}")
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not done yet what it is there for."""
+        return not self._wake.done()
+
+    def act(self) -> None:
+        """Have the task write and fold, when it runs next."""
+        self._wake.set_result(None)
+
+    def act_as_thread(self) -> None:
+        """Write, as a thread does: outside of the loop, between any two of its callbacks."""
+        self._world.write_if_allowed(self.turn, "from a thread")
+
+    async def _live(self) -> None:
+        try:
+            await self._wake
+        except asyncio.CancelledError:
+            return  # as it may be, with everything else
+        self._world.write_if_allowed(self.turn, "left over")
+        allowed = self._world.is_running(self.turn)
+        try:
+            await self.turn.fold()
+        except TurnEnded:
+            self._world.see_allowed(self.turn, "fold", allowed, went=False)
+        else:
+            self._world.see_allowed(self.turn, "fold", allowed, went=True)
 
 
 class Store:
@@ -103,6 +141,8 @@ class Store:
         """The same, by the lead run of the turn that is written."""
         self.about: dict[asyncio.Future[None], str] = {}
         """Of whose turn they are."""
+        self.since: dict[str, float] = {}
+        """When the first write of a turn began to wait, by its lead run."""
         self.calls = 0
         self._world = world
         self._inner = MemoryMessages()
@@ -111,11 +151,15 @@ class Store:
         """Write as planned, and let the monitor know what came of it."""
         self.calls += 1
         reason: Any = "unwritten"
+        given, messages = messages, tuple(messages)
+        if isinstance(given, list):
+            given.clear()  # a store may do with a list what it likes
         try:
             plan = self.plans.popleft() if self.plans else self.always
             if plan == "slow":
                 door = self.doors[messages[-1].run_id] = self._world.loop.create_future()
                 self.waiting.append(door)
+                self.since.setdefault(messages[-1].run_id, self._world.loop.time())
                 self.about[door] = messages[-1].run_id
                 try:
                     await door

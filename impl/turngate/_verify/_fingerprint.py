@@ -39,6 +39,10 @@ def fingerprint(stage: Stage) -> Hashable:
     return (
         tuple(stage.done),
         tuple(stage.told.items()),
+        frozenset(stage.threads),
+        tuple([left.waits for left in world.left]),
+        tuple([(lead, loop.time() - since) for lead, since in store.since.items()]),
+        tuple([(lead, tuple(parts)) for lead, parts in world._parts.items()]),
         tuple([_of_handle(handle, tasks) for handle in loop.ready]),
         tuple(
             [

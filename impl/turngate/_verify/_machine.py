@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -15,14 +17,17 @@ from turngate import (
     Dispatcher,
     DispatcherClosed,
     QueueFull,
+    Run,
     RunComplete,
     RunConflict,
     SessionBusy,
     State,
     TurngateError,
     UnknownRun,
+    WrongLoop,
 )
 from turngate_model import AbstractSession, Property
+from turngate_model._loop import VirtualLoop
 from turngate_model._machine import State as Declared
 
 from ._actors import RunnerFailed, StoreDown
@@ -42,7 +47,7 @@ MOST_ACCEPTED = 4
 CUT_OFF = "a subscriber is cut off"
 RULES: list[str] = []
 """The names of the rules, as they are defined below."""
-COMMANDS = ("finish", "fold", "fail", "write", "swallow", "nonsense", "strike")
+COMMANDS = ("finish", "fold", "fail", "write", "swallow", "nonsense", "strike", "leave")
 HOOKS = (
     "listen",
     "raise",
@@ -52,7 +57,22 @@ HOOKS = (
     "submit later",
 )
 """What an ``on_complete`` does: now, called in the middle of the dispatcher's work, or later, in a task."""
-REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy, UnknownRun)
+REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy, UnknownRun, WrongLoop)
+ELSEWHERE: dict[str, Callable[[Dispatcher, Run], Coroutine[Any, Any, object]]] = {
+    "accept": lambda d, run: d.accept(run.session_id, "prompt"),
+    "submit": lambda d, run: d.submit(run.session_id, "prompt"),
+    "ask": lambda d, run: d.ask(run.session_id, "prompt"),
+    "enter": lambda d, run: d.enter(run),
+    "wait": lambda d, run: d.wait(run.run_id),
+    "wait for": lambda d, run: run.wait(),
+    "release": lambda d, run: run.close(),
+    "cancel": lambda d, run: d.cancel(run.session_id),
+    "cancel of a run": lambda d, run: d.cancel_run(run.run_id),
+    "cancel of all": lambda d, run: d.cancel_all(),
+    "clear": lambda d, run: d.clear_queue(run.session_id),
+    "close": lambda d, run: d.aclose(),
+}
+"""What can be called from another loop, and is refused there."""
 
 _SESSIONS = st.sampled_from(("s", "s", "s", "t", "u"))
 _PROMPTS: st.SearchStrategy[list[WhenBusy]] = st.lists(
@@ -90,6 +110,15 @@ def _rule(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]]
         return decorated
 
     return decorate
+
+
+@contextlib.contextmanager
+def _refusing(refusal: type[TurngateError]) -> Iterator[None]:
+    try:
+        yield
+    except refusal:
+        return
+    raise AssertionError(f"it should be refused with {refusal.__name__}")
 
 
 def _when(
@@ -298,10 +327,22 @@ class TurngateRules(RuleBasedStateMachine):
         self.world.cancel_all()
 
     @_when(lambda self: len(self.runs) > 9 and not self.world.closing)
-    @_rule()
-    def close(self) -> None:
-        """Close the dispatcher, in a task: it begins on a later step."""
-        self._callers.append(self.world.close())
+    @_rule(finish=st.sampled_from((0.0, 3.0, math.inf)))
+    def close(self, finish: float) -> None:
+        """Close the dispatcher, in a task: it begins on a later step, and may let runs finish for a while."""
+        self._callers.append(self.world.close(finish))
+
+    @_when(lambda self: self.uncovered)
+    @_rule(run=_one_of(lambda self: self.runs), call=st.sampled_from(sorted(ELSEWHERE)))
+    def elsewhere(self, run: str, call: str) -> None:
+        """Call the dispatcher from another loop: that is refused, and leaves no trace."""
+        handle = self.world.runs[run]
+        before = len(self.world.history), repr(self.world.dispatcher)
+        with _refusing(WrongLoop):
+            VirtualLoop().call(ELSEWHERE[call](self.world.dispatcher, handle))
+        after = len(self.world.history), repr(self.world.dispatcher)
+        assert after == before, f"a {call} from another loop leaves a trace: {before}, {after}"
+        self.tally.reached.add(f"refused: {WrongLoop.__name__}")
 
     @_when(lambda self: self.uncovered and len(self.callers) < 2)
     @_rule(run=_one_of(lambda self: self.runs))
@@ -353,6 +394,16 @@ class TurngateRules(RuleBasedStateMachine):
         for run in self.players:
             self._tell(run, does)
 
+    @_when(lambda self: self.world.left)
+    @_rule(nth=_one_of(lambda self: range(len(self.world.left))), thread=st.booleans())
+    def left_over(self, nth: int, thread: bool) -> None:
+        """Have something that a runner left behind use its turn: a thread, or a task when it runs next."""
+        left = self.world.left[nth]
+        if thread:
+            left.act_as_thread()
+        elif left.waits:
+            left.act()
+
     @_when(lambda self: self.uncovered and not self.world.store.plans)
     @_rule(plan=_PLANS)
     def store(self, plan: Plan) -> None:
@@ -384,11 +435,11 @@ class TurngateRules(RuleBasedStateMachine):
         """Run callbacks in plain order until none is ready."""
         self.world.loop.settle()
 
-    @_when(lambda self: self.doors)
-    @_rule(seconds=st.sampled_from((1.0, SETTLE_TIMEOUT + 1)))
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass, also more than the store may take."""
-        self.world.loop.advance(seconds)
+    @_when(lambda self: self.world.loop.next_timer() is not None)
+    @_rule(seconds=st.sampled_from((1.0, 3.0, SETTLE_TIMEOUT + 1)), blocked=st.booleans())
+    def pass_time(self, seconds: float, blocked: bool) -> None:
+        """Let time pass, up to the next timer; or, on a loop that is blocked, also past it."""
+        self.world.pass_time(seconds, blocked=blocked)
 
     # What hooks do.
 

@@ -47,13 +47,13 @@ class RulesWorld(World):
         finally:
             asyncio._set_running_loop(running)
 
-    def close(self) -> asyncio.Task[None]:
+    def close(self, finish: float = 0.0) -> asyncio.Task[None]:
         """Have somebody close the dispatcher, in a task that can be cancelled."""
-        return self.loop.create_task(self._close(), name="closes")
+        return self.loop.create_task(self._close(finish), name="closes")
 
-    async def _close(self) -> None:
+    async def _close(self, finish: float) -> None:
         self.closing = True
-        await self.dispatcher.aclose()
+        await self.dispatcher.aclose(finish=finish)
 
     # Hooks.
 

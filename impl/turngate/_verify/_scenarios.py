@@ -4,9 +4,10 @@ An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
 ``cancel``, ``cancel t`` (of another session), ``cancel run a``,
 ``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
-cancelled), ``close``, ``read`` (events, to their end), ``hold`` (the dispatcher
-open, in a task that closes it at its end) and ``leave`` (end that task).
-Alternatives are separated by ``/``: each is taken.
+cancelled), ``close``, ``close gently`` (let what is in flight finish for a
+while), ``read`` (events, to their end), ``hold`` (the dispatcher open, in a
+task that closes it at its end) and ``leave`` (end that task). Alternatives are
+separated by ``/``: each is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from ._world import Plan
 
-Answer: TypeAlias = Literal["ok", "fails", "late", "interrupt", "exit", "cancelled"]
+Answer: TypeAlias = Literal["ok", "fails", "half", "late", "interrupt", "exit", "cancelled"]
 
 _FINISH = ("finish",)
 
@@ -31,11 +32,11 @@ class Scenario:
     callers: tuple[tuple[str, ...], ...]
     """What each caller does."""
     runner: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """What the runner does when called for a lead run: fold, write, swallow, finish, fail."""
+    """What the runner does when called for a lead run: fold, write, swallow, leave, finish, fail."""
     store: tuple[Plan, ...] = ()
     """What the writes are like, one after the other; those after the last are immediate."""
     answers: tuple[Answer, ...] = ("ok",)
-    """What a slow write may come to; ``late`` is time running out."""
+    """What a slow write may come to; ``late`` is time running out, ``half`` some time passing."""
     sessions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The sessions of the runs that are not of session s."""
 
@@ -115,6 +116,23 @@ SCENARIOS: dict[str, Scenario] = {
         "a prompt, a cancel and a close, with slow writes",
         (_A, ("cancel",), ("close",)),
         store=("slow", "slow"),
+    ),
+    "slow-twice": Scenario(
+        "two slow writes of one turn, which share their time, and a cancel between them",
+        (_A, ("cancel",)),
+        store=("slow", "slow"),
+        answers=("ok", "half"),
+    ),
+    "closed-gently": Scenario(
+        "two prompts and one that never enters, while the dispatcher closes and lets them finish for a while",
+        (_A, _B, ("accept c",), ("close gently",)),
+        answers=("late",),
+    ),
+    "left-over": Scenario(
+        "a runner that leaves a task and a thread behind, a slow write, and a cancel",
+        (_A, ("cancel",)),
+        {"a": ("leave", "finish")},
+        store=("slow",),
     ),
     "sessions": Scenario(
         "two prompts in two sessions, one of which is cancelled",

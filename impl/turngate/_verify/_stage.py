@@ -25,10 +25,13 @@ MODES: dict[Mode, str] = {
     "stock": "stock order: callbacks first in, first out, as in asyncio; actions from outside are free",
 }
 
-# An option: a ready callback, a caller's operation, a runner's command, an answer of the store.
-RUN, CALL, TELL, ANSWER = "run", "call", "tell", "answer"
+# An option: a ready callback, a caller's operation, a runner's command, an answer of the store, or an act of
+# what a runner has left behind.
+RUN, CALL, TELL, ANSWER, LEFT = "run", "call", "tell", "answer", "left"
 Option: TypeAlias = tuple[str, Any, str]
 
+_TIME = {"half": 0.6, "late": 1.0}
+"""What part of the time that a store may take passes."""
 RAISED: dict[str, type[BaseException]] = {
     "fail": RunnerFailed,
     "fails": StoreDown,
@@ -102,6 +105,8 @@ class Stage:
         self.world.store.plans.extend(scenario.store)
         self.done = [0] * len(scenario.callers)
         """How many operations each caller has behind it."""
+        self.threads: set[int] = set()
+        """Which of what is left behind has written as a thread does."""
         self.told: dict[str, int] = {}
         """How many commands the runner was given, by lead run."""
         self.given: list[BaseException] = []
@@ -132,9 +137,14 @@ class Stage:
                 options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
         for nth, door in enumerate(world.store.waiting):
             if not door.done():
-                options += [(ANSWER, nth, answer) for answer in self.scenario.answers if answer != "late"]
-        if world.loop.timers and "late" in self.scenario.answers:
-            options.append((ANSWER, 0, "late"))
+                options += [(ANSWER, nth, each) for each in self.scenario.answers if each not in _TIME]
+        if world.loop.timers:
+            options += [(ANSWER, 0, each) for each in self.scenario.answers if each in _TIME]
+        for nth, left in enumerate(world.left):
+            if left.waits:
+                options.append((LEFT, nth, "task"))
+            if nth not in self.threads:
+                options.append((LEFT, nth, "thread"))
         return options
 
     def _can(self, caller: int, operation: str) -> bool:
@@ -167,8 +177,10 @@ class Stage:
             self._command(who, what)
         elif what == "ok":
             self.world.store.waiting[who].set_result(None)
-        elif what == "late":
-            self.world.loop.advance(self.world.dispatcher._settle_timeout)
+        elif kind == LEFT:
+            self._act(who, what)
+        elif what in _TIME:
+            self.world.pass_time(_TIME[what] * self.world.dispatcher._settle_timeout)
         else:
             self.world.store.waiting[who].set_exception(self._to_raise(what, "the disk is full"))
         self.world.loop.tidy()
@@ -229,6 +241,8 @@ class Stage:
                     self.waiters[run].cancel()
             case ["close"]:
                 world.close()
+            case ["close", "gently"]:
+                world.close(finish=world.dispatcher._settle_timeout)
             case ["read"]:
                 world.read()
             case ["hold"]:
@@ -277,10 +291,17 @@ class Stage:
             player.swallows += 1
         elif command in RAISED:
             player.tell("fail", self._to_raise(command, "the runner has failed"))
-        elif command == "fold":
-            player.tell("fold")
+        elif command in ("fold", "leave"):
+            player.tell(command)
         else:
             player.tell(command, f"reply to {lead}")
+
+    def _act(self, nth: int, how: str) -> None:
+        if how == "task":
+            self.world.left[nth].act()
+        else:
+            self.threads.add(nth)
+            self.world.left[nth].act_as_thread()
 
     def _to_raise(self, name: str, why: str) -> BaseException:
         self.given.append(RAISED[name](why))
@@ -302,12 +323,20 @@ class Stage:
                 return what
             case "tell", "fold":
                 return f"the runner of {who} asks for follow-ups"
+            case "tell", "leave":
+                return f"the runner of {who} leaves a task and a thread behind"
             case "tell", "swallow":
                 return f"the runner of {who} decides to swallow a cancel"
             case "tell", _:
                 return f"the runner of {who} {_PRESENT[what]}"
+            case "left", _:
+                return (
+                    f"the {what} that the runner of {self.world.left[who].turn.run.run_id} left behind acts"
+                )
             case _, "late":
                 return "time runs out"
+            case _, "half":
+                return "some time passes"
             case _, "ok":
                 return f"the store has written the messages of {self._written(who)}"
             case _:

@@ -12,18 +12,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from turngate import Covered, Dispatcher, Message, Run, RunComplete, State, Turn, TurngateError
+from turngate import (
+    Covered,
+    Delta,
+    Dispatcher,
+    Message,
+    Run,
+    RunComplete,
+    State,
+    Turn,
+    TurnEnded,
+    TurngateError,
+)
 from turngate_model import AbstractSession, Property, Successor, Violation, successor
 from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model._loop import VirtualLoop
 from turngate_model._machine import State as Declared
 
-from ._actors import Plan, Player, RunnerFailed, Store, StoreDown
+from ._actors import LeftOver, Plan, Player, RunnerFailed, Store, StoreDown
 
 __all__ = ["Broken", "Make", "Plan", "Player", "RunnerFailed", "Store", "StoreDown", "WhenBusy", "World"]
 
@@ -31,6 +44,8 @@ Make: TypeAlias = Callable[..., Dispatcher]
 WhenBusy: TypeAlias = Literal["fold", "queue", "interrupt", "reject"]
 T = TypeVar("T")
 
+_ACCEPTED_AS: ContextVar[str] = ContextVar("accepted as")
+"""The run that is accepted in this context; its turn is to run in a copy of it."""
 _DECLARED = {state.value: state for state in Declared}
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
 """Disagreements about the inside, told only when users lose nothing."""
@@ -55,6 +70,7 @@ class World:
         self.store = Store(self)
         self.dispatcher = make(self._runner, messages=self.store, record=self._recorded, **options)
         self.dispatcher._message_prefix = "msg-"  # the same in the same run
+        self.dispatcher._warns_if_dropped = False  # many worlds are left before their end
         self.claimed = frozenset(claimed)
         self.errors: list[BaseException] = []
         """What the monitor itself fell over."""
@@ -74,7 +90,15 @@ class World:
         self.waits: dict[asyncio.Task[RunComplete], str] = {}
         """Who waits for which run."""
         self.deltas: Counter[str] = Counter()
-        """How much the runners of each session have written."""
+        """How often the runners of each session have written."""
+        self.left: list[LeftOver] = []
+        """What runners have left behind."""
+        self.blocked = 0.0
+        """For how many seconds the loop was blocked."""
+        self._parts: dict[str, list[str]] = {}
+        """What was written in a turn, by its lead run."""
+        self._texts: dict[str, str] = {}
+        """The text of each turn whose runner is over, by its lead run."""
         self.ended = False
         self._declared = declared
         self.active: set[str] = set()
@@ -87,6 +111,7 @@ class World:
         self._foldable: set[str] = set()
         with self.loop:
             self._events = self.dispatcher.subscribe()
+        self._events._delta_limit = sys.maxsize  # the monitor must miss nothing
 
     # What callers do. None of these waits.
 
@@ -102,17 +127,18 @@ class World:
         if hook and run_id not in self.runs:
             self._hooks.add(run_id)
         on_complete = self.hook if hook else None
-        run = self._within(
-            session,
-            f"accept {run_id}",
-            self.dispatcher.accept(
+        with _accepted_as(run_id):
+            run = self._within(
                 session,
-                prompt or f"prompt of {run_id}",
-                run_id=run_id,
-                when_busy=when_busy,
-                on_complete=on_complete,
-            ),
-        )
+                f"accept {run_id}",
+                self.dispatcher.accept(
+                    session,
+                    prompt or f"prompt of {run_id}",
+                    run_id=run_id,
+                    when_busy=when_busy,
+                    on_complete=on_complete,
+                ),
+            )
         self.runs[run_id] = run
         return run
 
@@ -123,11 +149,12 @@ class World:
     def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
         """Accept a prompt that enters on a later step of the loop."""
         self._say_foldable(run_id, when_busy)
-        run = self._within(
-            session,
-            f"submit {run_id}",
-            self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy),
-        )
+        with _accepted_as(run_id):
+            run = self._within(
+                session,
+                f"submit {run_id}",
+                self.dispatcher.submit(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy),
+            )
         self.runs[run_id] = run
         return run
 
@@ -135,7 +162,8 @@ class World:
         """Have somebody ask, in a task that can be cancelled: the prompt is accepted when the task runs."""
         self._say_foldable(run_id, when_busy)
         asking = self.dispatcher.ask(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy)
-        task = self.loop.create_task(asking, name=f"asks {run_id}")
+        with _accepted_as(run_id):
+            task = self.loop.create_task(asking, name=f"asks {run_id}")
         self.waits[task] = run_id
         return task
 
@@ -186,9 +214,17 @@ class World:
         self.waits[task] = run_id
         return task
 
-    def close(self) -> asyncio.Task[None]:
+    def close(self, finish: float = 0.0) -> asyncio.Task[None]:
         """Have somebody close the dispatcher, in a task that can be cancelled."""
-        return self.loop.create_task(self.dispatcher.aclose(), name="closes")
+        return self.loop.create_task(self.dispatcher.aclose(finish=finish), name="closes")
+
+    def pass_time(self, seconds: float, *, blocked: bool = False) -> None:
+        """Let time pass: up to the next timer, or, on a loop that is blocked, past it."""
+        until = self.loop.next_timer()
+        if not blocked and until is not None:
+            seconds = min(seconds, until - self.loop.time())
+        self.blocked += seconds if blocked else 0.0
+        self.loop.advance(seconds)
 
     def _within(self, session: str | None, what: str, coroutine: Coroutine[Any, Any, T]) -> T:
         """Do something in one session, without waiting, and see that it changes nothing in another."""
@@ -208,12 +244,49 @@ class World:
         if others:
             two = f"the runner is called for {lead} while its call for {others[0].turn.run.run_id} goes on"
             self.violations.append(Violation(Property.ONE_TURN, f"{two}: it should wait"))
+        if _ACCEPTED_AS.get("") != lead:
+            elsewhere = f"the runner is called for {lead} in the context of {_ACCEPTED_AS.get('nobody')!r}"
+            self.errors.append(AssertionError(f"{elsewhere}: it should be that of its accept"))
+        self._parts[lead] = []
         player = self.players[lead] = Player(self, turn)
+        text = None
         try:
-            return await player.play()
+            text = await player.play()
+            return text
         finally:
             del self.players[lead]
+            self._texts[lead] = text if isinstance(text, str) else "".join(self._parts[lead])
             self._observe(session, Ended(lead))
+
+    def is_running(self, turn: Turn) -> bool:
+        """Whether the runner of the turn is being called."""
+        player = self.players.get(turn.run.run_id)
+        return player is not None and player.turn is turn
+
+    def write(self, turn: Turn, text: str) -> None:
+        """Write to a turn, and take note of it."""
+        turn.write(text)
+        self._parts[turn.run.run_id].append(text)
+        self.deltas[turn.run.session_id] += 1
+
+    def write_if_allowed(self, turn: Turn, text: str) -> None:
+        """Write to a turn that may be over: then, and only then, it is to be refused."""
+        allowed = self.is_running(turn)
+        try:
+            self.write(turn, text)
+        except TurnEnded:
+            self.see_allowed(turn, "write", allowed, went=False)
+        else:
+            self.see_allowed(turn, "write", allowed, went=True)
+
+    def see_allowed(self, turn: Turn, what: str, allowed: bool, *, went: bool) -> None:
+        """See that what is left over of a turn could do something as long as its runner was called."""
+        if went and not allowed:
+            late = f"the turn of {turn.run.run_id} takes a {what} when its runner is over: it should refuse"
+            self.violations.append(Violation(Property.LAST_WORD, late))
+        elif allowed and not went:
+            early = f"the turn of {turn.run.run_id} refuses a {what} while its runner is called"
+            self.errors.append(AssertionError(early))
 
     def saw_write(self, messages: Sequence[Message], reason: Any) -> None:
         """Take note that the messages of some runs were written, or could not be."""
@@ -273,6 +346,7 @@ class World:
     def check(self) -> None:
         """Hold everything observed so far to the properties; raise Broken at the first that does not hold."""
         self._read_published()
+        self._look_at_the_clock()
         for session, abstract in self.sessions.items():
             if not self.claimed:
                 self._compare(session, abstract)
@@ -303,11 +377,12 @@ class World:
             return
         self._unread_outcomes = False
         seen = [event for event in unread if isinstance(event, RunComplete)]
+        self._see_no_delta_after(unread)
         self.delivered += seen
         to_hooks = len(seen)
         seen += self.hooked
         unread.clear()
-        self._events._unread_deltas = 0
+        self._events._unread_deltas = self._events._unread_bytes = 0
         self.hooked.clear()
         for nth, complete in enumerate(seen):
             run = complete.run_id
@@ -320,6 +395,10 @@ class World:
                 )
                 self.violations.append(twice)
             self.published[run] = complete
+            self.store.since.pop(run, None)
+            text = self._texts.get(complete.folded_into or run, "")
+            if complete.text != text:
+                self.errors.append(AssertionError(f"{run} completes with {complete.text!r}, not {text!r}"))
         recorded, published = set(self._outcomes), set(self.published)
         for run in sorted(recorded ^ published):
             differ = f"{run} is {'recorded' if run in recorded else 'published'} as complete, but not both"
@@ -328,6 +407,25 @@ class World:
             if run in recorded and self._outcomes[run] != (complete.cancelled, complete.error):
                 changed = f"{run} was complete as {self._outcomes[run]}, and is now {complete}"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
+
+    def _see_no_delta_after(self, events: Iterable[object]) -> None:
+        """See that no delta of a run comes after its RunComplete."""
+        complete = set(self.published)
+        for event in events:
+            if isinstance(event, RunComplete):
+                complete.add(event.run_id)
+            elif isinstance(event, Delta) and event.run_id in complete:
+                late = f"a delta of {event.run_id} comes after its RunComplete: that should be the last event"
+                self.violations.append(Violation(Property.LAST_WORD, late))
+
+    def _look_at_the_clock(self) -> None:
+        """See that all the writes of a turn together wait no longer than they may."""
+        if self.loop.ready:
+            return
+        for door, lead in self.store.about.items():
+            waited = self.loop.time() - self.store.since.get(lead, self.loop.time())
+            if not door.done() and waited - 2 * self.blocked >= self.dispatcher._settle_timeout:
+                self.errors.append(AssertionError(f"the writes of the turn of {lead} wait for {waited:g} s"))
 
     def _compare(self, session: str, abstract: AbstractSession) -> None:
         """Compare what the dispatcher says of a session with the abstract one beside it."""
@@ -401,6 +499,13 @@ class World:
             if not door.done():
                 door.set_result(None)
                 return True
+        for left in self.left:
+            if left.waits:
+                left.act()
+                return True
+        if self.loop.next_timer() is not None:
+            self.pass_time(3_600.0)
+            return True
         return False
 
     def _see_what_is_left(self, closing: asyncio.Task[None]) -> None:
@@ -432,7 +537,8 @@ class World:
                 other = f"who waited for {run_id} was told {task.result()}: it should be what was published"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, other))
         for run_id, complete in self.published.items():
-            if run_id in self.dispatcher._runs and self.loop.call(self.dispatcher.wait(run_id)) != complete:
+            kept = run_id in self.dispatcher._completions
+            if kept and self.loop.call(self.dispatcher.wait(run_id)) != complete:
                 changed = f"the outcome of {run_id} is not what was published: it should never change"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
 
@@ -454,6 +560,15 @@ class World:
             elif run_id in entered - active and users[run_id]:
                 wrong = f"{run_id} was dropped from the queue, and should leave no message"
                 self.violations.append(Violation(Property.ON_RECORD, wrong))
+
+
+@contextmanager
+def _accepted_as(run_id: str) -> Iterator[None]:
+    token = _ACCEPTED_AS.set(run_id)
+    try:
+        yield
+    finally:
+        _ACCEPTED_AS.reset(token)
 
 
 def told_to(loop: VirtualLoop) -> str:
