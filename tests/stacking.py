@@ -46,7 +46,6 @@ class Life:
         self.sees = sees
         self.entries: list[dict[str, Any]] = []
         self.prompts: list[str] = []
-        self.on_record = True  # whether every turn can be written
         self.d: Dispatcher
         self._begun: set[str] = set()
         self._running: Counter[str] = Counter()
@@ -106,7 +105,7 @@ class Life:
             if complete.run_id not in had_turn:
                 assert not prompts
                 assert complete.message_id is None
-            elif self.on_record or complete.message_id is not None:
+            else:
                 assert len(prompts) == 1, complete
                 assert [m.role for m in replies] == ["assistant"], complete
                 reason = "canceled" if complete.cancelled else "error" if complete.error else "end_turn"
