@@ -1,19 +1,13 @@
-"""What happens to prompts, one scenario after the other, to be lived in any stack.
-
-As a program, with the name of a stack that changes the whole process: plays them all and prints as JSON what
-came of each.
-"""
+"""What happens to prompts, one scenario after the other, to be lived in any stack."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from typing import Any
 
 from dispatching import Agent, SlowMessages, Stubborn, on_record, outcome
-from stacking import Life, Scenario, apart, until
-from stacks import APART, request_id
+from stacking import Life, Scenario, until
+from stacks import request_id
 from turngate import Run, State, Turn
 
 
@@ -364,7 +358,3 @@ SCENARIOS: dict[str, Scenario] = {
         carrying_contexts,
     )
 }
-
-if __name__ == "__main__":
-    (stack,) = [each for each in APART if each.name == sys.argv[1]]
-    sys.stdout.write(json.dumps(apart(stack, SCENARIOS)))

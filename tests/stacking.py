@@ -11,7 +11,6 @@ import faulthandler
 import gc
 import json
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -155,18 +154,3 @@ def live(stack: Stack, scenario: Scenario) -> None:
         faulthandler.cancel_dump_traceback_later()
         sys.unraisablehook = hook
     assert not problems, problems
-
-
-def apart(stack: Stack, scenarios: dict[str, Scenario]) -> dict[str, str]:
-    """Play every scenario, and say what came of it; after one that hangs no other is played."""
-    came: dict[str, str] = {}
-    for name, scenario in scenarios.items():
-        try:
-            live(stack, scenario)
-        except BaseException as exc:
-            came[name] = "".join(traceback.format_exception(exc))
-            if "hung" in came[name]:
-                break
-        else:
-            came[name] = "held"
-    return came

@@ -97,6 +97,23 @@ def wrapping_lazily(made: list[asyncio.Task[Any]]) -> Factory:
     return make
 
 
+def reactivating(made: list[asyncio.Task[Any]]) -> Factory:
+    """Carry what is current where the task is made into the task, as ddtrace does with the active trace."""
+
+    def make(loop: Any, coro: Any, **options: Any) -> Any:
+        current = request_id.get(None)
+
+        async def traced() -> Any:
+            if current is not None:
+                request_id.set(current)
+            return await coro
+
+        made.append(task := asyncio.Task(traced(), loop=loop, **options))
+        return task
+
+    return make
+
+
 def without_keywords(made: list[asyncio.Task[Any]]) -> Factory:
     def make(loop: Any, coro: Any) -> Any:
         made.append(task := asyncio.Task(coro, loop=loop))
@@ -324,6 +341,7 @@ STACKS = (
     Stack("factory", of_our_own(plain)),
     Stack("wrapping", of_our_own(wrapping)),
     Stack("wrapping-lazily", of_our_own(wrapping_lazily)),
+    Stack("reactivating", of_our_own(reactivating)),
     Stack("without-keywords", of_our_own(without_keywords)),
     Stack("future", of_our_own(future(at_once=False))),
     Stack("future-done-at-once", of_our_own(future(at_once=True))),
