@@ -79,8 +79,10 @@ class Life:
             await asyncio.sleep(0)
         return run
 
-    async def end(self) -> list[RunComplete]:
-        """Close the dispatcher, and hold what it did to what it promised."""
+    async def end(self) -> None:
+        """Close the dispatcher, if there is one, and hold what it did to what it promised."""
+        if "d" not in vars(self):
+            return
         await self.d.aclose()
         completes = [event async for event in self._events if isinstance(event, RunComplete)]
         accepted = [entry["run"] for entry in self.entries if entry["event"] == "accept"]
@@ -92,7 +94,6 @@ class Life:
         assert judged.whole
         assert not self._offences, self._offences
         await self._check_messages(completes)
-        return completes
 
     async def _check_messages(self, completes: list[RunComplete]) -> None:
         had_turn = {e["run"] for e in self.entries if e["event"] in ("fold", "handoff")}

@@ -257,14 +257,14 @@ def aiomonitor() -> Iterator[Sees]:
 
 
 class Asks(logging.Filter):
-    """A filter that raises, and counts how often."""
+    """A filter that raises, and keeps what it was to let through: the exception, if one was logged."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.asked: list[str] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
-        self.asked += 1
+        self.asked.append(repr(record.exc_info[1]) if record.exc_info else "")
         record.request_id = request_id.get()
         return True
 
