@@ -123,7 +123,7 @@ def without_keywords(made: list[asyncio.Task[Any]]) -> Factory:
 
 
 class Handle(asyncio.Future[Any]):
-    """A future for a task: no name, no coroutine, and what is asked of it goes on to the task."""
+    """A future for a task: no coroutine, no count of cancels, and a cancel goes on to the task."""
 
     def __init__(self, task: asyncio.Task[Any], *, at_once: bool) -> None:
         super().__init__(loop=task.get_loop())
@@ -133,6 +133,9 @@ class Handle(asyncio.Future[Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         return self.task.cancel() and (not self.at_once or super().cancel())
+
+    def set_name(self, name: object) -> None:
+        """Asyncio asks for it since Python 3.13."""
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         if self.done():

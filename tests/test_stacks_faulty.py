@@ -14,7 +14,7 @@ from dispatching import Agent, outcome
 from stack_scenarios import echo
 from stacking import Life, Scenario, Sees, Stack, live, until
 from stacks import factory
-from turngate import State
+from turngate import State, Turn
 
 ALWAYS = 10**9
 Fault = Callable[[asyncio.AbstractEventLoop, Any, dict[str, Any]], Any]
@@ -173,3 +173,36 @@ def test_closing_ends_though_nothing_gets_a_task(faulty: Faulty) -> None:
         assert life.prompts == ["tea"]
 
     live_with(faulty, scenario)
+
+
+def test_a_factory_that_raises_when_the_task_is_already_made() -> None:
+    """As in asyncio 3.13, which makes the task, and then asks a future in vain for its `set_name`."""
+    made: list[asyncio.Task[Any]] = []
+
+    def too_late(loop: asyncio.AbstractEventLoop, coro: Any, options: dict[str, Any]) -> Any:
+        made.append(asyncio.Task(coro, loop=loop, **options))
+        raise AttributeError("set_name")
+
+    async def hopping(turn: Turn) -> str:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return turn.run.prompt
+
+    async def scenario(life: Life) -> None:
+        d = life.open(hopping)
+        late.times = ALWAYS
+        runs = [await d.submit("s", f"prompt {n}", when_busy="queue") for n in range(3)]
+        for run in runs:  # which of the two is the factory's to say; not both, and not twice
+            complete = await run
+            assert bool(complete.error) is (run.prompt not in life.prompts), complete
+        covered = await d.accept("s", "cake")
+        await d.enter(covered)
+        assert (await d.cancel("s")).runs == [covered]
+        assert (await covered).cancelled
+        late.times = 0
+        assert outcome(await d.ask("s", "tea")) == ("tea", None, False)
+        assert all(task.done() for task in made)
+
+    late = Faulty(too_late)
+    live_with(late, scenario)
+    assert made
