@@ -186,6 +186,8 @@ def test_a_factory_that_raises_when_the_task_is_already_made() -> None:
     async def hopping(turn: Turn) -> str:
         for _ in range(5):
             await asyncio.sleep(0)
+        if turn.run.prompt == "for ever":
+            await asyncio.get_running_loop().create_future()
         return turn.run.prompt
 
     async def scenario(life: Life) -> None:
@@ -195,10 +197,13 @@ def test_a_factory_that_raises_when_the_task_is_already_made() -> None:
         for run in runs:  # which of the two is the factory's to say; not both, and not twice
             complete = await run
             assert bool(complete.error) is (run.prompt not in life.prompts), complete
-        covered = await d.accept("s", "cake")
-        await d.enter(covered)
-        assert (await d.cancel("s")).runs == [covered]
-        assert (await covered).cancelled
+        for begun in (False, True):
+            covered = await d.accept("s", "for ever")
+            await d.enter(covered)
+            for _ in range(20 * begun):
+                await asyncio.sleep(0)
+            cancelled = await d.cancel("s")
+            assert (await covered).cancelled is bool(cancelled)
         late.times = 0
         assert outcome(await d.ask("s", "tea")) == ("tea", None, False)
         assert all(task.done() for task in made)
