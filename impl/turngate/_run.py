@@ -174,8 +174,8 @@ class Turn:
     """
 
     __slots__ = (
-        "_conducting", "_made", "_runs", "_unsent", "covered", "error", "parts", "phase", "run", "task",
-        "text",
+        "_conducting", "_made", "_runs", "_starting", "_unsent", "covered", "error", "parts", "phase", "run",
+        "task", "text",
     )  # fmt: skip
 
     def __init__(self, run: Run, *, covered: bool = False) -> None:
@@ -188,6 +188,7 @@ class Turn:
         self.error: str | None = None
         self.task: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
+        self._starting = False
         self._conducting: Coroutine[Any, Any, None] | None = None
         self._unsent: list[str] | None = None
 

@@ -173,7 +173,7 @@ class Shell:
             deal_with(
                 exc, "the turn of run %s in session %r could not be started", run.run_id, run.session_id
             )
-            self._conduct_without_runner(turn, f"the turn could not be started: {describe(exc)}")
+            loop.call_soon(self._give_up_start, turn, f"the turn could not be started: {describe(exc)}")
 
     def _interrupt(self, turn: Turn) -> None:
         assert turn.task is not None
@@ -284,6 +284,11 @@ class Shell:
         else:
             why = "the turn's task ended without calling the runner"
         self._conduct_without_runner(turn, why)
+
+    def _give_up_start(self, turn: Turn, why: str) -> None:
+        """Go on without a task, unless the factory had made one before it raised."""
+        if turn.phase is STARTING:
+            self._conduct_without_runner(turn, why)
 
     def _conduct_without_runner(self, turn: Turn, why: str) -> None:
         """Conduct a turn whose task came to nothing: all but the call of its runner."""

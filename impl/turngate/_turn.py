@@ -7,8 +7,8 @@ three cases:
    and the store go about it, its runs complete and the queue goes on.
 2. The task is over without having come to its first step: it was cancelled before it, or the factory never
    ran it. Its done callback then has the turn conducted again, in a plain task and without the runner.
-3. There is no task: the factory raised, or the loop is closed. That is case 2 at once; on a closed loop the
-   turn completes unwritten.
+3. There is no task: the factory raised, or returned something else. It may have made one all the same, so a
+   step of the loop later it is case 1 or case 2. On a closed loop the turn completes unwritten.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ import types
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain, describe, let_out
-from turngate._lifecycle import STARTING
 from turngate._settle import settle
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Coroutine, Generator
-    from contextvars import Context
 
     from turngate._core import SessionCore
     from turngate._run import Turn
@@ -39,16 +37,25 @@ class StandIn(asyncio.Task[None]):
 
 
 def start(loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None]) -> None:
-    """Make the task of the turn; it runs in the context in which the lead run was accepted."""
-    turn._conducting = conducting
+    """Have the loop make the task of the turn, in the context in which its lead run was accepted.
+
+    The call is made inside that context, not given it: a factory need not take one, and a tracer that wraps
+    `create_task` looks for its span where it is called.
+    """
     run = turn.run
     context, run._context = run._context, None
     assert context is not None
-    if loop.get_task_factory() is None:
-        turn._made = loop.create_task(conducting, name=run.run_id, context=context)
-    else:
-        turn._made = _made_by_factory(loop, conducting, run.run_id, context)
-    turn._made.add_done_callback(turn._task_is_over)
+    turn._conducting = conducting
+    turn._starting = True
+    try:
+        if loop.get_task_factory() is None:
+            made = context.run(loop.create_task, conducting, name=run.run_id)
+        else:
+            made = context.run(loop.create_task, conducting)
+    finally:
+        turn._starting = False
+    made.add_done_callback(turn._task_is_over)
+    turn._made = made
 
 
 def start_without_factory(loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None]) -> None:
@@ -58,30 +65,19 @@ def start_without_factory(loop: AbstractEventLoop, turn: Turn, conducting: Corou
     turn._made.add_done_callback(turn._task_is_over)
 
 
-def _made_by_factory(
-    loop: AbstractEventLoop, conducting: Coroutine[Any, Any, None], name: str, context: Context
-) -> Future[None]:
-    """Let the factory make the task: it need not take a context, for a task copies the one it is made in."""
-    task = context.run(loop.create_task, conducting)
-    if isinstance(task, asyncio.Task):
-        task.set_name(name)
-    return task
-
-
 async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None = None) -> None:
     """Call the runner unless a cancel came first, settle, complete: however it goes, the turn ends here.
 
     `unbegun` says why the runner is not to be called.
     """
-    if turn._made is None:  # an eager task takes its first step before anyone has been given it
+    if turn._starting:  # an eager task takes its first step before anyone has been given it
         await _pause()
-    if turn.phase is not STARTING or turn._made is None:
-        return
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("the task factory runs the turn outside of any task")
     turn.task = task
-    turn._made.remove_done_callback(turn._task_is_over)
+    if turn._made is not None:
+        turn._made.remove_done_callback(turn._task_is_over)
     text: str | None = None
     error = unbegun
     ends_process: KeyboardInterrupt | SystemExit | None = None

@@ -39,6 +39,7 @@ def fingerprint(stage: Stage) -> Hashable:
     return (
         tuple(stage.done),
         tuple(stage.told.items()),
+        stage.times,
         frozenset(stage.threads),
         tuple([left.waits for left in world.left]),
         tuple([(lead, loop.time() - since) for lead, since in store.since.items()]),

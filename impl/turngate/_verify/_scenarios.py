@@ -124,8 +124,8 @@ SCENARIOS: dict[str, Scenario] = {
         answers=("ok", "half"),
     ),
     "closed-gently": Scenario(
-        "two prompts and one that never enters, while the dispatcher closes and lets them finish for a while",
-        (_A, _B, ("accept c",), ("close gently",)),
+        "a prompt and one that never enters, while the dispatcher closes and lets them finish for a while",
+        (_A, ("accept c",), ("close gently",)),
         answers=("late",),
     ),
     "left-over": Scenario(

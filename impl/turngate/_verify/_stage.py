@@ -30,6 +30,8 @@ MODES: dict[Mode, str] = {
 RUN, CALL, TELL, ANSWER, LEFT = "run", "call", "tell", "answer", "left"
 Option: TypeAlias = tuple[str, Any, str]
 
+MOST_TIMES = 3
+"""How often time passes; a close that waits reminds for ever."""
 _TIME = {"half": 0.6, "late": 1.0}
 """What part of the time that a store may take passes."""
 RAISED: dict[str, type[BaseException]] = {
@@ -105,6 +107,8 @@ class Stage:
         self.world.store.plans.extend(scenario.store)
         self.done = [0] * len(scenario.callers)
         """How many operations each caller has behind it."""
+        self.times = 0
+        """How often time has passed."""
         self.threads: set[int] = set()
         """Which of what is left behind has written as a thread does."""
         self.told: dict[str, int] = {}
@@ -138,7 +142,7 @@ class Stage:
         for nth, door in enumerate(world.store.waiting):
             if not door.done():
                 options += [(ANSWER, nth, each) for each in self.scenario.answers if each not in _TIME]
-        if world.loop.timers:
+        if world.loop.timers and self.times < MOST_TIMES:
             options += [(ANSWER, 0, each) for each in self.scenario.answers if each in _TIME]
         for nth, left in enumerate(world.left):
             if left.waits:
@@ -180,6 +184,7 @@ class Stage:
         elif kind == LEFT:
             self._act(who, what)
         elif what in _TIME:
+            self.times += 1
             self.world.pass_time(_TIME[what] * self.world.dispatcher._settle_timeout)
         else:
             self.world.store.waiting[who].set_exception(self._to_raise(what, "the disk is full"))
