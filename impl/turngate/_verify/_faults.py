@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from turngate import Dispatcher, Run, RunComplete, State
+from turngate import Dispatcher, Run, RunComplete, State, WrongLoop
+from turngate._lifecycle import STARTING
 from turngate_model import Property, Violation
 
+from ._foreign import FACTORIES, Factory, conducts, log_that_raises
 from ._scenarios import Answer, Scenario
 from ._stage import PatientWorld, Stage, turn_of
 from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, dispatcher_option, told_to, without_log
@@ -61,6 +63,8 @@ KINDS = {
     "cancel": "a task cancelled at an await",
     "store": "a write that fails, is cancelled or takes too long",
     "callback": "an on_complete or a recording that raises",
+    "logging": "a log handler that raises at every line",
+    "factory": "a task factory that refuses, drops, cancels, wraps or begins a turn",
     "interrupt": "a KeyboardInterrupt or SystemExit out of runner, store or callback",
     "shutdown": "every task cancelled at once, as when the loop shuts down",
     "dropped": "the loop closed with tasks pending, which are then dropped",
@@ -114,6 +118,8 @@ class FaultyWorld(PatientWorld):
     record_raises: BaseException | None = None
     record_fails_at = 0
     entries = 0
+    log_raises: BaseException | None = None
+    factory: Factory | None = None
 
     def hook(self, complete: RunComplete) -> None:
         """Receive a RunComplete, and raise if told to."""
@@ -163,9 +169,15 @@ class FaultyWorld(PatientWorld):
         events = [event for event in self._events._unread if isinstance(event, RunComplete)]
         counts = Counter(complete.run_id for complete in (*events, *self.hooked, *self.published.values()))
         for run_id, run in self.runs.items():
-            if counts[run_id] != 1 and run.state is not State.ACCEPTED:
+            if counts[run_id] != 1 and run.state is not State.ACCEPTED and not self._never_began(run):
                 wrong = f"{run_id} gets {counts[run_id]} RunCompletes: it should get one"
                 raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, wrong))
+
+    def _never_began(self, run: Run) -> bool:
+        """Whether the run waits for a turn whose task has taken no step: then nobody can complete it."""
+        core = self.dispatcher._sessions.get(run.session_id)
+        turn = None if core is None else core.settling.get(run.seq) or core.turn
+        return turn is not None and turn.phase is STARTING
 
 
 _ENDING: dict[Answer, type[BaseException]] = {"interrupt": KeyboardInterrupt, "exit": SystemExit}
@@ -287,6 +299,7 @@ class _Injector:
         self._cancel_tasks(points)
         self._fail_writes()
         self._fail_callbacks()
+        self._fail_factories()
         self._interrupt()
         for at in range(len(points) + 1):
             self._try(
@@ -316,6 +329,7 @@ class _Injector:
             play.world.abandon()
             self._stop("none", "nothing spoiled", wrong)
         self._entries, self._calls = play.world.entries, play.world.store.calls
+        self._turns = sum(conducts(task.get_coro()) for task in loop.tasks)
         self._found.awaits += len(reached)
         return points
 
@@ -352,6 +366,16 @@ class _Injector:
         for at in range(1, self._entries + 1):
             where = f"a recording that fails at entry {at}"
             self._try("callback", where, record_raises=StoreDown("no"), record_fails_at=at)
+
+        self._try("logging", "a log handler that raises at every line", log_raises=RunnerFailed("no"))
+
+    def _fail_factories(self) -> None:
+        """Have each turn made by a task factory that does something else, and then every turn."""
+        for how, factory in FACTORIES.items():
+            for nth in range(1, self._turns + 1):
+                made = Factory(factory, nth)
+                self._try("factory", f"turn {nth}, whose task factory {how}", factory=made)
+            self._try("factory", f"a task factory that {how}, for every turn", factory=Factory(factory))
 
     def _interrupt(self) -> None:
         """Raise what is to end the process at every point of the runner, the store and the callbacks."""
@@ -397,28 +421,41 @@ class _Injector:
         play = _Play(scenario or self._scenario, self._make)
         for name, value in told.items():
             setattr(play.world, name, value)
+        if play.world.factory is not None:
+            play.world.loop.set_task_factory(play.world.factory)
         raised: list[BaseException] = []
         try:
-            play.run(at, inject, over=over)
+            with log_that_raises(play.world.log_raises):
+                play.run(at, inject, over=over)
             given = [*play.stage.given, *(scenario or self._scenario).store, *told.values()]
             raised += [each for each in given if isinstance(each, BaseException) and each.__traceback__]
             ending = any(isinstance(each, KeyboardInterrupt | SystemExit) for each in raised)
             assert ending == (play.interrupts > 0), "what is to end the process has not come out of the loop"
             if scenario is None and not play.world.blind:
                 play.see_all_written()
+            assert play.world.factory is None or play.world.factory.calls, "the task factory was not asked"
         except Exception as wrong:
             play.world.abandon()
             self._stop(kind, where, wrong)
-        self._found.injections[kind] += inject is not None or bool(raised) or kind == "store"
+        self._found.injections[kind] += inject is not None or bool(raised) or kind in ("store", "factory")
         for each in raised:  # it holds on to the world that it went through, and may be raised again
             each.__traceback__ = each.__context__ = None
         self._see_nobody_warned(kind, where, play)
 
-    def _see_nobody_warned(self, kind: str, where: str, play: _Play) -> None:
+    def _see_nobody_warned(self, kind: str, where: str, play: _Play, *, unclosed: bool = False) -> None:
         loop = play.world.loop
         loop.tasks.clear()
+        play.world.dispatcher._warns_if_dropped = True
         del play.stage, play.world
         gc.collect()
+        dropped = [each for each in self._warned if issubclass(each.category, ResourceWarning)]
+        if bool(dropped) != unclosed:
+            said = "is" if dropped else "is not"
+            self._stop(
+                kind, where, AssertionError(f"a dispatcher with runs in flight {said} said to be dropped")
+            )
+        for each in dropped:
+            self._warned.remove(each)
         if loop.problems:
             self._stop(kind, where, AssertionError(f"the loop was told: {told_to(loop)}"))
         if self._warned:
@@ -435,12 +472,14 @@ class _Injector:
         try:
             for _ in range(at):
                 play.stage.take(play.stage.options()[0])
+            unclosed = bool(world.dispatcher._sessions)
             _drop(world)
+            unclosed = unclosed and not world.dispatcher._closed
         except Exception as wrong:
             world.abandon()
             self._stop(kind, where, wrong)
         del world
-        self._see_nobody_warned(kind, where, play)
+        self._see_nobody_warned(kind, where, play, unclosed=unclosed)
 
     def _stop(self, kind: str, where: str, wrong: Exception) -> None:
         broken, what = None, f"{type(wrong).__name__}: {wrong}"
@@ -471,7 +510,7 @@ def _drop(world: FaultyWorld) -> None:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
             try:
                 task.get_coro().close()
-            except RuntimeError:
+            except (RuntimeError, WrongLoop):
                 if turn_of(task):  # else it is a caller's own, which would go on waiting
                     raise
     world.count_completes()

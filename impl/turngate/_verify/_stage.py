@@ -77,7 +77,8 @@ class PatientWorld(World):
             with contextlib.suppress(BaseException):
                 task.get_coro().throw(gone)
             if waits_for := task._fut_waiter:  # type: ignore[attr-defined]  # not in the stubs
-                waits_for.cancel()
+                with contextlib.suppress(RuntimeError):  # the loop may be closed
+                    waits_for.cancel()
         gone.__traceback__ = None
         self.loop.tasks.clear()
         self.loop.ready.clear()

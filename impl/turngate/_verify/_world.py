@@ -303,6 +303,7 @@ class World:
             if run in self.runs:
                 return  # a run_id has one life for as long as it is known, whatever becomes of it
             self.runs[run] = self.dispatcher._runs[run]
+            self._texts.pop(run, None)
             event = Accept(run, run in self._foldable)
         elif kind == "complete":
             event = Complete(run, entry["cancelled"], entry.get("error"))
