@@ -13,7 +13,6 @@ from turngate._events import Event, Subscribers, Subscription
 from turngate._journal import JournaledCore
 from turngate._messages import Message, Messages
 from turngate._run import Turn
-from turngate._turn import conduct, start
 
 
 class SplitEntry(Dispatcher):
@@ -45,7 +44,7 @@ class Unwatched(Dispatcher):
     """Does not see that the task of a turn is over before it has begun."""
 
     def _start(self, turn: Turn) -> None:
-        start(self._here(), turn, conduct(self, self._sessions[turn.run.session_id], turn))
+        super()._start(turn)
         assert turn._made is not None
         turn._made.remove_done_callback(turn._task_is_over)
 

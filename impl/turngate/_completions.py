@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 _FIELDS = len(RunComplete._fields)
 _EACH = 512
-"""Roughly the bytes that a kept completion takes beside its text and its error."""
-
-
-def digest(session_id: str, prompt: str, attachments: tuple[Attachment | str, ...]) -> int:
-    """Return a number that another payload of this process has by chance only, once in 2**64."""
-    return hash((session_id, prompt, attachments))
+"""Roughly the bytes that a kept completion takes beside its text."""
 
 
 class Completions:
@@ -38,32 +33,33 @@ class Completions:
         self._kept: dict[str, tuple[object, ...]] = {}
         self._order: deque[str] = deque()
 
-    def keep(self, run: Run, *, named: bool) -> None:
+    def keep(self, run: Run, complete: RunComplete, named: bool) -> None:
         """Keep what is to be known of a complete run.
 
         A run that was `named` by its caller is likely to be asked for by that name again, so its handle is
         found too, as long as somebody holds it.
         """
-        complete = run.complete
-        assert complete is not None
-        size = _size(complete)
-        handle = weakref.ref(run) if named else None
-        self._kept[run.run_id] = (
-            *complete, digest(run.session_id, run.prompt, run.attachments), handle,
-        )  # fmt: skip
-        self._order.append(run.run_id)
-        self._bytes += size
-        while len(self._order) > self._limit or self._bytes > self._bytes_limit:
-            self._bytes -= _size(self._complete(self._kept.pop(self._order.popleft())))
+        payload = hash((run.session_id, run.prompt, run.attachments))
+        run_id = run.run_id
+        self._kept[run_id] = (*complete, payload, weakref.ref(run) if named else None)
+        self._order.append(run_id)
+        self._bytes += _EACH + getsizeof(complete.text)
+        if self._bytes > self._bytes_limit or len(self._order) > self._limit:
+            self._forget()
+
+    def _forget(self) -> None:
+        while self._bytes > self._bytes_limit or len(self._order) > self._limit:
+            complete = self._complete(self._kept.pop(self._order.popleft()))
+            self._bytes -= _EACH + getsizeof(complete.text)
 
     def find(self, run_id: str) -> RunComplete | None:
         """Return the completion of the run, None if there is none or it is no longer kept."""
         kept = self._kept.get(run_id)
         return None if kept is None else self._complete(kept)
 
-    def digest(self, run_id: str) -> object:
-        """Return the digest of the payload of a run whose completion is kept."""
-        return self._kept[run_id][_FIELDS]
+    def is_same(self, run_id: str, payload: tuple[str, str, tuple[Attachment | str, ...]]) -> bool:
+        """Say whether a run whose completion is kept had this payload: by chance, another once in 2**64."""
+        return self._kept[run_id][_FIELDS] == hash(payload)
 
     def handle(self, run_id: str) -> Run | None:
         """Return the handle of a run whose completion is kept, if it was named and is still held."""
@@ -79,8 +75,3 @@ class Completions:
     @staticmethod
     def _complete(kept: tuple[object, ...]) -> RunComplete:
         return tuple.__new__(RunComplete, kept[:_FIELDS])
-
-
-def _size(complete: RunComplete) -> int:
-    size = _EACH + getsizeof(complete.text)
-    return size if complete.error is None else size + getsizeof(complete.error)

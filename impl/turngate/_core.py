@@ -200,15 +200,14 @@ class SessionCore:
 
     def outcome(self, turn: Turn) -> tuple[Message, ...]:
         """Return what is to be written of the turn as it stands now."""
-        session_id, lead = self.session_id, turn.run
-        messages = []
-        for run in turn._runs:
-            prompt_id = f"{self._message_prefix}{run.seq}"
-            messages.append(_new(Message, (prompt_id, session_id, run.run_id, "user", run.prompt, None)))
+        session_id, prefix, lead = self.session_id, self._message_prefix, turn.run
+        messages = [
+            _new(Message, (f"{prefix}{run.seq}", session_id, run.run_id, "user", run.prompt, None))
+            for run in turn._runs
+        ]
         reason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
-        reply_id = messages[0].id + "-reply"
-        messages.append(_new(Message, (reply_id, session_id, lead.run_id, "assistant", turn.text, reason)))
-        return tuple(messages)
+        reply = (f"{prefix}{lead.seq}-reply", session_id, lead.run_id, "assistant", turn.text, reason)
+        return (*messages, _new(Message, reply))
 
     def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
         """Complete the runs of the turn and, in the same step, hand off.

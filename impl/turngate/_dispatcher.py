@@ -9,7 +9,7 @@ import warnings
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
-from turngate._completions import Completions, digest
+from turngate._completions import Completions
 from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
 from turngate._events import Subscription
 from turngate._guard import say
@@ -123,7 +123,7 @@ class Dispatcher(Shell):
             return known
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
-        effects: list[Effect] = []
+        effects: list[Effect] | None = None
         core = self._sessions.get(session_id)
         if core is None:
             core = self._sessions[session_id] = self._new_core(session_id)
@@ -140,8 +140,8 @@ class Dispatcher(Shell):
         self._runs[run_id] = run
         self._accepted += 1
         core.accept(run)
-        if effects or self._journal.untold:
-            self._perform(effects)
+        if effects is not None or self._journal.untold:
+            self._perform(effects or [])
         return run
 
     async def enter(self, run: Run) -> State:
@@ -333,7 +333,7 @@ class Dispatcher(Shell):
         if run is not None:
             same = (run.session_id, run.prompt, run.attachments) == (session_id, prompt, attachments)
         elif complete is not None:
-            same = self._completions.digest(run_id) == digest(session_id, prompt, attachments)
+            same = self._completions.is_same(run_id, (session_id, prompt, attachments))
         else:
             return None
         if not same:

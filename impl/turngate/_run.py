@@ -62,9 +62,11 @@ def check_prompt(
         raise TypeError(f"the prompt must be a string, not {type(prompt).__name__}")
     if isinstance(attachments, str):
         raise TypeError("attachments must be a sequence of attachments, not one string")
-    attached = tuple(attachments)
-    for attachment in attached:
-        _check_attachment(attachment)
+    attached = ()
+    if attachments:
+        attached = tuple(attachments)
+        for attachment in attached:
+            _check_attachment(attachment)
     if not prompt.strip() and not any(_is_text(attachment) for attachment in attached):
         raise EmptyPrompt(f"the prompt for session {session_id!r} has neither text nor a text attachment")
     if run_id is not None and (not isinstance(run_id, str) or not run_id):
@@ -174,7 +176,7 @@ class Turn:
     """
 
     __slots__ = (
-        "_conducting", "_made", "_runs", "_starting", "_unsent", "covered", "error", "parts", "phase", "run",
+        "_conducting", "_made", "_runs", "_unsent", "covered", "error", "parts", "phase", "run",
         "task", "text",
     )  # fmt: skip
 
@@ -188,7 +190,6 @@ class Turn:
         self.error: str | None = None
         self.task: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
-        self._starting = False
         self._conducting: Coroutine[Any, Any, None] | None = None
         self._unsent: list[str] | None = None
 

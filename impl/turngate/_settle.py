@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain, deal_with, describe
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from turngate._core import Effect, SessionCore
     from turngate._messages import Message, Messages
     from turngate._run import Turn
-
-_Write = tuple[tuple["Message", ...], Any, Any, str | None]
-"""The messages, the steps of the store's `put`, what it waits for, and what went wrong."""
 
 _OVER: Final = object()  # a default for next(), which is cheaper than a StopIteration
 _BLOCKED: Final = 0.05
@@ -43,16 +41,28 @@ def settle(
     if undelivered:
         _forget_cancels(task)
     while True:
-        write = _begin_to_write(core, turn, store)
-        messages, _, waiting_for, error = write
-        if waiting_for is not _OVER:
-            return _settle_on(core, turn, store, _Clock(task, within), undelivered, write)
+        messages = core.outcome(turn)
+        error = None
+        try:
+            putting = store.put(messages)
+            put: Any = (putting if type(putting) is types.CoroutineType else _awaited(putting)).__await__()
+            if (waiting_for := next(put, _OVER)) is not _OVER:
+                writing = _rest_of(put, waiting_for)
+                return _settle_on(core, turn, store, _Clock(task, within), messages, writing, undelivered)
+        except BaseException as exc:
+            error = _failure(exc, turn)
         if effects := core.written(turn, messages, error):
             return effects
 
 
 async def _settle_on(
-    core: SessionCore, turn: Turn, store: Messages, clock: _Clock, undelivered: bool, write: _Write
+    core: SessionCore,
+    turn: Turn,
+    store: Messages,
+    clock: _Clock,
+    messages: tuple[Message, ...],
+    writing: Awaitable[None],
+    undelivered: bool,
 ) -> list[Effect]:
     """Go on with a write that waits, and write again as often as it takes.
 
@@ -60,41 +70,38 @@ async def _settle_on(
     """
     with clock:
         while True:
-            messages, put, waiting_for, error = write
-            if waiting_for is not _OVER:
-                try:
-                    await _rest_of(put, waiting_for)
-                except asyncio.CancelledError as exc:
-                    if not clock.expired and (_forget_cancels(clock.task) or undelivered):
-                        undelivered = False
-                        write = _begin_to_write(core, turn, store)
-                        continue
-                    error = clock.too_late(turn) if clock.expired else _failure(exc, turn)
-                except GeneratorExit:
-                    raise  # the turn is being closed: what is returned from here would be lost
-                except BaseException as exc:
-                    error = _failure(exc, turn)
+            error = None
+            try:
+                await writing
+            except asyncio.CancelledError as exc:
+                if not clock.expired and (_forget_cancels(clock.task) or undelivered):
+                    undelivered = False
+                    messages = core.outcome(turn)
+                    writing = _put(store, messages)
+                    continue
+                error = clock.too_late(turn) if clock.expired else _failure(exc, turn)
+            except GeneratorExit:
+                raise  # the turn is being closed: what is returned from here would be lost
+            except BaseException as exc:
+                error = _failure(exc, turn)
             if effects := core.written(turn, messages, error):
                 return effects
-            write = _begin_to_write(core, turn, store)
-
-
-def _begin_to_write(core: SessionCore, turn: Turn, store: Messages) -> _Write:
-    """Hand the outcome to the store, and let it go as far as it goes without waiting."""
-    messages = core.outcome(turn)
-    try:
-        putting = store.put(messages)
-        if type(putting) is not types.CoroutineType:
-            putting = _awaited(putting)
-        put: Any = putting.__await__()
-        return messages, put, next(put, _OVER), None
-    except BaseException as exc:
-        return messages, None, _OVER, _failure(exc, turn)
+            messages = core.outcome(turn)
+            writing = _put(store, messages)
 
 
 async def _awaited(putting: Awaitable[None]) -> None:
     """Take whatever `await` takes."""
     await putting
+
+
+@types.coroutine
+def _put(store: Messages, messages: tuple[Message, ...]) -> Generator[Any, Any, None]:
+    """Have the store write, from its first step on."""
+    steps = _awaited(store.put(messages)).__await__()
+    waiting_for = _next(partial(next, steps), _OVER)
+    if waiting_for is not _OVER:
+        yield from _rest_of(steps, waiting_for)
 
 
 @types.coroutine

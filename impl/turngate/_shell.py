@@ -25,7 +25,6 @@ from turngate._turn import (
     CLOSED_UNWRITTEN,
     StandIn,
     conduct,
-    start,
     start_without_factory,
 )
 from turngate._waiters import Waiters
@@ -156,24 +155,35 @@ class Shell:
             self._close_if_quiet()
 
     def _start(self, turn: Turn) -> None:
+        """Have the loop make the task of the turn, in the context in which its lead run was accepted.
+
+        The call is made inside that context, not given it: a factory need not take one, and a tracer that
+        wraps `create_task` looks for its span where it is called.
+        """
         loop, run = self._loop, turn.run
         assert loop is not None
-        if self._loop_ends:
-            if not any(map(_lives, asyncio.all_tasks(loop))):
-                # A queued runner is not to be called while everything around it is torn down.
-                loop.call_later(_SECOND_LOOK, self._look_again, turn)
-                return
-            self._loop_ends = False
+        if self._loop_ends and self._held_back(turn):
+            return
         if loop.is_closed():
             self._complete_unwritten(self._sessions[run.session_id], turn, CLOSED_UNWRITTEN)
             return
+        context, run._context = run._context, None
+        assert context is not None
+        conducting = conduct(self, self._sessions[run.session_id], turn)
         try:
-            start(loop, turn, conduct(self, self._sessions[run.session_id], turn))
+            if loop.get_task_factory() is None:
+                made = context.run(loop.create_task, conducting, name=run.run_id)
+            else:
+                made = context.run(loop.create_task, conducting)
+            made.add_done_callback(turn._task_is_over)
+            turn._made = made
         except BaseException as exc:
             deal_with(
                 exc, "the turn of run %s in session %r could not be started", run.run_id, run.session_id
             )
             loop.call_soon(self._give_up_start, turn, f"the turn could not be started: {describe(exc)}")
+        finally:
+            turn._conducting = conducting
 
     def _interrupt(self, turn: Turn) -> None:
         assert turn.task is not None
@@ -182,9 +192,9 @@ class Shell:
     def _publish(self, run: Run) -> None:
         complete = run.complete
         assert complete is not None
-        named = not run.run_id.startswith(self._run_prefix)
-        self._completions.keep(run, named=named)
-        self._runs.pop(run.run_id, None)
+        run_id = run.run_id
+        self._completions.keep(run, complete, not run_id.startswith(self._run_prefix))
+        self._runs.pop(run_id, None)
         run._context = None
         if run._waiters is not None:
             self._guard("waking those who wait", run._waiters.wake)
@@ -251,24 +261,15 @@ class Shell:
         self._perform([])
         return taken
 
-    def _end(self, core: SessionCore, turn: Turn, text: str | None, error: str | None) -> None:
-        """Take the outcome of the runner: what its threads have written until now is part of it."""
-        with self._writing:
-            core.end(turn, text, error)
-        if turn._unsent is not None:
-            self._send_unsent(turn)
-
-    def _settled(self, core: SessionCore, effects: list[Effect]) -> None:
-        if core.turn is None:
-            self._forget_if_quiet(core)
-        self._perform(effects)
-
     def _complete_unwritten(self, core: SessionCore, turn: Turn, why: str | None = None) -> None:
         """Complete a turn that can wait for nothing any more; `why` it ends, if it has not ended yet."""
         self._cut_short = True
         if turn.phase is not SETTLING:
-            self._end(core, turn, None, why)
-        self._settled(core, core.written(turn, core.outcome(turn), CLOSED_UNWRITTEN))
+            with self._writing:
+                core.end(turn, None, why)
+        effects = core.written(turn, core.outcome(turn), CLOSED_UNWRITTEN)
+        self._forget_if_quiet(core)
+        self._perform(effects)
 
     def _task_is_over(self, turn: Turn, task: Future[None]) -> None:
         """Have the turn conducted anew if its task is over and has not begun to conduct it."""
@@ -308,6 +309,15 @@ class Shell:
         assert self._loop is not None
         if not any(map(_lives, asyncio.all_tasks(self._loop))):
             self._loop_ends = self._cut_short = True
+
+    def _held_back(self, turn: Turn) -> bool:
+        """Start no queued runner while everything around it is torn down: look again later."""
+        assert self._loop is not None
+        if any(map(_lives, asyncio.all_tasks(self._loop))):
+            self._loop_ends = False
+            return False
+        self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
+        return True
 
     def _look_again(self, turn: Turn) -> None:
         """Start a turn that was held back, unless the loop is still coming to its end."""

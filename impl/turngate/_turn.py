@@ -36,28 +36,6 @@ class StandIn(asyncio.Task[None]):
     """Conducts a turn whose own task came to nothing."""
 
 
-def start(loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None]) -> None:
-    """Have the loop make the task of the turn, in the context in which its lead run was accepted.
-
-    The call is made inside that context, not given it: a factory need not take one, and a tracer that wraps
-    `create_task` looks for its span where it is called.
-    """
-    run = turn.run
-    context, run._context = run._context, None
-    assert context is not None
-    turn._conducting = conducting
-    turn._starting = True
-    try:
-        if loop.get_task_factory() is None:
-            made = context.run(loop.create_task, conducting, name=run.run_id)
-        else:
-            made = context.run(loop.create_task, conducting)
-    finally:
-        turn._starting = False
-    made.add_done_callback(turn._task_is_over)
-    turn._made = made
-
-
 def start_without_factory(loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None]) -> None:
     """Make a task for a turn whose own task came to nothing."""
     turn._conducting = conducting
@@ -70,7 +48,7 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
 
     `unbegun` says why the runner is not to be called.
     """
-    if turn._starting:  # an eager task takes its first step before anyone has been given it
+    if turn._conducting is None:  # an eager task takes its first step before anyone has been given it
         await _pause()
     task = asyncio.current_task()
     if task is None:
@@ -101,7 +79,10 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
             else:
                 run = turn.run
                 complain(exc, "the runner raised in run %s of session %r", run.run_id, run.session_id)
-    d._end(core, turn, text, error)
+    with d._writing:  # what threads of the runner have written until now is part of the turn
+        core.end(turn, text, error)
+    if turn._unsent is not None:
+        d._send_unsent(turn)
     effects = None if closed else settle(core, turn, d.messages, d._settle_timeout)
     if effects is not None and not isinstance(effects, list):
         try:
@@ -111,7 +92,9 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
     if effects is None:
         d._complete_unwritten(core, turn)
     else:
-        d._settled(core, effects)
+        if core.turn is None:
+            d._forget_if_quiet(core)
+        d._perform(effects)
     if ends_process is not None:
         let_out(ends_process)
         ends_process = None  # it holds this frame
