@@ -39,13 +39,13 @@ def with_core(core: type[JournaledCore]) -> type[Dispatcher]:
 
 class InOrderOfEntry(Queue):
     def first(self) -> Run:
-        return next(iter(self._runs.values()))
+        return next(iter(self.values()))
 
     def take_first(self) -> Run:
-        return self._runs.pop(next(iter(self._runs)))
+        return self.pop(next(iter(self)))
 
     def in_order(self) -> list[Run]:
-        return [*self._runs.values()]
+        return [*self.values()]
 
 
 class QueuesInOrderOfEntry(JournaledCore):

@@ -41,16 +41,17 @@ class Completions:
         """
         payload = hash((run.session_id, run.prompt, run.attachments))
         run_id = run.run_id
+        text = complete.text
         self._kept[run_id] = (*complete, payload, weakref.ref(run) if named else None)
         self._order.append(run_id)
-        self._bytes += _EACH + getsizeof(complete.text)
+        self._bytes += _EACH + getsizeof(text) if text else _EACH
         if self._bytes > self._bytes_limit or len(self._order) > self._limit:
             self._forget()
 
     def _forget(self) -> None:
         while self._bytes > self._bytes_limit or len(self._order) > self._limit:
             complete = self._complete(self._kept.pop(self._order.popleft()))
-            self._bytes -= _EACH + getsizeof(complete.text)
+            self._bytes -= _EACH + getsizeof(complete.text) if complete.text else _EACH
 
     def find(self, run_id: str) -> RunComplete | None:
         """Return the completion of the run, None if there is none or it is no longer kept."""

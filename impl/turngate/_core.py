@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 # The constructor that NamedTuple generates takes three times as long, and every run makes three of them.
 _new = tuple.__new__
 
-# Most sessions never queue, and to make a queue takes longer than to make the rest of a core.
+# Most sessions never queue, and cancel nothing on entry: these stand for what they do not hold.
 _NOTHING_QUEUED: Final = Queue()
+_NOTHING_SETTLES: Final[dict[int, Turn]] = {}
 
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
@@ -72,7 +73,7 @@ class SessionCore:
         self.mark = 0
         self.queue = _NOTHING_QUEUED
         self.turn: Turn | None = None
-        self.settling: dict[int, Turn] = {}
+        self.settling = _NOTHING_SETTLES
         self._message_prefix = message_prefix
 
     def is_quiet(self) -> bool:
@@ -100,7 +101,10 @@ class SessionCore:
         turn = None
         if self._covers(run):
             self._move(run, "enter", CANCEL_ON_ENTRY)
-            turn = self.settling[run.seq] = Turn(run, covered=True)
+            turn = Turn(run, covered=True)
+            if self.settling is _NOTHING_SETTLES:
+                self.settling = {}
+            self.settling[run.seq] = turn
         elif self.turn is not None:
             self._move(run, "enter", QUEUED)
             run.on_complete = None
@@ -201,13 +205,17 @@ class SessionCore:
     def outcome(self, turn: Turn) -> tuple[Message, ...]:
         """Return what is to be written of the turn as it stands now."""
         session_id, prefix, lead = self.session_id, self._message_prefix, turn.run
-        messages = [
-            _new(Message, (f"{prefix}{run.seq}", session_id, run.run_id, "user", run.prompt, None))
-            for run in turn._runs
-        ]
         reason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
-        reply = (f"{prefix}{lead.seq}-reply", session_id, lead.run_id, "assistant", turn.text, reason)
-        return (*messages, _new(Message, reply))
+        lead_id, run_id = f"{prefix}{lead.seq}", lead.run_id
+        prompt = _new(Message, (lead_id, session_id, run_id, "user", lead.prompt, None))
+        reply = _new(Message, (lead_id + "-reply", session_id, run_id, "assistant", turn.text, reason))
+        if len(turn._runs) == 1:
+            return prompt, reply
+        folded = [
+            _new(Message, (f"{prefix}{run.seq}", session_id, run.run_id, "user", run.prompt, None))
+            for run in turn._runs[1:]
+        ]
+        return (prompt, *folded, reply)
 
     def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
         """Complete the runs of the turn and, in the same step, hand off.

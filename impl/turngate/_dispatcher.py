@@ -83,6 +83,7 @@ class Dispatcher(Shell):
         self._seq = 0
         self._accepted = 0
         self._entering = 0
+        self._lookalikes = False  # whether somebody chose an id that looks like one of ours
         self._finishing = False
         self._timers: list[TimerHandle] = []
         super().__init__(
@@ -134,8 +135,8 @@ class Dispatcher(Shell):
         self._seq = seq = self._seq + 1
         if run_id is None:
             run_id = f"{self._run_prefix}{seq}"
-            while run_id in self._runs or run_id in self._completions:
-                run_id += "+"  # somebody chose an id that looks like one of ours
+            while self._lookalikes and (run_id in self._runs or run_id in self._completions):
+                run_id += "+"
         run = Run(self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete, copy_context())
         self._runs[run_id] = run
         self._accepted += 1
@@ -328,6 +329,7 @@ class Dispatcher(Shell):
         self, run_id: str, session_id: str, prompt: str, attachments: tuple[Attachment | str, ...]
     ) -> Run | None:
         """Return the run that is known by this id, complete or not; raise if its payload is another."""
+        self._lookalikes = self._lookalikes or run_id.startswith(self._run_prefix)
         run = self._runs.get(run_id)
         complete = None if run is not None else self._completions.find(run_id)
         if run is not None:

@@ -46,7 +46,7 @@ def say(level: int, message: str, *args: object, **more: Any) -> None:
             let_out(exc)
 
 
-def let_out(exc: KeyboardInterrupt | SystemExit) -> None:
+def let_out(exc: BaseException) -> None:
     """Let an exception that is meant for the process leave the running loop; without one it is too late."""
     loop = asyncio._get_running_loop()
     if loop is not None:

@@ -9,44 +9,40 @@ if TYPE_CHECKING:
     from turngate._run import Run
 
 
-class Queue:
+class Queue(dict[int, "Run"]):
     """Runs by sequence. To add one and to take the first cost log n, in any order of entry.
 
     A run that is taken out of the middle leaves its sequence in the heap; the heap is swept as soon as such
     sequences outnumber the runs.
     """
 
-    __slots__ = ("_heap", "_runs")
+    __slots__ = ("_heap",)
 
     def __init__(self) -> None:
         self._heap: list[int] = []
-        self._runs: dict[int, Run] = {}
 
     def add(self, run: Run) -> None:
         """Put the run where its sequence belongs."""
-        self._runs[run.seq] = run
+        self[run.seq] = run
         heappush(self._heap, run.seq)
 
     def first(self) -> Run:
         """Return the run with the lowest sequence; there must be one."""
-        while self._heap[0] not in self._runs:
+        while self._heap[0] not in self:
             heappop(self._heap)
-        return self._runs[self._heap[0]]
+        return self[self._heap[0]]
 
     def take_first(self) -> Run:
         """Take out the run with the lowest sequence; there must be one."""
         self.first()
-        return self._runs.pop(heappop(self._heap))
+        return self.pop(heappop(self._heap))
 
     def take(self, run: Run) -> None:
         """Take out this run."""
-        del self._runs[run.seq]
-        if len(self._heap) > 2 * len(self._runs):
-            self._heap = sorted(self._runs)  # which is a heap
+        del self[run.seq]
+        if len(self._heap) > 2 * len(self):
+            self._heap = sorted(self)  # which is a heap
 
     def in_order(self) -> list[Run]:
         """Return the runs, first in line first."""
-        return [self._runs[seq] for seq in sorted(self._runs)]
-
-    def __len__(self) -> int:
-        return len(self._runs)
+        return [self[seq] for seq in sorted(self)]

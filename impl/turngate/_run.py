@@ -62,7 +62,7 @@ def check_prompt(
         raise TypeError(f"the prompt must be a string, not {type(prompt).__name__}")
     if isinstance(attachments, str):
         raise TypeError("attachments must be a sequence of attachments, not one string")
-    attached = ()
+    attached: tuple[Attachment | str, ...] = ()
     if attachments:
         attached = tuple(attachments)
         for attachment in attached:
@@ -175,6 +175,10 @@ class Turn:
     it, None until it does. (What the loop has made may only stand for that task: `_made`.)
     """
 
+    text: str
+    error: str | None
+    """What came of the runner, from its end on."""
+
     __slots__ = (
         "_conducting", "_made", "_runs", "_unsent", "covered", "error", "parts", "phase", "run",
         "task", "text",
@@ -186,8 +190,6 @@ class Turn:
         self.covered = covered
         self.phase = STARTING
         self.parts: list[str] = []
-        self.text = ""
-        self.error: str | None = None
         self.task: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
         self._conducting: Coroutine[Any, Any, None] | None = None

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import types
+from asyncio import current_task
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain, describe, let_out
 from turngate._settle import settle
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine, Generator
 
     from turngate._core import SessionCore
@@ -50,54 +51,66 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
     """
     if turn._conducting is None:  # an eager task takes its first step before anyone has been given it
         await _pause()
-    task = asyncio.current_task()
-    if task is None:
+    turn.task = current_task()
+    if turn.task is None:
         raise RuntimeError("the task factory runs the turn outside of any task")
-    turn.task = task
     if turn._made is not None:
         turn._made.remove_done_callback(turn._task_is_over)
     text: str | None = None
     error = unbegun
-    ends_process: KeyboardInterrupt | SystemExit | None = None
-    closed = False
+    stopped_by: KeyboardInterrupt | SystemExit | GeneratorExit | None = None
     if unbegun is None and core.begin(turn):
         try:
             runner = d._runner  # to look it up in the call takes longer
             text = await runner(turn)
             if text is not None and not isinstance(text, str):
                 text, error = None, f"the runner returned {type(text).__name__}, not str or None"
-        except asyncio.CancelledError:
-            error = CANCELLED_FROM_OUTSIDE
-            if not turn.covered:
-                d._look_whether_the_loop_ends()
         except BaseException as exc:
-            error = describe(exc)
-            if isinstance(exc, KeyboardInterrupt | SystemExit):
-                ends_process = exc
-            elif isinstance(exc, GeneratorExit) and not _is_current(turn.task):
-                closed = True  # from outside: the runner has not raised it
-            else:
-                run = turn.run
-                complain(exc, "the runner raised in run %s of session %r", run.run_id, run.session_id)
-    with d._writing:  # what threads of the runner have written until now is part of the turn
+            error, stopped_by = _came_of(exc, d, turn)
+    d._writing.acquire()  # what threads of the runner have written until now is part of the turn
+    try:
         core.end(turn, text, error)
+    finally:
+        d._writing.release()  # `with` takes three times as long
     if turn._unsent is not None:
         d._send_unsent(turn)
-    effects = None if closed else settle(core, turn, d.messages, d._settle_timeout)
-    if effects is not None and not isinstance(effects, list):
-        try:
+    try:
+        if stopped_by is not None and isinstance(stopped_by, GeneratorExit):
+            raise stopped_by
+        effects = settle(core, turn, d.messages, d._settle_timeout)
+        if not isinstance(effects, list):
             effects = await effects
-        except GeneratorExit:
-            effects = None
-    if effects is None:
+    except GeneratorExit:
         d._complete_unwritten(core, turn)
-    else:
-        if core.turn is None:
-            d._forget_if_quiet(core)
-        d._perform(effects)
-    if ends_process is not None:
-        let_out(ends_process)
-        ends_process = None  # it holds this frame
+        return
+    if core.turn is None:
+        d._forget_if_quiet(core)
+    d._perform(effects)
+    if stopped_by is not None:
+        let_out(stopped_by)
+        stopped_by = None  # it holds this frame
+
+
+def _came_of(
+    exc: BaseException, d: Shell, turn: Turn
+) -> tuple[str, KeyboardInterrupt | SystemExit | GeneratorExit | None]:
+    """Return the error of a turn whose runner raised, and the exception if more than the turn ends by it.
+
+    There are four cases. A CancelledError that no cancel explains: the loop may be coming to its end.
+    KeyboardInterrupt and SystemExit: they go on when the turn is settled. A GeneratorExit from outside: the
+    turn is being closed, and may not wait any more. Whatever else the runner raises is logged.
+    """
+    if isinstance(exc, asyncio.CancelledError):
+        if not turn.covered:
+            d._look_whether_the_loop_ends()
+        return CANCELLED_FROM_OUTSIDE, None
+    error = describe(exc)
+    if isinstance(exc, KeyboardInterrupt | SystemExit):
+        return error, exc
+    if isinstance(exc, GeneratorExit) and not _is_current(turn.task):
+        return error, GeneratorExit()
+    complain(exc, "the runner raised in run %s of session %r", turn.run.run_id, turn.run.session_id)
+    return error, None
 
 
 @types.coroutine
@@ -106,8 +119,8 @@ def _pause() -> Generator[None, None, None]:
     yield
 
 
-def _is_current(task: Future[None]) -> bool:
+def _is_current(task: Task[None] | None) -> bool:
     try:
-        return asyncio.current_task() is task
+        return current_task() is task
     except RuntimeError:  # no loop is running
         return False

@@ -17,6 +17,7 @@ from typing import Any
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._core import SessionCore
+from turngate._lifecycle import Phase
 from turngate._queue import Queue
 from turngate._settle import _Clock
 from turngate._waiters import Waiters
@@ -105,7 +106,11 @@ def _of_core(core: SessionCore) -> Hashable:
 def _of_turn(turn: Turn) -> Hashable:
     runs = tuple([run.run_id for run in turn._runs])
     begun = (turn._made is None, turn.task is None)
-    return (runs, turn.covered, turn.phase, tuple(turn.parts), turn.text, turn.error, begun)
+    return (runs, turn.covered, turn.phase, tuple(turn.parts), *_came_of(turn), begun)
+
+
+def _came_of(turn: Turn) -> tuple[Hashable, ...]:
+    return (turn.text, turn.error) if turn.phase is Phase.SETTLING else ()
 
 
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
