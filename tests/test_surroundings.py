@@ -1,0 +1,34 @@
+"""The machine that the tests run on: what may be missing there, and how that is told."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from conftest import pytest_runtest_setup
+from surroundings import insist_on
+
+
+def test_a_program_that_is_missing_fails_in_ci_and_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _program: None)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="NOT RUN: the program dot is not installed"):
+        insist_on("dot")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="NOT RUN: the program dot is not installed"):
+        insist_on("dot")
+
+
+def test_a_program_that_is_there_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda program: f"/bin/{program}")
+    insist_on("dot")
+
+
+def test_what_a_test_says_it_needs_is_insisted_on(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    request.node.add_marker(pytest.mark.needs("sh", "no-such-program"))
+    with pytest.raises(pytest.skip.Exception, match="no-such-program"):
+        pytest_runtest_setup(request.node)
