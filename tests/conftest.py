@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import gc
+import re
+from pathlib import Path
 
 import pytest
 
 from surroundings import StandingStill, insist_on
+
+TURNGATE = re.compile(r"^(?:from|import) (turngate(?:\._\w+)?)\b", re.MULTILINE)
+
+
+def about(path: Path) -> str:
+    """Tell from what a file imports whether its tests are about the dispatcher, a driver or neither."""
+    parts = set(TURNGATE.findall(path.read_text(encoding="utf-8")))
+    if "turngate._verify" in parts:
+        return "driver"
+    return "dispatcher" if parts and "turngate._cli" not in parts else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    subjects = {path: about(path) for path in {item.path for item in items}}
+    for item in items:
+        if subject := subjects[item.path]:
+            item.add_marker(subject)
 
 
 def pytest_collection_finish() -> None:

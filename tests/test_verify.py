@@ -88,10 +88,12 @@ def rules(
 explored_before = cache(explore_schedules)
 
 
-def schedules(
-    asked: Sequence[tuple[str, Mode]], make: type[Dispatcher] = Dispatcher, limit: int | None = None
-) -> Iterator[Schedules]:
-    return (explored_before(*each, make=make, limit=limit) for each in asked)
+def schedules(asked: Sequence[tuple[str, Mode]]) -> Iterator[Schedules]:
+    return (explored_before(*each) for each in asked)
+
+
+def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, Mode]]], Iterator[Schedules]]:
+    return lambda asked: (explore_schedules(*each, **options) for each in asked)
 
 
 @pytest.fixture
@@ -170,13 +172,13 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
     ),
     "a schedule breaks": (
         "explore_in_turn",
-        partial(schedules, make=broken_dispatchers.SplitEntry),
+        schedules_with(make=broken_dispatchers.SplitEntry),
         1,
         "ONE_TURN",
     ),
     "schedules are left out": (
         "explore_in_turn",
-        partial(schedules, limit=3),
+        schedules_with(limit=3),
         3,
         "schedules of one, any: not complete",
     ),
