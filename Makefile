@@ -7,10 +7,8 @@ READY := .venv/.ready
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
-DISPATCHER_TESTS := $(addprefix tests/test_,$(addsuffix .py,core lifecycle dispatcher going_wrong settle run events journal \
-  messages sqlite contract_api seed_scenarios))
 
-.PHONY: help setup verify test sabotage mutants coverage bench lint diagrams oracles clean
+.PHONY: help setup verify test deep matrix sabotage mutants coverage bench lint diagrams oracles clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -31,6 +29,12 @@ verify: setup ## the main job: check every promise, refute every known-bad desig
 test: setup ## the test suite
 	$(BIN)/pytest -n auto --dist worksteal
 
+deep: setup ## the long forms of the tests, which take minutes
+	$(BIN)/pytest -n auto --dist worksteal -m deep
+
+matrix: setup ## the tests of the dispatcher and of what drives it, on every other supported Python there is
+	$(BIN)/python tests/matrix.py
+
 sabotage: setup ## every known-bad design in the real dispatcher, found with each of ten seeds
 	$(BIN)/python tests/sabotage_seeds.py
 
@@ -39,7 +43,7 @@ mutants: setup ## mutants of the dispatcher: each is killed by a test, or listed
 	$(BIN)/python tests/mutants.py $(OF)
 
 coverage: setup ## the dispatcher's tests, with branch coverage
-	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100 $(DISPATCHER_TESTS)
+	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100 -m dispatcher
 
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
@@ -66,4 +70,4 @@ oracles: setup ## hold the explorer against SPIN and TLC, number by number (go d
 	$(BIN)/turngate oracles $(DEEP)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

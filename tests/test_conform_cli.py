@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from surroundings import StandingStill
 from turngate._cli import run
 from turngate_model.conform import JUDGED
+
+pytestmark = pytest.mark.usefixtures("standing_clock")
 
 ROOT = Path(__file__).parents[1]
 LOCK = "examples/conformance/session_lock.py:SessionLockSubject"
@@ -93,10 +97,13 @@ def test_a_command_that_fails_is_reported_with_the_conversation(
     assert "could not be judged to the end" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
-def test_running_out_of_time_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = turngate(capsys, "conforming:Plain", "--max-seconds", "0.01")
+def test_running_out_of_time_is_unknown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, standing_clock: StandingStill
+) -> None:
+    monkeypatch.setattr(standing_clock, "monotonic", itertools.count().__next__)
+    code, out, _ = turngate(capsys, "conforming:Plain", "--max-seconds", "2.5")
     assert code == 3
-    assert "time ran out after 0.01 s\n" in out
+    assert "time ran out after 2.5 s\n" in out
 
 
 BAD_INPUT = {

@@ -10,6 +10,7 @@ import pytest
 
 import turngate
 from dispatching import (
+    HANG,
     Agent,
     BrokenMessages,
     SlowMessages,
@@ -669,7 +670,10 @@ async def test_message_has_what_the_contract_names() -> None:
 @in_loop
 async def test_messages_is_the_store_in_memory_unless_given(tmp_path: Any) -> None:
     assert isinstance(Dispatcher(echo).messages, MemoryMessages)
-    async with SqliteMessages(tmp_path / "messages.db") as store, Dispatcher(echo, messages=store) as d:
+    async with (
+        SqliteMessages(tmp_path / "messages.db") as store,
+        Dispatcher(echo, messages=store, settle_timeout=HANG) as d,
+    ):
         assert d.messages is store
         await d.ask("s", "p")
         assert await on_record(d, "s") == [("user", "p", None), ("assistant", "p", "end_turn")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from explored import refuted
 from turngate_model import DESIGNS, Bounds, Explorer, How, Property, refute
 
 # What each design is known to break.
@@ -38,7 +39,7 @@ def test_there_are_the_twenty_and_each_says_what_it_does() -> None:
 
 @pytest.mark.parametrize("name", DESIGNS)
 def test_the_design_is_refuted_by_what_it_is_known_to_break(name: str) -> None:
-    result = refute(DESIGNS[name])
+    result = refuted(name)
     assert result.verdict == "violated"
     assert result.counterexample is not None
     assert result.counterexample.property in KNOWN_TO_BREAK[name]
@@ -59,7 +60,7 @@ def test_a_design_that_breaks_two_properties_breaks_each(name: str, claim: str) 
 
 @pytest.mark.requirement("NEVER_POISONED")
 def test_a_flag_is_taken_by_a_later_run() -> None:
-    example = refute(DESIGNS["pending-flag"]).counterexamples[Property.NEVER_POISONED]
+    example = refuted("pending-flag").counterexamples[Property.NEVER_POISONED]
     assert example.told() == ["accept a", "cancel", "accept b", "enter b: cancel_on_entry"]
 
 
@@ -80,7 +81,7 @@ def test_the_sibling_of_a_flagged_run_escapes() -> None:
 
 @pytest.mark.requirement("NO_STRAND")
 def test_a_failing_turn_strands_the_queue() -> None:
-    example = refute(DESIGNS["stranded-queue"]).counterexample
+    example = refuted("stranded-queue").counterexample
     assert example is not None
     assert example.told()[-2:] == [
         "the turn of a fails",

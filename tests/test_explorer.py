@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from explored import refuted
 from turngate_model import (
     DESIGNS,
     HEART,
@@ -14,7 +15,6 @@ from turngate_model import (
     Limits,
     Progress,
     Property,
-    refute,
 )
 from turngate_model._bounds import COUNTS, Count
 from turngate_model._how import Run, Session, Turn
@@ -22,7 +22,15 @@ from turngate_model._how import Run, Session, Turn
 
 @pytest.mark.requirement("REFINES")
 @pytest.mark.parametrize(
-    "count", COUNTS, ids=lambda count: f"{count.prompts} prompts, {count.cancels} cancels"
+    "count",
+    [
+        pytest.param(
+            count,
+            id=f"{count.prompts} prompts, {count.cancels} cancels",
+            marks=pytest.mark.deep if count.states > 50_000 else (),
+        )
+        for count in COUNTS
+    ],
 )
 def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
     result = Explorer(Bounds(count.prompts, count.cancels)).run()
@@ -30,7 +38,15 @@ def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
     assert (result.states, result.transitions, result.depth) == (count.states, count.transitions, count.depth)
 
 
-@pytest.mark.parametrize("bounds", [Bounds(2, 1), Bounds(2, 2), Bounds(3, 1, sessions=1)])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(2, 1),
+        Bounds(2, 2),
+        Bounds(3, 0, sessions=1),
+        pytest.param(Bounds(3, 1, sessions=1), marks=pytest.mark.deep),
+    ],
+)
 def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> None:
     small, large = Explorer(bounds).run(), Explorer(bounds, symmetry=False).run()
     assert large.states > 1.5 * small.states
@@ -161,7 +177,7 @@ def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
 
 
 def test_refutation_prefers_what_the_design_is_said_to_break() -> None:
-    result = refute(DESIGNS["swallowed-outer"])
+    result = refuted("swallowed-outer")
     claimed, shorter = (
         result.counterexamples[each] for each in (Property.EXACTLY_ONE_COMPLETE, Property.LAST_WORD)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 
@@ -12,6 +13,14 @@ from turngate import Dispatcher
 from turngate._cli import run
 from turngate._verify._faults import KINDS, SPOILED, inject_faults, replay_fault
 from turngate_model import Property
+
+
+@pytest.fixture(autouse=True)
+def _collected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is older than a test frozen, so that not every replay has the collector look at all of it."""
+    gc.collect()
+    gc.freeze()
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
 def test_the_dispatcher_stands_every_fault() -> None:

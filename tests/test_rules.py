@@ -101,7 +101,14 @@ def test_the_printed_program_can_be_pasted_and_does_it_again(make: type[Dispatch
 
 def test_what_hypothesis_prints_can_be_pasted_and_does_it_again() -> None:
     rules = rules_of(LeakySession)
-    chosen = settings(max_examples=50, stateful_step_count=5, deadline=None, database=None, derandomize=True)
+    chosen = settings(
+        PROFILE,
+        max_examples=50,
+        stateful_step_count=5,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+    )
     with pytest.raises(Broken) as broken:
         run_state_machine_as_test(rules, settings=chosen)
     printed = [line for line in broken.value.__notes__ if line.startswith("state")]

@@ -253,10 +253,10 @@ def test_the_command_explores_and_says_so(capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_number_of_workers_changes_nothing_but_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     said = []
-    for workers in ("1", "2", "3"):
-        code = run(["schedules", "--limit", "40", "--workers", workers])
+    for workers in ("1", "3"):
+        code = run(["schedules", "--limit", "10", "--workers", workers])
         said.append((code, re.sub(r"[\d.]+ s\b|[\d,]+ a second", "", capsys.readouterr().out)))
-    assert said[0] == said[1] == said[2]
+    assert said[0] == said[1]
     assert len(said[0][1].splitlines()) == len(SCENARIOS) * len(MODES) + 2
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import turngate
-from dispatching import in_loop, outcome, steps
+from dispatching import HANG, in_loop, outcome, steps
 from turngate import Dispatcher, Message, SqliteMessages, Turn, UnknownSchema
 
 SOURCE = str(Path(turngate.__file__).parent.parent)
@@ -32,7 +32,9 @@ async def agent(turn):
     return "x" * 2000
 
 async def main(path, session):
-    async with SqliteMessages(path, lock_timeout=30) as store, Dispatcher(agent, messages=store) as d:
+    async with SqliteMessages(path, lock_timeout=600) as store, Dispatcher(
+        agent, messages=store, settle_timeout=600
+    ) as d:
         for n in range(int(sys.argv[3])):
             runs = [await d.submit(session, f"prompt {n}.{k}", run_id=f"{session}.{n}.{k}") for k in range(3)]
             for run in runs:
@@ -201,7 +203,7 @@ async def test_a_file_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> Non
     async def echo(turn: Turn) -> str:
         return turn.run.prompt
 
-    async with SqliteMessages(tmp_path) as store, Dispatcher(echo, messages=store) as d:
+    async with SqliteMessages(tmp_path) as store, Dispatcher(echo, messages=store, settle_timeout=HANG) as d:
         text, error, cancelled = outcome(await d.ask("s", "p"))
         assert (text, cancelled) == ("p", False)
         assert error is not None
@@ -215,7 +217,10 @@ async def test_a_write_cancelled_from_outside_is_made_again_and_found_once(tmp_p
         return turn.run.prompt
 
     turns: list[Turn] = []
-    async with SqliteMessages(tmp_path / "messages.db") as store, Dispatcher(echo, messages=store) as d:
+    async with (
+        SqliteMessages(tmp_path / "messages.db") as store,
+        Dispatcher(echo, messages=store, settle_timeout=HANG) as d,
+    ):
         held = threading.Event()
         store._thread.submit(held.wait)
         run = await d.submit("s", "p")

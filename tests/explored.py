@@ -1,0 +1,41 @@
+"""What takes long to find out and many tests need: found out once in a process."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from turngate_model import DESIGNS, Exploration, Generated, generate, refute
+from turngate_model._dot import HOW_TO_GET_DOT
+
+
+@cache
+def refuted(name: str) -> Exploration:
+    """Explore a known-bad design until it is refuted."""
+    return refute(DESIGNS[name])
+
+
+def all_refuted() -> dict[str, Exploration]:
+    return {name: refuted(name) for name in DESIGNS}
+
+
+@cache
+def generated() -> Generated:
+    """Generate everything, SVG of graphs included if dot is here."""
+    return generate(refuted=all_refuted())
+
+
+def with_dot() -> Generated:
+    """Everything, as it is where dot is installed; a stand-in has drawn the graphs."""
+    return _drawn_as("<!-- {mark} --><svg/>")._replace(skipped="")
+
+
+def without_dot() -> Generated:
+    return _drawn_as("")._replace(skipped=HOW_TO_GET_DOT)
+
+
+def _drawn_as(svg: str) -> Generated:
+    drawings = [
+        each._replace(content=svg.format(mark=each.mark)) if each.mark else each
+        for each in generated().drawings
+    ]
+    return generated()._replace(drawings=drawings)

@@ -1,0 +1,25 @@
+"""What the tests ask of the machine: programs that may be missing, and no speed at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def insist_on(program: str) -> None:
+    """Skip what needs a program that is missing, and say so; where CI is set it must be there."""
+    if shutil.which(program) is None:
+        missing = f"NOT RUN: the program {program} is not installed"
+        pytest.fail(missing, pytrace=False) if os.environ.get("CI") else pytest.skip(missing)
+
+
+class StandingStill:
+    """A clock, in the place of the module time, that goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now

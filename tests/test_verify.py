@@ -1,0 +1,215 @@
+"""``turngate verify``: it asks every check, counts what they did, and hears what each has to say.
+
+The checks have their own tests, so here they are asked in small, once, and made to say what they would not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import broken_dispatchers
+from explored import refuted
+from turngate import Dispatcher
+from turngate._cli import _verify, run
+from turngate._verify._faults import inject_faults
+from turngate._verify._lockstep import compare
+from turngate._verify._rules import TO_REACH, Rules
+from turngate._verify._sabotage import SABOTAGES
+from turngate._verify._schedules import Schedules, explore_schedules
+from turngate._verify._stage import Mode
+from turngate_model import DESIGNS, Bounds, Design, Exploration, Explorer, How, Property, Violation
+
+ROOT = Path(__file__).parents[1]
+SMALL = _verify.Effort(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
+STATES = {SMALL: 596, _verify.QUICK: 16_475}
+
+
+def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = run(["verify", "--json"])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return code, json.loads(captured.out)
+
+
+def see_that_it_holds_and_counts(effort: _verify.Effort, code: int, told: dict[str, Any]) -> None:
+    assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
+    assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
+    for checked in told["properties"].values():
+        assert checked["verdict"] == "holds"
+        assert checked["checks"]["model"]["states"] == STATES[effort]
+        assert set(checked["checks"]) == {"model", "lockstep", "rules", "schedules", "faults"}
+        assert all(number >= 50 for counts in checked["checks"].values() for number in counts.values())
+    assert set(told["designs"]) == set(DESIGNS)
+    for name, found in told["designs"].items():
+        assert found["refuted"]
+        assert set(found["by"]) <= set(map(str, DESIGNS[name].breaks))
+        assert found["steps"] >= 3
+        assert any(found["real"].startswith(broken) for broken in DESIGNS[name].breaks)
+
+
+@pytest.mark.deep
+def test_everything_holds_and_is_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    see_that_it_holds_and_counts(_verify.QUICK, *verify(capsys))
+
+
+class Explored(NamedTuple):
+    """An explorer that explores the same only once."""
+
+    bounds: Bounds
+    mechanism: type[How] = How
+
+    def run(self) -> Exploration:
+        return exploration(self)
+
+
+@cache
+def exploration(of: Explored) -> Exploration:
+    return Explorer(*of).run()
+
+
+def rules(
+    examples: int, *, make: type[Dispatcher] = Dispatcher, claimed: Iterable[Property] = (), **_seed: Any
+) -> Rules:
+    """Say that everything is reached, and that a design breaks what it is said to."""
+    violations = [Violation(broken, f"as {make.__name__} does") for broken in claimed]
+    return Rules(examples, 10 * examples, TO_REACH, next(iter(violations), None))
+
+
+explored_before = cache(explore_schedules)
+
+
+def schedules(asked: Sequence[tuple[str, Mode]]) -> Iterator[Schedules]:
+    return (explored_before(*each) for each in asked)
+
+
+def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, Mode]]], Iterator[Schedules]]:
+    return lambda asked: (explore_schedules(*each, **options) for each in asked)
+
+
+@pytest.fixture
+def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_verify, "QUICK", SMALL)
+    monkeypatch.setattr(_verify, "Explorer", Explored)
+    monkeypatch.setattr(_verify, "compare", cache(compare))
+    monkeypatch.setattr(_verify, "run_rules", rules)
+    monkeypatch.setattr(_verify, "explore_in_turn", schedules)
+    monkeypatch.setattr(_verify, "inject_faults", faults)
+    monkeypatch.setattr(_verify, "refute", lambda design: refuted(design.name))
+
+
+faults = cache(partial(inject_faults, ("closed",)))
+
+
+@pytest.mark.usefixtures("_in_small")
+def test_in_small_everything_holds_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    see_that_it_holds_and_counts(SMALL, *verify(capsys))
+
+
+def of_the_dispatcher(said: Rules) -> Callable[..., Rules]:
+    return lambda examples, **about: rules(examples, **about) if "make" in about else said
+
+
+def overlooking(name: str) -> Callable[..., Rules]:
+    def overlook(examples: int, *, make: type[Dispatcher] = Dispatcher, **about: Any) -> Rules:
+        return (
+            rules(examples, make=make)
+            if make is SABOTAGES[name].make
+            else rules(examples, make=make, **about)
+        )
+
+    return overlook
+
+
+def never_refuting(name: str) -> Callable[[Design], Exploration]:
+    return lambda design: exploration(Explored(SMALL.model)) if design.name == name else refuted(design.name)
+
+
+FINE = rules(300)
+
+HEARD: dict[str, tuple[str, Any, int, str]] = {
+    "the model breaks": (
+        "Explorer",
+        partial(Explored, mechanism=DESIGNS["leaky-session"].mechanism),
+        1,
+        "NO_RESIDUE",
+    ),
+    "the model is not put to the test": ("QUICK", dataclasses.replace(SMALL, model=Bounds(1, 1)), 3, "FIFO"),
+    "the dispatcher is out of step": (
+        "compare",
+        partial(compare, make=SABOTAGES["leaky-session"].make),
+        1,
+        "NO_RESIDUE",
+    ),
+    "a move is not seen": ("QUICK", dataclasses.replace(SMALL, lockstep=Bounds(1, 0)), 3, "DECLARED_MOVE"),
+    "the rules break": (
+        "run_rules",
+        of_the_dispatcher(dataclasses.replace(FINE, violation=Violation(Property.FIFO, "out of order"))),
+        1,
+        "FIFO",
+    ),
+    "the rules raise": (
+        "run_rules",
+        of_the_dispatcher(dataclasses.replace(FINE, error="LookupError: r1")),
+        1,
+        "rules: LookupError: r1",
+    ),
+    "the rules miss something": (
+        "run_rules",
+        of_the_dispatcher(dataclasses.replace(FINE, reached=TO_REACH - {"rule: cancel"})),
+        3,
+        "rules never reached rule: cancel",
+    ),
+    "a schedule breaks": (
+        "explore_in_turn",
+        schedules_with(make=broken_dispatchers.SplitEntry),
+        1,
+        "ONE_TURN",
+    ),
+    "schedules are left out": (
+        "explore_in_turn",
+        schedules_with(limit=3),
+        3,
+        "schedules of one, any: not complete",
+    ),
+    "a fault is not stood": (
+        "inject_faults",
+        partial(inject_faults, ("handed-off",), make=broken_dispatchers.Unprimed),
+        1,
+        "EXACTLY_ONE_COMPLETE",
+    ),
+    "a design is not refuted": ("refute", never_refuting("idle-gap"), 1, "idle-gap"),
+    "a design is not found": (
+        "run_rules",
+        overlooking("idle-gap"),
+        1,
+        "idle-gap on the real dispatcher was not found in 2000 examples",
+    ),
+}
+
+
+@pytest.mark.usefixtures("_in_small")
+@pytest.mark.parametrize("name", HEARD)
+def test_what_one_check_says_decides(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, says, exit_code, about = HEARD[name]
+    monkeypatch.setattr(_verify, check, says)
+    code, told = verify(capsys)
+    assert (code, told["verdict"]) == (exit_code, {1: "violated", 3: "unknown"}[exit_code])
+    verdicts = {each: found["verdict"] for each, found in told["properties"].items()} | told["model"]
+    refutations = {
+        name: "holds" if found["refuted"] else "violated" for name, found in told["designs"].items()
+    }
+    said = [each for each, verdict in {**verdicts, **refutations}.items() if verdict == told["verdict"]]
+    assert any(problem.startswith(about) for problem in [*told["problems"], *said])
