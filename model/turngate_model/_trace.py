@@ -192,8 +192,10 @@ class _Checker:
         if error is not None and not isinstance(error, str):
             raise self._bad("error must be a string, or left out")
         unseen: list[Event] = []
+        if run in session.turn:
+            unseen.append(Ended(session.lead))
         if session.states[run] in (State.ACTIVE, State.CANCEL_ON_ENTRY):
-            unseen = [Ended(run), Wrote(run, "unwritten")]
+            unseen.append(Wrote(run, "unwritten"))
         violation = _first(session, *unseen, Complete(run, cancelled, error))
         self._complete.add(run)
         session.forget(run)
