@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -114,7 +114,7 @@ class Judged(NamedTuple):
     trace: set[Property]
     """The first that the recording shows to be broken."""
     kit: set[Property] | None = None
-    heard_by_then: Set[Property] = frozenset()
+    heard_by_then: frozenset[Property] = frozenset()
     """What the monitor had heard when the kit saw its last operation."""
 
 
@@ -129,7 +129,7 @@ def judged(seed: int, make: type[Dispatcher] = Dispatcher) -> Judged:
             options = [] if stage.violations else stage.enabled(LIMITS)
             if options:
                 stage.take(chance.choice(options))
-        by_then = set(world.heard)
+        by_then = frozenset(world.heard)
         world.come_to_an_end()
     kit = {violation.property for violation in (*stage.violations, *(each for each, _ in stage.late))}
     return _judged(written(stage.program), world)._replace(kit=kit, heard_by_then=by_then)

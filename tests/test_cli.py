@@ -80,6 +80,26 @@ def test_explore_is_unknown_when_a_limit_is_reached_or_nothing_was_tested(
     assert "nothing puts NEVER_POISONED, NO_STRAND, FIFO, ISOLATION to the test" in out
 
 
+@pytest.mark.parametrize(
+    ("design", "bounds", "breaks"),
+    [
+        ("idle-gap", ("2", "1"), "FIFO or ONE_TURN"),
+        ("pending-flag", ("1", "0"), "FULL_COVERAGE or NEVER_POISONED"),
+    ],
+)
+def test_explore_says_that_bounds_are_too_small_to_refute_a_design(
+    capsys: pytest.CaptureFixture[str], design: str, bounds: tuple[str, str], breaks: str
+) -> None:
+    prompts, cancels = bounds
+    arguments = ("explore", "--design", design, "--prompts", prompts, "--cancels", cancels)
+    reason = f"within these bounds nothing breaks {breaks}, as {design} is known to: they are too small"
+    code, told = json_of(capsys, *arguments)
+    assert (code, told["verdict"], told["reasons"]) == (3, "unknown", [reason])
+    code, out, _ = turngate(capsys, *arguments)
+    assert code == 3
+    assert out.endswith(f"  {reason}\nverdict: unknown\n")
+
+
 def test_explore_lists_the_designs(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, "explore", "--design", "list")
     assert code == 0

@@ -98,8 +98,15 @@ def as_object(result: Exploration) -> dict[str, Any]:
 
 def reasons(result: Exploration) -> list[str]:
     """Return why nothing can be said."""
-    said = [result.gave_up] if result.gave_up else []
-    if result.unexercised and not result.gave_up:
+    if result.gave_up:
+        return [result.gave_up]
+    if result.design:
+        breaks = " or ".join(result.claimed)
+        return [
+            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
+        ]
+    said = []
+    if result.unexercised:
         said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
     return said + [f"never happened: {each}" for each in result.missed]
 
