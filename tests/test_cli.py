@@ -141,6 +141,7 @@ def test_verify_holds_and_counts(capsys: pytest.CaptureFixture[str], monkeypatch
         assert any(refuted["real"].startswith(broken) for broken in DESIGNS[name].breaks)
 
 
+HARMFUL = Path(__file__).parent / "harmful" / "exits.py"
 BAD_INPUT = {
     "an unknown command": (["frobnicate"], "No such command 'frobnicate'"),
     "an unknown design": (
@@ -150,7 +151,28 @@ BAD_INPUT = {
     "a negative bound": (["explore", "--prompts", "-1"], "prompts must be from 1 to 8, not -1"),
     "too many cancels": (["explore", "--cancels", "99"], "cancels must be from 0 to 16, not 99"),
     "not a number": (["explore", "--prompts", "x"], "'x' is not a valid integer"),
-    "no time at all": (["explore", "--max-seconds", "0"], "limits of time and memory must be above zero"),
+    "no time at all": (
+        ["explore", "--max-seconds", "0"],
+        "'--max-seconds': 0.0 is not in the range 0<x<=10000000",
+    ),
+    "a time that is none": (
+        ["explore", "--max-seconds", "nan"],
+        "nan is no number of seconds; give one above",
+    ),
+    "a time without end": (
+        ["conform", "x:Y", "--max-seconds", "inf"],
+        "inf is not in the range 0<x<=10000000",
+    ),
+    "an answer without end": (["conform", "x:Y", "--timeout", "1e300"], "1e+300 is not in the range"),
+    "a negative time": (["conform", "x:Y", "--timeout", "-nan"], "-nan is no number of seconds"),
+    "no memory": (["explore", "--max-memory", "0"], "'--max-memory': 0 is not in the range x>=1"),
+    "a number of too many digits": (["explore", "--prompts", "9" * 5000], "is not a valid integer"),
+    "too many workers": (["schedules", "--workers", "9" * 9], "999999999 is not in the range 1<=x<=256"),
+    "no program at all": (["conform", "x:Y", "--programs", "-1"], "-1 is not in the range x>=0"),
+    "a folder in place of a file": (["trace", "/"], "'/': Is a directory"),
+    "a file there is not": (["trace", "/nowhere"], "'/nowhere': No such file or directory"),
+    "a module that exits": (["conform", f"{HARMFUL}:Subject"], "cannot be imported: SystemExit(0)"),
+    "a name there is not": (["conform", "json:Nope"], "json has no Nope"),
     "a folder that cannot be made": (["diagrams", "--directory", "/proc/none"], "/proc/none"),
     "a file in place of a folder": (["diagrams", "--directory", __file__], "is a file"),
 }

@@ -86,7 +86,7 @@ class Limits:
     mebibytes: int = 2048
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0 or self.mebibytes <= 0:
+        if not (self.seconds > 0 and self.mebibytes > 0):
             raise ValueError("limits of time and memory must be above zero")
 
 

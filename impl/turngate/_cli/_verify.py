@@ -21,7 +21,7 @@ from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, gen
 
 from ._explore import reasons
 from ._report import write_report
-from ._show import EXIT_CODES, out, print_counterexample, print_json, stages, styled
+from ._show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
 
 Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
@@ -116,7 +116,7 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     else:
         print_verification(verification)
     if report:
-        click.echo(f"wrote {write_report(verification, report)}", err=True)
+        err.print(f"wrote {write_report(verification, report)}")
     return EXIT_CODES[verification.verdict]
 
 
@@ -266,15 +266,17 @@ def print_verification(verification: Verification) -> None:
     )
     for name, result in verification.designs.items():
         example = result.counterexample
-        shown = styled("refuted") if example else "[bold red]not refuted[/]"
+        shown = styled("refuted" if example else "not refuted")
         in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
     out.print(properties, "", designs, "", sep="\n")
     for problem in (*verification.problems, *verification.untested):
-        out.print(problem, style="red", markup=False)
+        for line in problem.splitlines():
+            out.print(line, style="red")
     for each, why in (*verification.violated.items(), *verification.unknown.items()):
-        out.print(f"{each}: {why}", markup=False)
+        for line in f"{each}: {why}".splitlines():
+            out.print(line)
     if verification.model:
         for example in verification.model.counterexamples.values():
             print_counterexample(example)
-    out.print(f"verdict: {styled(verification.verdict)} in {verification.seconds:.0f} s")
+    out.print("verdict:", styled(verification.verdict), f"in {verification.seconds:.0f} s")
