@@ -11,6 +11,7 @@ import click
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from turngate_command import stop_if_interrupted
 from turngate_model import Counterexample
 from turngate_model import Progress as Explored
 
@@ -93,7 +94,7 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
 def stages(total: int) -> Iterator[Callable[[str], None]]:
     """Show which of so many stages is running, on a terminal; be quiet in a pipe."""
     if not err.is_terminal:
-        yield lambda _name: None
+        yield lambda _name: stop_if_interrupted()
         return
     columns = (
         BarColumn(bar_width=24),
@@ -106,6 +107,7 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
 
         def begin(name: str) -> None:
             nonlocal begun
+            stop_if_interrupted()
             bar.update(task, description=visible(name), completed=begun)
             begun += 1
 

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from turngate_command import stop_if_interrupted
+
 
 def visible(text: str, encoding: str = "utf-8") -> str:
     """Return a text on one line in which nothing is hidden: what is not printable is written as in Python."""
@@ -34,7 +36,8 @@ class Terminal(Console):
         return Text(visible(text, self.encoding), style=style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, unless nobody reads any more."""
+        """Print, unless nobody reads any more; after Ctrl-C there is nothing to be said."""
+        stop_if_interrupted()
         try:
             super().print(*objects, **options)
         except BrokenPipeError:
