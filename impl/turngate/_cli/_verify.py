@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, TypeAlias
 import click
 from rich.table import Table
 
+import turngate_model
 from turngate._verify._faults import inject_faults
 from turngate._verify._lockstep import compare
 from turngate._verify._rules import run_rules
@@ -38,6 +41,8 @@ class Verification:
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """What is wrong that no property speaks of, such as a stale diagram."""
+    unchecked: list[str] = field(default_factory=list)
+    """What there is nothing to check of, where this runs."""
     untested: list[str] = field(default_factory=list)
     """What a check should have seen and did not: then nothing that it says is known."""
     designs: dict[str, Exploration] = field(default_factory=dict)
@@ -221,9 +226,28 @@ def _counted(number: int, unit: str) -> str:
 
 def _compare_diagrams(verification: Verification, begin: Begin) -> None:
     begin("the diagrams")
-    folder = Path("diagrams")
-    if folder.is_dir():
-        verification.problems += stale(generate(refuted=verification.designs), folder, Path("SPEC.md"))
+    checkout = own_checkout()
+    if checkout is None:
+        verification.unchecked.append("the diagrams, which only a checkout of Turngate has")
+        return
+    here = Path(os.path.relpath(checkout))
+    generated = generate(refuted=verification.designs)
+    verification.problems += stale(generated, here / "diagrams", here / "SPEC.md")
+
+
+def own_checkout() -> Path | None:
+    """Return the folder of this project that its model is imported from; None when it is installed.
+
+    Where the command is run says nothing: a folder called diagrams there may be anybody's.
+    """
+    model = Path(turngate_model.__file__).resolve()
+    root = model.parents[2]
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        is_ours = project["project"]["name"] == "turngate"
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return root if is_ours and model == root / "model" / "turngate_model" / "__init__.py" else None
 
 
 def as_object(verification: Verification) -> dict[str, Any]:
@@ -245,6 +269,7 @@ def as_object(verification: Verification) -> dict[str, Any]:
             for name, result in verification.designs.items()
         },
         "problems": [*verification.problems, *verification.untested],
+        "unchecked": verification.unchecked,
         "seconds": round(verification.seconds, 3),
     }
 
@@ -276,6 +301,8 @@ def print_verification(verification: Verification) -> None:
     for each, why in (*verification.violated.items(), *verification.unknown.items()):
         for line in f"{each}: {why}".splitlines():
             out.print(line)
+    for thing in verification.unchecked:
+        out.print(f"not checked: {thing}")
     if verification.model:
         for example in verification.model.counterexamples.values():
             print_counterexample(example)
