@@ -168,6 +168,11 @@ BAD_INPUT = {
     "no memory": (["explore", "--max-memory", "0"], "'--max-memory': 0 is not in the range x>=1"),
     "a number of too many digits": (["explore", "--prompts", "9" * 5000], "is not a valid integer"),
     "too many workers": (["schedules", "--workers", "9" * 9], "999999999 is not in the range 1<=x<=256"),
+    "an empty program": (["conform", "json:loads", "--replay", " , "], "there is no operation in ' , '"),
+    "too many prompts": (
+        ["conform", "json:loads", "--replay", ", ".join(f"accept r{n}" for n in range(17))],
+        "a program accepts at most 16 prompts",
+    ),
     "no program at all": (["conform", "x:Y", "--programs", "-1"], "-1 is not in the range x>=0"),
     "a folder in place of a file": (["trace", "/"], "'/': Is a directory"),
     "a file there is not": (["trace", "/nowhere"], "'/nowhere': No such file or directory"),
@@ -203,3 +208,12 @@ def test_a_missing_extra_is_named() -> None:
     assert done.stderr == (
         "turngate: the commands need the package click; install it with: pip install 'turngate[verify]'\n"
     )
+
+
+def test_a_shell_is_told_how_to_complete(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TURNGATE_COMPLETE", "bash_source")
+    code, out, _ = turngate(capsys)
+    assert code == 0
+    assert "complete -o nosort -F _turngate_completion turngate" in out

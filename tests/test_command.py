@@ -243,3 +243,10 @@ def test_what_cannot_be_imported_is_no_verdict(tmp_path: Path) -> None:
     code, out, err = run("explore", beforehand=f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n")
     assert (code, out) == (turngate_command.INTERNAL_ERROR, "")
     assert "ZeroDivisionError" in err
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone_by_then = f"import os; os.makedirs({str(tmp_path / 'x')!r}); os.chdir({str(tmp_path / 'x')!r})\n"
+    gone_by_then += f"os.rmdir({str(tmp_path / 'x')!r})\n"
+    said = "turngate: the current folder is gone; change to one that is there\n"
+    assert run("explore", beforehand=gone_by_then) == (2, "", said)

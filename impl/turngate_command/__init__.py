@@ -89,6 +89,11 @@ def _listen_no_more() -> None:
 
 def _run() -> int:
     try:
+        os.getcwd()
+    except OSError:
+        sys.stderr.write("turngate: the current folder is gone; change to one that is there\n")
+        return BAD_INPUT
+    try:
         from turngate._cli import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:
         if not (missing.name or "").startswith("turngate"):

@@ -8,10 +8,12 @@ its traceback; an interrupt is the caller's to deal with.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 import traceback
 
 import click
+from click.shell_completion import shell_complete
 
 from turngate_command import BAD_INPUT, INTERNAL_ERROR
 
@@ -63,6 +65,8 @@ def run(arguments: list[str]) -> int:
 
 def _invoke(arguments: list[str]) -> object:
     """Do what click does, but for ending the process in ways that look like a verdict."""
+    if asked := os.environ.get("_TURNGATE_COMPLETE"):
+        return shell_complete(turngate, {}, "turngate", "_TURNGATE_COMPLETE", asked)
     try:
         with turngate.make_context("turngate", [*arguments]) as context:
             return turngate.invoke(context)
