@@ -28,6 +28,7 @@ PATIENCE = 120
 
 PRESSES = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where it is ignored, as in a background job
 def press():
     os.kill(os.getpid(), signal.SIGINT)
 """
@@ -170,7 +171,12 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 def pressed(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Press Ctrl-C as a terminal does, for the whole group, and return how it ended."""
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
     return process.returncode, out, err
 
 
@@ -212,14 +218,15 @@ def test_no_subject_stays_behind(tmp_path: Path) -> None:
     assert eventually(lambda: gone(os.kill, subject))
 
 
-SWALLOWS = f"""
+SWALLOWS = """
+import os, signal
 from turngate_model.conform import Features, Subject
-{PRESSES}
+
 class Swallows(Subject):
     features = Features()
     def accept(self, session, run):
         try:
-            press()
+            os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000): pass
         except BaseException:
             pass
