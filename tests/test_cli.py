@@ -81,6 +81,26 @@ def test_explore_is_unknown_when_a_limit_is_reached_or_nothing_was_tested(
     assert "nothing puts NEVER_POISONED, NO_STRAND, FIFO, ISOLATION to the test" in out
 
 
+@pytest.mark.parametrize(
+    ("design", "bounds", "breaks"),
+    [
+        ("idle-gap", ("2", "1"), "FIFO or ONE_TURN"),
+        ("pending-flag", ("1", "0"), "FULL_COVERAGE or NEVER_POISONED"),
+    ],
+)
+def test_explore_says_that_bounds_are_too_small_to_refute_a_design(
+    capsys: pytest.CaptureFixture[str], design: str, bounds: tuple[str, str], breaks: str
+) -> None:
+    prompts, cancels = bounds
+    arguments = ("explore", "--design", design, "--prompts", prompts, "--cancels", cancels)
+    reason = f"within these bounds nothing breaks {breaks}, as {design} is known to: they are too small"
+    code, told = json_of(capsys, *arguments)
+    assert (code, told["verdict"], told["reasons"]) == (3, "unknown", [reason])
+    code, out, _ = turngate(capsys, *arguments)
+    assert code == 3
+    assert out.endswith(f"  {reason}\nverdict: unknown\n")
+
+
 def test_explore_lists_the_designs(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, "explore", "--design", "list")
     assert code == 0
@@ -113,6 +133,7 @@ def test_diagrams_that_dot_should_draw_are_named_where_it_is_missing(
     assert (code, out) == (1, "diagrams/lifecycle.svg is missing\ndiagrams/session.svg is missing\n")
 
 
+HARMFUL = Path(__file__).parent / "harmful" / "exits.py"
 BAD_INPUT = {
     "an unknown command": (["frobnicate"], "No such command 'frobnicate'"),
     "an unknown design": (
@@ -122,7 +143,33 @@ BAD_INPUT = {
     "a negative bound": (["explore", "--prompts", "-1"], "prompts must be from 1 to 8, not -1"),
     "too many cancels": (["explore", "--cancels", "99"], "cancels must be from 0 to 16, not 99"),
     "not a number": (["explore", "--prompts", "x"], "'x' is not a valid integer"),
-    "no time at all": (["explore", "--max-seconds", "0"], "limits of time and memory must be above zero"),
+    "no time at all": (
+        ["explore", "--max-seconds", "0"],
+        "'--max-seconds': 0.0 is not in the range 0<x<=10000000",
+    ),
+    "a time that is none": (
+        ["explore", "--max-seconds", "nan"],
+        "nan is no number of seconds; give one above",
+    ),
+    "a time without end": (
+        ["conform", "x:Y", "--max-seconds", "inf"],
+        "inf is not in the range 0<x<=10000000",
+    ),
+    "an answer without end": (["conform", "x:Y", "--timeout", "1e300"], "1e+300 is not in the range"),
+    "a negative time": (["conform", "x:Y", "--timeout", "-nan"], "-nan is no number of seconds"),
+    "no memory": (["explore", "--max-memory", "0"], "'--max-memory': 0 is not in the range x>=1"),
+    "a number of too many digits": (["explore", "--prompts", "9" * 5000], "is not a valid integer"),
+    "too many workers": (["schedules", "--workers", "9" * 9], "999999999 is not in the range 1<=x<=256"),
+    "an empty program": (["conform", "json:loads", "--replay", " , "], "there is no operation in ' , '"),
+    "too many prompts": (
+        ["conform", "json:loads", "--replay", ", ".join(f"accept r{n}" for n in range(17))],
+        "a program accepts at most 16 prompts",
+    ),
+    "no program at all": (["conform", "x:Y", "--programs", "-1"], "-1 is not in the range x>=0"),
+    "a folder in place of a file": (["trace", "/"], "'/': Is a directory"),
+    "a file there is not": (["trace", "/nowhere"], "'/nowhere': No such file or directory"),
+    "a module that exits": (["conform", f"{HARMFUL}:Subject"], "cannot be imported: SystemExit(0)"),
+    "a name there is not": (["conform", "json:Nope"], "json has no Nope"),
     "a folder that cannot be made": (["diagrams", "--directory", "/proc/none"], "/proc/none"),
     "a file in place of a folder": (["diagrams", "--directory", __file__], "is a file"),
 }
@@ -153,3 +200,12 @@ def test_a_missing_extra_is_named() -> None:
     assert done.stderr == (
         "turngate: the commands need the package click; install it with: pip install 'turngate[verify]'\n"
     )
+
+
+def test_a_shell_is_told_how_to_complete(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_TURNGATE_COMPLETE", "bash_source")
+    code, out, _ = turngate(capsys)
+    assert code == 0
+    assert "complete -o nosort -F _turngate_completion turngate" in out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, Bounds, Explorer, How, Property, refute
+from turngate_model import DESIGNS, NOT_IN_DESIGNS, Bounds, Explorer, How, Property, refute
 
 # What each design is known to break.
 KNOWN_TO_BREAK = {
@@ -101,3 +101,17 @@ def test_designs_are_refuted_with_every_operation_too() -> None:
         design = DESIGNS[name]
         explorer = Explorer(Bounds(2, 1), design.mechanism, name=name, claimed=design.breaks)
         assert explorer.run().counterexample is not None
+
+
+SMALL = [Bounds(*size, NOT_IN_DESIGNS) for size in ((1, 0, 1), (1, 1, 1), (2, 0, 1), (2, 1, 1), (2, 1, 2))]
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_a_design_that_the_bounds_do_not_put_to_the_test_is_unknown(name: str) -> None:
+    design = DESIGNS[name]
+    verdicts = []
+    for bounds in SMALL:
+        result = Explorer(bounds, design.mechanism, name=name, claimed=design.breaks).run()
+        assert result.verdict == ("violated" if result.counterexample else "unknown"), bounds
+        verdicts.append(result.verdict)
+    assert verdicts[0] == "unknown" or name in ("publish-first", "reused-id")

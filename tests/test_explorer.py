@@ -173,7 +173,16 @@ def test_a_longer_loop_is_found_too() -> None:
 
 def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
     result = Explorer(Bounds(2, 1, without=NOT_IN_DESIGNS), How, name="sound", claimed=tuple(Property)).run()
-    assert (result.verdict, result.counterexample) == ("holds", None)
+    assert (result.verdict, result.counterexample) == ("unknown", None)
+
+
+def test_what_callers_can_do_again_and_again_is_not_work_that_need_not_end() -> None:
+    alone = Bounds(1, 0, 1, NOT_IN_DESIGNS)
+    clears = DESIGNS["unlocked-clear"]
+    assert (
+        Explorer(alone, clears.mechanism, name=clears.name, claimed=clears.breaks).run().counterexample
+        is None
+    )
 
 
 def test_refutation_prefers_what_the_design_is_said_to_break() -> None:

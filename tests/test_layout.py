@@ -41,6 +41,11 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
         assert not third_party & set(imports(path)), path
 
 
+def test_the_first_moment_of_the_command_line_is_short() -> None:
+    command = ROOT / "impl" / "turngate_command" / "__init__.py"
+    assert set(imports(command)) == {"__future__", "os", "signal", "sys", "traceback", "turngate"}
+
+
 def test_both_packages_say_that_they_are_typed_and_their_roots_are_no_packages() -> None:
     assert (MODEL / "py.typed").exists()
     assert (IMPL / "py.typed").exists()

@@ -88,6 +88,33 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         '{"event": "accept", "session": "t", "run": "a"}',
         "line 2: run 'a' is in session 's'",
     ),
+    "a state that is a list": (
+        '{"event": "enter", "run": "a", "state": ["active"]}',
+        "line 2: enter needs a state",
+    ),
+    "a number for a run": ('{"event": "fold", "run": 7, "into": "a"}', "line 2: fold needs run: a string"),
+    "a list for a run": ('{"event": "handoff", "run": ["a"]}', "line 2: handoff needs run: a string"),
+    "nothing to fold into": (
+        '{"event": "fold", "run": "a", "into": null}',
+        "line 2: fold needs into: a string",
+    ),
+    "an unknown event of nobody": ('{"event": "explode"}', "line 2: unknown event 'explode'"),
+    "a key twice": (
+        '{"event": "enter", "run": "a", "run": "b", "state": "active"}',
+        r"line 2: not JSON \(the key 'run' is there twice\)",
+    ),
+    "too deep": ("[" * 100_000, r"line 2: not JSON \(maximum recursion depth exceeded"),
+    "too many digits": (
+        '{"event": "end", "at": ' + "9" * 5_000 + "}",
+        r"line 2: not JSON \(Exceeds the limit",
+    ),
+    "a NUL": ('{"event": "cancel", "session": "\0"}', "line 2: not JSON .Invalid control character"),
+    "another encoding": ('{"event": "end"}'.encode("utf-16"), "line 2: not JSON"),
+    "a mark in the middle": (b'\xef\xbb\xbf{"event": "end"}', "line 2: not JSON"),
+    "two on a line": (
+        '{"event": "end"} {"event": "end"}',
+        r"line 2: not JSON \(Extra data, at character 18\)",
+    ),
     "wrong runs": (
         '{"event": "cancel", "session": "s", "runs": "a"}',
         "line 2: runs of a cancel must be a list",
@@ -111,6 +138,13 @@ def test_unknown_keys_and_empty_lines_are_ignored() -> None:
     checked = check(
         ["", json.dumps({**ACCEPT, "at": 17.5}), "  \n", '{"event": "cancel", "session": "t", "by": "me"}']
     )
+    assert (checked.verdict, checked.events, checked.runs) == ("holds", 2, 1)
+
+
+def test_a_recording_may_come_from_windows() -> None:
+    mark = b"\xef\xbb\xbf"
+    both = (json.dumps(ACCEPT).encode(), b'{"event": "cancel", "session": "s"}')
+    checked = check([mark + both[0] + b"\r\n", both[1] + b"\r\n", b"\r\n"])
     assert (checked.verdict, checked.events, checked.runs) == ("holds", 2, 1)
 
 

@@ -153,3 +153,12 @@ def test_a_copy_goes_its_own_way() -> None:
     assert twin.key() == session.key()
     twin.observe(Cancel())
     assert twin.key() != session.key()
+
+
+def test_only_the_end_of_its_own_call_ends_a_turn() -> None:
+    session = AbstractSession()
+    for event in (*A_ACTIVE, Ended("somebody else")):
+        session.observe(event)
+    assert session.running
+    session.observe(Ended("a"))
+    assert not session.running

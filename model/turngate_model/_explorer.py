@@ -20,10 +20,10 @@ property mentions a name, so this leaves out renamed copies and nothing else.
 With symmetry off every prompt keeps its own name and dispatcher-wide sequence.
 
 Liveness. Accepts and cancels are used up, so on a cycle neither happens, and a
-cycle of the world is a cycle of nodes. A step of a session's own that can come
-round to its node again is work that need not end; a node without such steps is
-quiescent, and must owe nothing. Where neither is wrong, every entered run
-completes.
+cycle of the world is a cycle of nodes. Steps of a session's own that come round
+to their node again, with no caller doing anything, are work that need not end;
+a node without such steps is quiescent, and must owe nothing. Where neither is
+wrong, every entered run completes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Limits:
     mebibytes: int = 2048
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0 or self.mebibytes <= 0:
+        if not (self.seconds > 0 and self.mebibytes > 0):
             raise ValueError("limits of time and memory must be above zero")
 
 
@@ -136,13 +136,12 @@ class Exploration:
 
     @property
     def verdict(self) -> str:
-        """One of holds, violated and unknown."""
+        """One of holds, violated and unknown; a design that nothing has refuted never holds."""
         if self.counterexamples:
             return "violated"
-        whole = self.design is None and not self.bounds.without
-        if self.gave_up or self.missed or (whole and self.unexercised):
+        if self.design is not None or self.gave_up or self.missed:
             return "unknown"
-        return "holds"
+        return "unknown" if self.unexercised and not self.bounds.without else "holds"
 
 
 class _Menu:
@@ -363,12 +362,16 @@ class Explorer:
     # The whole.
 
     def _check_cycles(self) -> None:
-        """Look for a step of a session's own that can come round again: work that need not end."""
-        steps = {key >> 2 & _NODE: menu.edges for key, menu in self._menus.items() if key & 3 == _FREE}
+        """Look for steps of a session's own that come round again by themselves: work that need not end."""
+        steps = {
+            key >> 2 & _NODE: [edge for edge in menu.edges if edge.action.name in INTERNAL]
+            for key, menu in self._menus.items()
+            if key & 3 == _FREE
+        }
         component = components({node: [edge.target for edge in edges] for node, edges in steps.items()})
         for node, edges in steps.items():
             for edge in edges:
-                if edge.action.name in INTERNAL and component[edge.target] == component[node]:
+                if component[edge.target] == component[node]:
                     state = next(s for s in self._seen if node in (s >> _NODE_BITS & _NODE, s & _NODE))
                     place = 0 if state >> _NODE_BITS & _NODE == node else 1
                     endless = "this can go on for ever: the run should have been given its RunComplete"

@@ -26,6 +26,7 @@ from ._what import AbstractSession
 NEVER_SHOWN = (Property.ON_RECORD, Property.NO_RESIDUE)
 """What a recording cannot show: messages, and the memory of the dispatcher."""
 
+KINDS = ("accept", "enter", "fold", "handoff", "cancel", "clear", "complete", "end")
 _ENTERED = {state.value: state for state in (State.CANCEL_ON_ENTRY, State.QUEUED, State.ACTIVE)}
 
 
@@ -137,6 +138,8 @@ class _Checker:
 
     def _observed(self, record: dict[str, Any]) -> Violation | None:
         kind = record["event"]
+        if kind not in KINDS:
+            raise self._bad(f"unknown event {kind!r}; there are {', '.join(KINDS)}")
         if kind == "accept":
             return self._accepted(self._name(record, "session"), self._name(record, "run"))
         if kind in ("cancel", "clear"):
@@ -147,19 +150,13 @@ class _Checker:
         session = self._sessions[self._session_of[run]]
         match kind:
             case "enter":
-                state = _ENTERED.get(record.get("state", ""))
-                if state is None:
-                    raise self._bad(f"enter needs a state: one of {', '.join(_ENTERED)}")
-                return _first(session, Enter(run, state))
+                return _first(session, Enter(run, self._state(record)))
             case "fold":
                 return _first(session, Fold(run, self._name(record, "into")))
             case "handoff":
                 return _first(session, Ended(session.lead), Handoff(run))
-            case "complete":
-                return self._completed(session, run, record)
             case _:
-                known = "accept, enter, fold, handoff, cancel, clear, complete, end"
-                raise self._bad(f"unknown event {kind!r}; there are {known}")
+                return self._completed(session, run, record)
 
     def _accepted(self, name: str, run: str) -> Violation | None:
         known_in = self._session_of.get(run)
@@ -192,8 +189,10 @@ class _Checker:
         if error is not None and not isinstance(error, str):
             raise self._bad("error must be a string, or left out")
         unseen: list[Event] = []
+        if run in session.turn:
+            unseen.append(Ended(session.lead))
         if session.states[run] in (State.ACTIVE, State.CANCEL_ON_ENTRY):
-            unseen = [Ended(run), Wrote(run, "unwritten")]
+            unseen.append(Wrote(run, "unwritten"))
         violation = _first(session, *unseen, Complete(run, cancelled, error))
         self._complete.add(run)
         session.forget(run)
@@ -217,6 +216,12 @@ class _Checker:
             raise self._bad(f"{record['event']} needs {key}: a string that is not empty")
         return value
 
+    def _state(self, record: dict[str, Any]) -> State:
+        state = record.get("state")
+        if not isinstance(state, str) or state not in _ENTERED:
+            raise self._bad(f"enter needs a state: one of {', '.join(_ENTERED)}")
+        return _ENTERED[state]
+
     def _bad(self, what: str) -> BadRecording:
         return BadRecording(self._line, what)
 
@@ -228,9 +233,21 @@ def _first(session: AbstractSession, *events: Event) -> Violation | None:
 
 def _parsed(line: str | bytes, number: int) -> dict[str, Any]:
     try:
-        record = json.loads(line.decode() if isinstance(line, bytes) else line)
+        text = line if isinstance(line, str) else line.decode("utf-8-sig" if number == 1 else "utf-8")
+        record = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as wrong:
+        raise BadRecording(number, f"not JSON ({wrong.msg}, at character {wrong.pos + 1})") from None
     except (ValueError, RecursionError) as wrong:
         raise BadRecording(number, f"not JSON ({wrong})") from None
     if not isinstance(record, dict) or not isinstance(record.get("event"), str):
         raise BadRecording(number, 'not an object with the key "event"')
     return record
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of a key that is there twice, whoever wrote it meant one value, and not either."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+    return made

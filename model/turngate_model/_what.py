@@ -141,8 +141,9 @@ class AbstractSession:
             case Clear():
                 self.cleared.update(self.queue)
                 return []
-            case Ended():
-                self.running = False
+            case Ended(run):
+                if run == self.lead:
+                    self.running = False
                 return []
             case Wrote(run, reason):
                 return list(self._wrote(run, reason))

@@ -28,7 +28,7 @@ from turngate_model.conform import (
 )
 
 from ._report import write_conformance
-from ._show import EXIT_CODES, out, print_counterexample, print_json, stages, styled
+from ._show import EXIT_CODES, SECONDS, err, out, print_counterexample, print_json, stages, styled
 
 _COMMAND = "turngate.conform.command"
 
@@ -65,7 +65,7 @@ class _AfterTwoDashes(click.Command):
     "--max-seconds",
     default=Effort().seconds,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=SECONDS,
     help="Give up after so long.",
 )
 @click.option("--seed", default=0, show_default=True, help="Which random programs.")
@@ -73,7 +73,7 @@ class _AfterTwoDashes(click.Command):
     "--timeout",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=SECONDS,
     help="Seconds that a command may take to answer one line.",
 )
 @click.option("--replay", "program", metavar="PROGRAM", help="Play one program and tell what comes of it.")
@@ -119,7 +119,7 @@ def conform(
     else:
         print_conformance(result)
     if report:
-        click.echo(f"wrote {write_conformance(result, report)}", err=True)
+        err.print(f"wrote {write_conformance(result, report)}")
     return EXIT_CODES[result.verdict]
 
 
@@ -135,24 +135,22 @@ def load(target: str) -> Factory:
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise click.UsageError(f"{target!r} is no target; give module:Class or path.py:Class")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise click.UsageError(f"there is no file {where}")
     sys.path.insert(0, os.getcwd())
     try:
         module = _from_path(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        made: Any = getattr(module, name)
-    except FileNotFoundError:
-        raise click.UsageError(f"there is no file {where}") from None
-    except AttributeError:
-        raise click.UsageError(f"{where} has no {name}") from None
-    except Exception as wrong:
+    except (Exception, SystemExit) as wrong:  # whatever a module does when it is imported
         raise click.UsageError(f"{where} cannot be imported: {wrong!r}") from None
+    made: Any = getattr(module, name, None)
+    if made is None:
+        raise click.UsageError(f"{where} has no {name}")
     if not callable(made):
         raise click.UsageError(f"{target} makes no subject: it cannot be called")
     return cast("Factory", made)
 
 
 def _from_path(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(path)
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -215,23 +213,26 @@ def print_conformance(result: Conformance) -> None:
         extent = "one session" if sessions == 1 else "two sessions"
         out.print(f"every program of up to {depth} operations in {extent}")
     for words in result.left_out:
-        out.print(f"left out: {words}", markup=False)
+        out.print(f"left out: {words}")
     for each, example in result.counterexamples.items():
         out.print("")
         print_counterexample(example)
-        out.print(f"  replay: {result.replay_command(each)}", markup=False)
+        out.print(f"  replay: {result.replay_command(each)}")
     if result.told and not result.counterexamples:
         out.print("")
         for number, step in enumerate(result.told, 1):
-            out.print(f"  {number:2}  {step}", markup=False)
+            out.print(f"  {number:2}  {step}")
     if result.gave_up:
-        out.print(f"\n{result.gave_up}", style="yellow", markup=False)
+        out.print("")
+        out.print(result.gave_up, style="yellow")
     if result.failed:
         _print_failed(result.failed)
-    out.print(f"\nverdict: {styled(result.verdict)} in {result.seconds:.0f} s")
+    out.print("")
+    out.print("verdict:", styled(result.verdict), f"in {result.seconds:.0f} s")
 
 
 def _print_failed(failed: SubjectFailed) -> None:
-    out.print(f"\nthe subject could not be judged to the end: {failed.what}", style="red", markup=False)
+    out.print("")
+    out.print(f"the subject could not be judged to the end: {failed.what}", style="red")
     for line in failed.conversation:
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}")

@@ -8,7 +8,7 @@ import click
 
 from turngate_model import DESIGNS, generate, stale, write
 
-from ._show import EXIT_CODES, stages
+from ._show import EXIT_CODES, err, out, stages
 
 
 @click.command()
@@ -27,16 +27,16 @@ def diagrams(check: bool, directory: Path) -> int:
     with stages(len(DESIGNS) + 1) as begin:
         generated = generate(begin)
     if generated.skipped:
-        click.echo(f"turngate: {generated.skipped}", err=True)
+        err.print(f"turngate: {generated.skipped}")
     spec = directory.parent / "SPEC.md"
     try:
         changed = stale(generated, directory, spec) if check else write(generated, directory, spec)
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
     for path in changed:
-        click.echo(path if check else f"wrote {path}")
+        out.print(path if check else f"wrote {path}")
     if check and changed:
-        click.echo("run: turngate diagrams", err=True)
+        err.print("run: turngate diagrams")
         return EXIT_CODES["violated"]
-    click.echo(f"{len(generated.drawings)} diagrams are up to date")
+    out.print(f"{len(generated.drawings)} diagrams are up to date")
     return 0

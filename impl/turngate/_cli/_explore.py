@@ -8,7 +8,7 @@ import click
 
 from turngate_model import DESIGNS, NOT_IN_DESIGNS, Bounds, Exploration, Explorer, Limits
 
-from ._show import EXIT_CODES, out, print_counterexample, print_json, progress_of, styled
+from ._show import EXIT_CODES, SECONDS, bold, out, print_counterexample, print_json, progress_of, styled
 
 
 @click.command()
@@ -19,9 +19,14 @@ from ._show import EXIT_CODES, out, print_counterexample, print_json, progress_o
 @click.option(
     "--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default)."
 )
-@click.option("--max-seconds", default=600.0, show_default=True, help="Give up after so long.")
+@click.option("--max-seconds", default=600.0, show_default=True, type=SECONDS, help="Give up after so long.")
 @click.option(
-    "--max-memory", default=2048, show_default=True, metavar="MIB", help="Give up at so much memory."
+    "--max-memory",
+    default=2048,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="MIB",
+    help="Give up at so much memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def explore(
@@ -42,7 +47,7 @@ def explore(
     """
     if design == "list":
         for known in DESIGNS.values():
-            click.echo(f"{known.name:20} {known.flaw}")
+            out.print(f"{known.name:20} {known.flaw}")
         return 0
     try:
         limits = Limits(max_seconds, max_memory)
@@ -98,8 +103,15 @@ def as_object(result: Exploration) -> dict[str, Any]:
 
 def reasons(result: Exploration) -> list[str]:
     """Return why nothing can be said."""
-    said = [result.gave_up] if result.gave_up else []
-    if result.unexercised and not result.gave_up:
+    if result.gave_up:
+        return [result.gave_up]
+    if result.design:
+        breaks = " or ".join(result.claimed)
+        return [
+            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
+        ]
+    said = []
+    if result.unexercised:
         said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
     return said + [f"never happened: {each}" for each in result.missed]
 
@@ -107,7 +119,7 @@ def reasons(result: Exploration) -> list[str]:
 def print_exploration(result: Exploration) -> None:
     """Print an exploration for people."""
     if result.design:
-        out.print(f"[bold]{result.design}[/]: {DESIGNS[result.design].flaw}")
+        out.print(bold(result.design), f": {DESIGNS[result.design].flaw}", sep="")
     bounds = result.bounds
     out.print(
         f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions: "
@@ -131,4 +143,4 @@ def print_exploration(result: Exploration) -> None:
     if result.design:
         verdict = {"violated": "refuted"}.get(verdict, verdict)
     steps = f" in {len(result.counterexample.steps)} steps" if result.counterexample else ""
-    out.print(f"verdict: {styled(verdict)}{steps}")
+    out.print("verdict: ", styled(verdict), steps, sep="")

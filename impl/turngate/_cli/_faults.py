@@ -26,7 +26,7 @@ def faults(scenario: str | None, replay: int | None, dispatcher: str | None, as_
     """
     if scenario == "list":
         for name, known in SPOILED.items():
-            click.echo(f"{name:14} {known.about}")
+            out.print(f"{name:14} {known.about}")
         return 0
     if scenario is not None and scenario not in SPOILED:
         raise click.UsageError(f"there is no scenario {scenario!r}; there are {', '.join(SPOILED)}")
@@ -66,7 +66,7 @@ def _failure_as_object(failure: FaultFound) -> dict[str, Any]:
 
 def _print_faults(found: Faults, verdict: str) -> None:
     for kind, number in found.injections.items():
-        out.print(f"{number:4}  {KINDS[kind]}", markup=False)
+        out.print(f"{number:4}  {KINDS[kind]}")
     for line in found.failure.told() if found.failure else ():
-        out.print(f"  {line}", markup=False)
-    out.print(f"verdict: {styled(verdict)}")
+        out.print(f"  {line}")
+    out.print("verdict:", styled(verdict))

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from turngate_model import Comparison, OracleFailed, OracleMissing, Oracles
 
-from ._show import EXIT_CODES, err, out, print_json, stages, styled
+from ._show import EXIT_CODES, err, out, print_but, print_json, stages, styled
 
 _TOOLS = ("Python", "SPIN", "TLC")
 
@@ -33,7 +33,7 @@ def oracles(deep: bool, as_json: bool) -> int:
         if as_json:
             print_json({"verdict": "unknown", "reasons": [str(failed)]})
         else:
-            err.print(f"turngate: {failed}", markup=False)
+            err.print(f"turngate: {failed}")
         return EXIT_CODES["unknown"]
     differences = comparison.differences()
     verdict = "violated" if differences else "holds"
@@ -51,8 +51,8 @@ def oracles(deep: bool, as_json: bool) -> int:
         return EXIT_CODES[verdict]
     out.print(_table(comparison))
     for difference in differences:
-        out.print(f"  [red]but[/] {difference}")
-    out.print(f"the same machine, the same counts: {styled(verdict)}")
+        print_but(difference)
+    out.print("the same machine, the same counts:", styled(verdict))
     return EXIT_CODES[verdict]
 
 

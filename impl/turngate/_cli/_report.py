@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from turngate_model import DESIGNS, Property, lifecycle_svg, sequence_svg
 from turngate_model.conform import JUDGED, Conformance
 
+from ._terminal import visible
+
 if TYPE_CHECKING:
     from ._verify import Verification
 
@@ -31,7 +33,7 @@ def write_conformance(result: Conformance, folder: Path) -> Path:
 def _written(text: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.html"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -57,8 +59,8 @@ def conformance_page(result: Conformance) -> str:
     """Return the page about another dispatcher."""
     problems, conversation = "", ""
     if failed := result.failed:
-        problems = f"<p class='problem'>it could not be judged to the end: {escape(failed.what)}</p>"
-        conversation = f"<pre>{escape(chr(10).join(failed.conversation))}</pre>"
+        problems = f"<p class='problem'>it could not be judged to the end: {escape(visible(failed.what))}</p>"
+        conversation = f"<pre>{escape(chr(10).join(map(visible, failed.conversation)))}</pre>"
     left_out = "".join(f"<p class='soft'>left out: {escape(words)}</p>" for words in result.left_out)
     return PAGE.substitute(
         subject=escape(result.subject),

@@ -24,7 +24,9 @@ from ._show import EXIT_CODES, out, print_json, stages, styled
 @click.option("--reduce/--no-reduce", default=True, help="Stop at moments met before (the default).")
 @click.option("--limit", type=click.IntRange(1), help="Give up after so many executions.")
 @click.option(
-    "--workers", type=click.IntRange(1), help="Processes that share the work; else one for each processor."
+    "--workers",
+    type=click.IntRange(1, 256),
+    help="Processes that share the work; else one for each processor.",
 )
 @click.option("--dispatcher", metavar="MODULE:CLASS", help="Explore another dispatcher than Turngate's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -45,7 +47,7 @@ def schedules(
     """
     if scenario == "list":
         for name, known in SCENARIOS.items():
-            click.echo(f"{name:14} {known.about}")
+            out.print(f"{name:14} {known.about}")
         return 0
     if scenario is not None and scenario not in SCENARIOS:
         raise click.UsageError(f"there is no scenario {scenario!r}; there are {', '.join(SCENARIOS)}")
@@ -95,8 +97,8 @@ def imported(path: str) -> type[Dispatcher]:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as wrong:
-        raise click.UsageError(f"there is no dispatcher {path!r}: {wrong}") from None
+    except (Exception, SystemExit) as wrong:  # whatever a module does when it is imported
+        raise click.UsageError(f"there is no dispatcher {path!r}: {wrong!r}") from None
     if not (isinstance(found, type) and issubclass(found, Dispatcher)):
         raise click.UsageError(f"{path!r} is no class of dispatchers")
     return found
@@ -114,7 +116,7 @@ def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher
         return EXIT_CODES[verdict]
     if failure:
         _print_failure(failure)
-    out.print(f"verdict: {styled(verdict)}")
+    out.print("verdict:", styled(verdict))
     return EXIT_CODES[verdict]
 
 
@@ -172,9 +174,9 @@ def _print_schedules(found: list[Schedules], seconds: float) -> None:
         f"{schedules:,} schedules in {seconds:.1f} s, {schedules / seconds:,.0f} a second; "
         f"{executed:,} of them executed, {executed / seconds:,.0f} a second",
     )
-    out.print(f"verdict: {styled(_verdict(found))}")
+    out.print("verdict:", styled(_verdict(found)))
 
 
 def _print_failure(failure: Failure) -> None:
     for line in failure.told():
-        out.print(f"  {line}", markup=False)
+        out.print(f"  {line}")

@@ -3,41 +3,71 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from turngate_command import stop_if_interrupted
 from turngate_model import Counterexample
 from turngate_model import Progress as Explored
 
+from ._terminal import err, out, print_json, visible
+
+__all__ = [
+    "EXIT_CODES",
+    "SECONDS",
+    "bold",
+    "err",
+    "out",
+    "print_but",
+    "print_counterexample",
+    "print_json",
+    "progress_of",
+    "stages",
+    "styled",
+]
+
+
+class _Seconds(click.FloatRange):
+    """A time to wait: above zero, and short enough to be waited for; NaN is within no range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value} is no number of seconds; give one above zero.", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(0, 10_000_000, min_open=True)
 EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
-STYLES = {"holds": "green", "violated": "red", "unknown": "yellow", "refuted": "green"}
-
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False)
+STYLES = {"holds": "green", "violated": "red", "unknown": "yellow", "refuted": "green", "not refuted": "red"}
 
 
-def print_json(result: dict[str, Any]) -> None:
-    """Print one object, and nothing else, on standard output."""
-    click.echo(json.dumps(result, indent=2, ensure_ascii=False))
-
-
-def styled(verdict: str) -> str:
+def styled(verdict: str) -> Text:
     """Return a verdict with its colour."""
-    return f"[bold {STYLES[verdict]}]{verdict}[/]"
+    return Text(verdict, style=f"bold {STYLES[verdict]}")
+
+
+def bold(name: str) -> Text:
+    """Return a name of ours that stands out."""
+    return Text(name, style="bold")
+
+
+def print_but(what: str) -> None:
+    """Print what is wrong, and should have been."""
+    out.print("  ", Text("but", style="red"), f" {what}", sep="")
 
 
 def print_counterexample(example: Counterexample) -> None:
     """Print who did what, in what order, and what should have been."""
-    out.print(f"[bold]{example.property}[/]: {example.property.sentence}")
+    out.print(bold(example.property), f": {example.property.sentence}", sep="")
     for number, step in enumerate(example.told(), 1):
-        out.print(f"  {number:2}  {step}", markup=False)
-    out.print(f"  [red]but[/] {example.what}")
+        out.print(f"  {number:2}  {step}")
+    print_but(example.what)
 
 
 @contextlib.contextmanager
@@ -46,16 +76,16 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
     if not err.is_terminal:
         yield None
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(title)
+        task = bar.add_task(visible(title))
 
         def show(now: Explored) -> None:
             rate = now.states / now.seconds if now.seconds else 0
             told = (
                 f"{now.states:,} states, frontier {now.frontier:,}, depth {now.depth}, {rate:,.0f} a second"
             )
-            bar.update(task, description=f"{title}: {told}")
+            bar.update(task, description=visible(f"{title}: {told}"))
 
         yield show
 
@@ -64,11 +94,11 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
 def stages(total: int) -> Iterator[Callable[[str], None]]:
     """Show which of so many stages is running, on a terminal; be quiet in a pipe."""
     if not err.is_terminal:
-        yield lambda _name: None
+        yield lambda _name: stop_if_interrupted()
         return
     columns = (
         BarColumn(bar_width=24),
-        TextColumn("{task.completed}/{task.total} {task.description}"),
+        TextColumn("{task.completed}/{task.total} {task.description}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=err, transient=True) as bar:
@@ -77,7 +107,8 @@ def stages(total: int) -> Iterator[Callable[[str], None]]:
 
         def begin(name: str) -> None:
             nonlocal begun
-            bar.update(task, description=name, completed=begun)
+            stop_if_interrupted()
+            bar.update(task, description=visible(name), completed=begun)
             begun += 1
 
         yield begin

@@ -8,7 +8,7 @@ import click
 
 from turngate_model import NEVER_SHOWN, BadRecording, Checked, check
 
-from ._show import EXIT_CODES, out, print_json, styled
+from ._show import EXIT_CODES, bold, out, print_but, print_json, styled
 
 
 @click.command()
@@ -50,9 +50,9 @@ def print_checked(checked: Checked) -> None:
     out.print(f"{checked.events:,} events, {checked.runs:,} runs, {extent}")
     if checked.offence:
         line, broken, what = checked.offence
-        out.print(f"line {line}: [bold]{broken}[/]: {broken.sentence}")
-        out.print(f"  [red]but[/] {what}")
+        out.print(f"line {line}: ", bold(broken), f": {broken.sentence}", sep="")
+        print_but(what)
     for each in checked.unchecked:
-        out.print(f"not checked: {each}", markup=False)
+        out.print(f"not checked: {each}")
     out.print(f"never shown by a recording: {', '.join(NEVER_SHOWN)}")
-    out.print(f"verdict: {styled(checked.verdict)}")
+    out.print("verdict:", styled(checked.verdict))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, TypeAlias
 import click
 from rich.table import Table
 
+import turngate_model
 from turngate._verify._faults import inject_faults
 from turngate._verify._lockstep import compare
 from turngate._verify._rules import run_rules
@@ -21,7 +24,7 @@ from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, gen
 
 from ._explore import reasons
 from ._report import write_report
-from ._show import EXIT_CODES, out, print_counterexample, print_json, stages, styled
+from ._show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
 
 Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
@@ -38,6 +41,8 @@ class Verification:
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """What is wrong that no property speaks of, such as a stale diagram."""
+    unchecked: list[str] = field(default_factory=list)
+    """What there is nothing to check of, where this runs."""
     untested: list[str] = field(default_factory=list)
     """What a check should have seen and did not: then nothing that it says is known."""
     designs: dict[str, Exploration] = field(default_factory=dict)
@@ -116,7 +121,7 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     else:
         print_verification(verification)
     if report:
-        click.echo(f"wrote {write_report(verification, report)}", err=True)
+        err.print(f"wrote {write_report(verification, report)}")
     return EXIT_CODES[verification.verdict]
 
 
@@ -221,9 +226,28 @@ def _counted(number: int, unit: str) -> str:
 
 def _compare_diagrams(verification: Verification, begin: Begin) -> None:
     begin("the diagrams")
-    folder = Path("diagrams")
-    if folder.is_dir():
-        verification.problems += stale(generate(refuted=verification.designs), folder, Path("SPEC.md"))
+    checkout = own_checkout()
+    if checkout is None:
+        verification.unchecked.append("the diagrams, which only a checkout of Turngate has")
+        return
+    here = Path(os.path.relpath(checkout))
+    generated = generate(refuted=verification.designs)
+    verification.problems += stale(generated, here / "diagrams", here / "SPEC.md")
+
+
+def own_checkout() -> Path | None:
+    """Return the folder of this project that its model is imported from; None when it is installed.
+
+    Where the command is run says nothing: a folder called diagrams there may be anybody's.
+    """
+    model = Path(turngate_model.__file__).resolve()
+    root = model.parents[2]
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        is_ours = project["project"]["name"] == "turngate"
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return root if is_ours and model == root / "model" / "turngate_model" / "__init__.py" else None
 
 
 def as_object(verification: Verification) -> dict[str, Any]:
@@ -245,6 +269,7 @@ def as_object(verification: Verification) -> dict[str, Any]:
             for name, result in verification.designs.items()
         },
         "problems": [*verification.problems, *verification.untested],
+        "unchecked": verification.unchecked,
         "seconds": round(verification.seconds, 3),
     }
 
@@ -266,15 +291,19 @@ def print_verification(verification: Verification) -> None:
     )
     for name, result in verification.designs.items():
         example = result.counterexample
-        shown = styled("refuted") if example else "[bold red]not refuted[/]"
+        shown = styled("refuted" if example else "not refuted")
         in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
     out.print(properties, "", designs, "", sep="\n")
     for problem in (*verification.problems, *verification.untested):
-        out.print(problem, style="red", markup=False)
+        for line in problem.splitlines():
+            out.print(line, style="red")
     for each, why in (*verification.violated.items(), *verification.unknown.items()):
-        out.print(f"{each}: {why}", markup=False)
+        for line in f"{each}: {why}".splitlines():
+            out.print(line)
+    for thing in verification.unchecked:
+        out.print(f"not checked: {thing}")
     if verification.model:
         for example in verification.model.counterexamples.values():
             print_counterexample(example)
-    out.print(f"verdict: {styled(verification.verdict)} in {verification.seconds:.0f} s")
+    out.print("verdict:", styled(verification.verdict), f"in {verification.seconds:.0f} s")

@@ -222,12 +222,28 @@ class _Play:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Go on after what is to end the process has come out of the loop."""
+        """Go on after what is to end the process has come out of the loop, if it was injected.
+
+        A KeyboardInterrupt of somebody's own is theirs: it ends the whole driver.
+        """
         try:
             yield
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit) as ending:
+            if not any(ending is each for each in self.injected()):
+                raise
             self.interrupts += 1
             assert self.interrupts < 100, "the interrupts do not end"
+
+    def injected(self) -> list[object]:
+        """Return what runner, store, hook and recording were given to raise, and may be raising."""
+        world = self.world
+        return [
+            *self.stage.given,
+            *self.stage.scenario.store,
+            world.hook_raises,
+            world.record_raises,
+            world.log_raises,
+        ]
 
     def see_all_written(self) -> None:
         """See that every run that was active or cancelled on entry is on record: no write has failed."""
@@ -427,8 +443,9 @@ class _Injector:
         try:
             with log_that_raises(play.world.log_raises):
                 play.run(at, inject, over=over)
-            given = [*play.stage.given, *(scenario or self._scenario).store, *told.values()]
-            raised += [each for each in given if isinstance(each, BaseException) and each.__traceback__]
+            raised += [
+                each for each in play.injected() if isinstance(each, BaseException) and each.__traceback__
+            ]
             ending = any(isinstance(each, KeyboardInterrupt | SystemExit) for each in raised)
             assert ending == (play.interrupts > 0), "what is to end the process has not come out of the loop"
             if scenario is None and not play.world.blind:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from turngate import Dispatcher, Run, RunComplete, State, UnknownRun
-from turngate_model import Property, Violation
+from turngate_model import Property, Violation, check
 
 from ._world import Make, World
 
@@ -26,7 +27,10 @@ class RulesWorld(World):
         """The runs that were forgotten before their run_id was used again."""
         self.on_hook: Callable[[RunComplete], None] = lambda complete: None
         """What a hook does."""
+        self.recording: list[str] = []
+        """What the dispatcher has recorded; a run_id that lives again has another name there."""
         self._kept = completions_kept
+        self._recorded_as: dict[str, str] = {}
         self._completed: list[int] = []
         """The sequences of the complete runs, in the order in which they became so."""
         self._to_hooks: set[int] = set()
@@ -73,9 +77,23 @@ class RulesWorld(World):
     # Completions that are no longer kept.
 
     def _recorded(self, entry: dict[str, Any]) -> None:
+        over = self.ended
         super()._recorded(entry)
+        if not over:
+            self.recording.append(json.dumps(self._with_recorded_names(entry)))
         if entry["event"] == "complete":
             self._completed.append(entry["seq"])
+
+    def _with_recorded_names(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Return an entry in which no two runs have the same name."""
+        if entry["event"] == "accept":
+            self._recorded_as[entry["run"]] = f"{entry['run']} #{entry['seq']}"
+        named: dict[str, Any] = {
+            key: self._recorded_as[entry[key]] for key in ("run", "into") if key in entry
+        }
+        if "runs" in entry:
+            named["runs"] = [self._recorded_as[run] for run in entry["runs"]]
+        return {**entry, **named}
 
     def knows(self, run_id: str) -> bool:
         """Whether the dispatcher should know a run: it is in flight, or among the last to become complete."""
@@ -136,3 +154,15 @@ class RulesWorld(World):
             told = [complete.seq for complete in self.delivered]
             decided = [seq for seq in self._completed if seq not in self._to_hooks]
             assert told == decided, f"subscribers are told of {told}, which became complete as {decided}"
+            self._see_that_the_recording_holds()
+
+    def _see_that_the_recording_holds(self) -> None:
+        """See that whoever has the recording alone comes to the same verdict: nothing was wrong."""
+        checked = check(self.recording)
+        if checked.offence:
+            line, broken, what = checked.offence
+            shown = "\n".join(self.recording[:line])
+            raise AssertionError(
+                f"all holds, and its recording is said to break {broken}: {what}; it ends\n{shown}"
+            )
+        assert checked.whole, "the recording has no end"

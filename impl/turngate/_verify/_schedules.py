@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -176,9 +177,29 @@ def explore_in_turn(
     if workers == 1:
         yield from map(explore, asked)
         return
+    before = multiprocessing.active_children()
     # A fork would take the threads of whoever asks with it, half alive.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(explore, asked)
+        try:
+            with _uninterrupted():
+                results = [pool.submit(explore, each) for each in asked]
+            for result in results:
+                yield result.result()
+        except BaseException:
+            for worker in multiprocessing.active_children():
+                if worker not in before:
+                    worker.terminate()  # nobody waits for what is left to do
+            raise
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C from whatever is started here, for good, and from ourselves until all is started."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _explore_asked(asked: tuple[str, Mode], *, make: Make, reduce: bool, limit: int | None) -> Schedules:

@@ -145,12 +145,16 @@ class Command:
         return f"it died of signal {-code}" if code < 0 else f"it died, with exit code {code}"
 
     def _failed(self, what: str) -> SubjectFailed:
+        return SubjectFailed(what if len(what) < 400 else f"{what[:400]} ...", self.said())
+
+    def said(self) -> list[str]:
+        """Return the last of the conversation, and of what the subject has complained of meanwhile."""
         complaints = []
         if self._complaints:
             size = self._complaints.seek(0, os.SEEK_END)
             self._complaints.seek(max(0, size - 2000))
             complaints = self._complaints.read().decode(errors="replace").splitlines()[-8:]
-        return SubjectFailed(what, [*self.conversation, *(f"! {line}" for line in complaints)])
+        return [*self.conversation, *(f"! {line}" for line in complaints)]
 
     def stop(self) -> None:
         """End the process and everything that it has started, asking first."""
@@ -162,12 +166,14 @@ class Command:
         with contextlib.suppress(OSError):
             process.stdin.close()
         until = time.monotonic() + _GRACE
-        # The leader is not waited for yet: as long as it is not, its group cannot be another's.
-        while select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-            if not os.read(process.stdout.fileno(), 1 << 16) or time.monotonic() > until:
-                break
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            # The leader is not waited for yet: as long as it is not, its group cannot be another's.
+            while select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                if not os.read(process.stdout.fileno(), 1 << 16) or time.monotonic() > until:
+                    break
+        finally:  # also if somebody presses Ctrl-C a second time
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
         if self._complaints:
@@ -186,7 +192,7 @@ class LinesSubject:
     @property
     def conversation(self) -> list[str]:
         """What was said so far, the last part of it."""
-        return list(self._command.conversation)
+        return self._command.said()
 
     def accept(self, session: str, run: str) -> None:
         """Take a prompt in."""

@@ -56,6 +56,10 @@ def written(program: Program) -> str:
 def parsed(text: str) -> Program:
     """Return the program that a text says."""
     program = tuple(_parsed(part) for part in text.split(",") if part.strip())
+    if not program:
+        raise BadProgram(f"there is no operation in {text!r}; a program is like 'accept a, cancel, enter a'")
+    if sum(op.name == "accept" for op in program) > len(RUNS):
+        raise BadProgram(f"a program accepts at most {len(RUNS)} prompts")
     known: dict[str, int] = {}
     for op in program:
         if op.name == "accept":

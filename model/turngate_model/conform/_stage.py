@@ -50,7 +50,7 @@ class Stage:
 
     def close(self) -> None:
         """Let go of the subject; if it cannot even be closed, it has been judged all the same."""
-        with suppress(SubjectFailed):
+        with suppress(Exception, SystemExit):
             self.subject.close()
 
     # What could be done next.
@@ -161,11 +161,14 @@ class Stage:
                     self.subject.fail(op.run)
         except SubjectFailed as failed:
             raise self._failed(failed.what, failed.conversation) from failed
-        except Exception as wrong:  # whatever a subject raises is what is reported
+        except (Exception, SystemExit) as wrong:  # whatever a subject raises is what is reported
             raise self._failed(f"it raised {wrong!r}", ()) from wrong
 
     def _shown(self) -> list[Observed]:
-        shown = list(self.subject.observe())
+        try:
+            shown = list(self.subject.observe())
+        except (Exception, SystemExit) as wrong:
+            raise self._failed(f"it raised {wrong!r} when asked what happened", ()) from wrong
         for event in shown:
             if not isinstance(event, Enter | Handoff | Fold | Complete | Wrote):
                 raise self._failed(f"it shows {event!r}, which is no event of the port", ())

@@ -186,7 +186,7 @@ class Suite:
                 subject = self.make()
             except SubjectFailed:
                 raise
-            except Exception as wrong:
+            except (Exception, SystemExit) as wrong:
                 if isinstance(self.make, Command):
                     raise
                 raise SubjectFailed(f"it cannot be made: {wrong!r}") from wrong
