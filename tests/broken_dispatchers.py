@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +13,10 @@ from turngate import Covered, Dispatcher, Run, RunConflict, State
 from turngate._core import Effect, SessionCore
 from turngate._events import Event, Subscribers, Subscription
 from turngate._journal import JournaledCore
+from turngate._lifecycle import Phase
 from turngate._messages import Message, Messages
 from turngate._run import Turn
+from turngate._settle import _Clock
 
 
 class SplitEntry(Dispatcher):
@@ -308,3 +312,88 @@ class CancelsWhatIsOver(Dispatcher):
     async def cancel_run(self, run_id: str) -> Covered:
         over = self._completions.handle(run_id) if run_id in self._completions else None
         return await super().cancel_run(run_id) or Covered([over] if over else [])
+
+
+# What is found by what a runner leaves behind, by time, by contexts and by other loops.
+
+
+class TakesLateWrites(Dispatcher):
+    """Takes a write to a turn that is over, if a cancel covers it."""
+
+    class _Core(JournaledCore):
+        def write(self, turn: Turn, text: str) -> None:
+            if not turn.covered or turn.phase is not Phase.SETTLING:
+                super().write(turn, text)
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        return self._Core(session_id, self._message_prefix, self._journal.untold)
+
+
+class StartsTheClockAnew(Dispatcher):
+    """Gives each write of a turn the time that they should share."""
+
+    class _Patient:
+        def __init__(self, inner: Messages) -> None:
+            self._inner = inner
+            self.list = inner.list
+
+        async def put(self, messages: Any) -> None:
+            task = asyncio.current_task()
+            loop = asyncio.get_running_loop()
+            for timer in getattr(loop, "timers", ()):
+                clock = getattr(timer._callback, "__self__", None)
+                if isinstance(clock, _Clock) and clock.task is task:
+                    clock.__exit__()
+                    clock._deadline = loop.time() + clock._within
+                    clock.__enter__()
+            await self._inner.put(messages)
+
+    def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
+        super().__init__(*args, messages=self._Patient(messages), **options)
+
+
+class RunsInItsOwnContext(Dispatcher):
+    """Runs turns in the context of whoever enters them."""
+
+    def _start(self, turn: Turn) -> None:
+        turn.run._context = contextvars.copy_context()
+        super()._start(turn)
+
+
+class AnyLoop(Dispatcher):
+    """Takes calls from any loop."""
+
+    def _belong_to(self, loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+        if self._loop is None and loop is not None:
+            return super()._belong_to(loop)
+        assert self._loop is not None
+        return self._loop
+
+
+class GivesLists(Dispatcher):
+    """Gives the store the very list that it goes on with."""
+
+    class _Core(JournaledCore):
+        def outcome(self, turn: Turn) -> Any:
+            return [*super().outcome(turn)]
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        return self._Core(session_id, self._message_prefix, self._journal.untold)
+
+
+class LogsUnguarded(Dispatcher):
+    """Lets what a log handler raises into the way of what is to be performed."""
+
+    def _perform(self, effects: list[Effect]) -> None:
+        if self._journal.untold:
+            logging.getLogger("turngate").debug("told")
+        super()._perform(effects)
+
+
+class RecordsAfterTheEnd(Dispatcher):
+    """Records what is done when it is closed."""
+
+    def _close_if_quiet(self) -> None:
+        record = self._journal.record
+        super()._close_if_quiet()
+        self._journal.record = record

@@ -30,6 +30,8 @@ def test_the_dispatcher_stands_every_fault() -> None:
         "cancel": 220,
         "store": 60,
         "callback": 62,
+        "logging": 5,
+        "factory": 105,
         "interrupt": 364,
         "shutdown": 110,
         "dropped": 110,
@@ -46,6 +48,7 @@ BROKEN = {
     "LeavesTasks": ("none", None),
     "ForgetsToAwait": ("cancel", None),
     "ForgetsToLook": ("none", None),
+    "LogsUnguarded": ("logging", None),
 }
 
 

@@ -41,7 +41,10 @@ COUNTED = {  # schedules in any order, and in stock order
     "interrupt": (69, 62),
     "reject": (225, 201),
     "stubborn": (2205, 1758),
-    "slow-store": (1052, 501),
+    "slow-store": (770, 414),
+    "slow-twice": (171, 105),
+    "closed-gently": (24947, 2726),
+    "left-over": (11650, 1782),
     "slow-handoff": (2576, 1828),
     "closed": (2212, 686),
     "closed-slowly": (384, 143),
@@ -108,6 +111,8 @@ BROKEN = {
     "HesitantEntry": ("interrupt", Property.ONE_TURN),
     "NoSecondLook": ("slow-store", Property.ON_RECORD),
     "LeavesTasks": ("one", None),
+    "TakesLateWrites": ("left-over", Property.LAST_WORD),
+    "StartsTheClockAnew": ("slow-twice", None),
 }
 
 

@@ -184,7 +184,7 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
     ),
     "a fault is not stood": (
         "inject_faults",
-        partial(inject_faults, ("handed-off",), make=broken_dispatchers.Unprimed),
+        partial(inject_faults, ("handed-off",), make=broken_dispatchers.Unwatched),
         1,
         "EXACTLY_ONE_COMPLETE",
     ),

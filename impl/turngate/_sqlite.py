@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +14,10 @@ from turngate._errors import UnknownSchema
 from turngate._messages import ListOfMessages, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
+
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 #: The statements that lead from each `user_version` to the next.
 _MIGRATIONS = (
@@ -94,12 +98,14 @@ class SqliteMessages:
     # In the thread.
 
     def _put(self, messages: Sequence[Message]) -> None:
+        rows = [_encodable(message) for message in messages]
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(_PUT, messages)
+            connection.executemany(_PUT, rows)
 
     def _rows(self, session_id: str) -> Sequence[tuple[Any, ...]]:
-        return self._connected().execute(_LIST, (session_id,)).fetchall()
+        rows = self._connected().execute(_LIST, _encodable((session_id,))).fetchall()
+        return [tuple(_decoded(value) for value in row) for row in rows]
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -107,7 +113,7 @@ class SqliteMessages:
                 self.path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False
             )
             try:
-                _migrate(connection)
+                _wait_for_lock(_migrate, connection, self._lock_timeout)
             except BaseException:
                 connection.close()
                 raise
@@ -118,6 +124,37 @@ class SqliteMessages:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _wait_for_lock(
+    call: Callable[[sqlite3.Connection], None], connection: sqlite3.Connection, within: float
+) -> None:
+    """Call again while somebody else holds the file: to change the journal mode, SQLite itself does not wait."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return call(connection)
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF not in _LOCKED or time.monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - so that those who wait do not meet again
+
+
+def _encodable(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values as SQLite takes them: text with lone surrogates goes in as bytes."""
+    return tuple(_encoded(value) if isinstance(value, str) else value for value in values)
+
+
+def _encoded(text: str) -> str | bytes:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _decoded(value: Any) -> Any:
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
 
 
 def _migrate(connection: sqlite3.Connection) -> None:

@@ -20,7 +20,7 @@ from turngate_model._how import Action
 from turngate_model._machine import TABLE
 
 from ._stage import PatientWorld
-from ._world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World
+from ._world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
 
 SESSION = "s"
 _WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
@@ -49,6 +49,11 @@ def compare(bounds: Bounds, *, make: Make = Dispatcher) -> Lockstep:
     """Compare the real dispatcher with the mechanism on every step within bounds, for one session."""
     explorer = Explorer(Bounds(bounds.prompts, bounds.cancels, sessions=1))
     explorer.run()
+    with without_log():
+        return _compare_all(explorer, make)
+
+
+def _compare_all(explorer: Explorer, make: Make) -> Lockstep:
     result = Lockstep()
     for path, steps in explorer.session_steps():
         result.states += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from turngate import RunComplete, SubscriberCutOff
+from turngate import Delta, RunComplete, SubscriberCutOff
 from turngate._events import Event
 from turngate_model import Property, Violation
 
@@ -93,5 +93,7 @@ class Reader:
         return should, False
 
     def _written(self) -> int:
-        written = self._world.deltas
+        """Return how many deltas a subscriber like this one was given so far."""
+        written = self._world.deltas.copy()
+        written.update(event.session_id for event in self._world._events._unread if isinstance(event, Delta))
         return written.total() if self.session is None else written[self.session]

@@ -77,10 +77,8 @@ class RulesWorld(World):
     # Completions that are no longer kept.
 
     def _recorded(self, entry: dict[str, Any]) -> None:
-        over = self.ended
         super()._recorded(entry)
-        if not over:
-            self.recording.append(json.dumps(self._with_recorded_names(entry)))
+        self.recording.append(json.dumps(self._with_recorded_names(entry)))
         if entry["event"] == "complete":
             self._completed.append(entry["seq"])
 

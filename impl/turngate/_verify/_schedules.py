@@ -32,7 +32,7 @@ from turngate_model import Property
 from ._fingerprint import fingerprint
 from ._scenarios import SCENARIOS, Scenario
 from ._stage import MODES, Mode, Option, Stage
-from ._world import Broken, Make, dispatcher_option
+from ._world import Broken, Make, dispatcher_option, without_log
 
 __all__ = [
     "MODES",
@@ -154,7 +154,10 @@ def explore_schedules(
     result is not complete. Without ``stop``, go on after a failure, and keep the first.
     """
     began = time.monotonic()
-    with _nothing_collected():  # until the explorer is gone too, with all the moments that it keeps
+    with (
+        without_log(),
+        _nothing_collected(),
+    ):  # until the explorer is gone too, with all the moments that it keeps
         found = _Explorer(scenario, mode, make, reduce, stop).run(limit)
     found.seconds = time.monotonic() - began
     return found
@@ -344,6 +347,11 @@ def replay_schedule(
 
     Raises ValueError when there is no such choice at some point.
     """
+    with without_log():
+        return _replay(scenario, mode, choices, make)
+
+
+def _replay(scenario: str | Scenario, mode: Mode, choices: Iterable[int], make: Make) -> Failure | None:
     name, acted = _named(scenario)
     stage = Stage(acted, mode, make)
     ahead = [*choices]

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -90,7 +90,7 @@ class World:
         self.waits: dict[asyncio.Task[RunComplete], str] = {}
         """Who waits for which run."""
         self.deltas: Counter[str] = Counter()
-        """How often the runners of each session have written."""
+        """How many deltas of each session were delivered, as far as the monitor has looked."""
         self.left: list[LeftOver] = []
         """What runners have left behind."""
         self.blocked = 0.0
@@ -267,7 +267,6 @@ class World:
         """Write to a turn, and take note of it."""
         turn.write(text)
         self._parts[turn.run.run_id].append(text)
-        self.deltas[turn.run.session_id] += 1
 
     def write_if_allowed(self, turn: Turn, text: str) -> None:
         """Write to a turn that may be over: then, and only then, it is to be refused."""
@@ -409,9 +408,10 @@ class World:
                 changed = f"{run} was complete as {self._outcomes[run]}, and is now {complete}"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
 
-    def _see_no_delta_after(self, events: Iterable[object]) -> None:
-        """See that no delta of a run comes after its RunComplete."""
+    def _see_no_delta_after(self, events: Collection[object]) -> None:
+        """See that no delta of a run comes after its RunComplete; count the deltas."""
         complete = set(self.published)
+        self.deltas.update(event.session_id for event in events if isinstance(event, Delta))
         for event in events:
             if isinstance(event, RunComplete):
                 complete.add(event.run_id)
@@ -538,6 +538,9 @@ class World:
                 other = f"who waited for {run_id} was told {task.result()}: it should be what was published"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, other))
         for run_id, complete in self.published.items():
+            if run_id in self.runs and self.runs[run_id].complete != complete:
+                changed = f"the handle of {run_id} does not say what was published: it should never change"
+                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
             kept = run_id in self.dispatcher._completions
             if kept and self.loop.call(self.dispatcher.wait(run_id)) != complete:
                 changed = f"the outcome of {run_id} is not what was published: it should never change"
