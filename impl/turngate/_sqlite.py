@@ -129,7 +129,7 @@ class SqliteMessages:
 def _wait_for_lock(
     call: Callable[[sqlite3.Connection], None], connection: sqlite3.Connection, within: float
 ) -> None:
-    """Call again while somebody else holds the file: to change the journal mode, SQLite itself does not wait."""
+    """Call again while somebody else holds the file: SQLite does not wait to change the journal mode."""
     deadline = time.monotonic() + within
     while True:
         try:
