@@ -340,7 +340,7 @@ class StartsTheClockAnew(Dispatcher):
         async def put(self, messages: Any) -> None:
             task = asyncio.current_task()
             loop = asyncio.get_running_loop()
-            for timer in getattr(loop, "timers", ()):
+            for timer in [*getattr(loop, "timers", ())]:
                 clock = getattr(timer._callback, "__self__", None)
                 if isinstance(clock, _Clock) and clock.task is task:
                     clock.__exit__()

@@ -68,6 +68,9 @@ class PatientWorld(World):
         """Let go of a world that may not have come to its end, without a word and without a trace."""
         # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
         self.dispatcher._subscribers.by_session.clear()
+        for core in self.dispatcher._sessions.values():
+            for turn in filter(None, (core.turn, *core.settling.values())):
+                turn._made = None
         vars(self.dispatcher).clear()  # so that nothing follows from the turns that end here
         gone = GeneratorExit()
         for task in self.loop.tasks:
