@@ -230,6 +230,9 @@ def _compare_diagrams(verification: Verification, begin: Begin) -> None:
     if checkout is None:
         verification.unchecked.append("the diagrams, which only a checkout of Turngate has")
         return
+    if not all(found.counterexamples for found in verification.designs.values()):
+        verification.unchecked.append("the diagrams, which show how each design is refuted")
+        return
     here = Path(os.path.relpath(checkout))
     generated = generate(refuted=verification.designs)
     verification.problems += stale(generated, here / "diagrams", here / "SPEC.md")
