@@ -3,9 +3,9 @@
 The work is 200 sessions of 50 prompts and a runner that gives way to the loop once, in two shapes: waves (one
 prompt per session in flight, wait, next) and flood (everything accepted up front). The floor is a bare task
 of the same body. On a shared machine a processor is slower or faster from one moment to the next, so the
-floor is measured right beside each contender: before each of its waves, and before and after its flood. As
-with `timeit`, the garbage collector is off while the clock runs, and what a dispatcher keeps (messages,
-completions) is let go after it has stopped: a server does not throw its dispatcher away.
+floor is measured right beside each contender: before each of its waves, and before and after its flood. The
+garbage collector is on, as it is where people run this. What a dispatcher keeps (messages, completions) is
+let go after the clock has stopped: a server does not throw its dispatcher away.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import random
 import statistics
 import sys
 import time
@@ -184,13 +185,9 @@ async def in_a_flood(make: Callable[[], Contender]) -> tuple[float, float]:
 
 
 async def collected(measured: Awaitable[tuple[float, float]]) -> tuple[float, float]:
-    """Measure without the garbage collector."""
+    """Measure with nobody else's garbage left to collect."""
     gc.collect()
-    gc.disable()
-    try:
-        return await measured
-    finally:
-        gc.enable()
+    return await measured
 
 
 async def compare(rounds: int) -> None:
@@ -216,10 +213,7 @@ async def compare(rounds: int) -> None:
 async def per_run(work: Awaitable[object], runs: int) -> float:
     """Measure the microseconds of CPU time per run."""
     gc.collect()
-    gc.disable()
-    taken = await cpu(work)
-    gc.enable()
-    return taken / runs * 1e6
+    return await cpu(work) / runs * 1e6
 
 
 async def queue_of(length: int) -> None:
@@ -229,6 +223,29 @@ async def queue_of(length: int) -> None:
         for run in runs:
             await d.enter(run)
         await runs[-1].wait()
+
+
+async def queue_in_any_order(length: int) -> None:
+    """Enter as many prompts as the queue of one session holds, in random order."""
+    async with Dispatcher(body) as d:
+        runs = [await d.accept("one session", "prompt", when_busy="queue") for _ in range(length)]
+        for run in random.Random(1).sample(runs, length):  # noqa: S311 - the same order each time
+            await d.enter(run)
+        await d.clear_queue("one session")
+
+
+async def interrupt_in_a_row(length: int) -> None:
+    """Accept prompts that interrupt all that came before, without letting anything run."""
+    async with Dispatcher(body) as d:
+        for _ in range(length):
+            await d.accept("one session", "prompt", when_busy="interrupt")
+
+
+async def accepted(length: int) -> None:
+    """Accept prompts, each in a session of its own, and do nothing else."""
+    async with Dispatcher(body) as d:
+        for n in range(length):
+            await d.accept(f"session {n}", "prompt")
 
 
 async def cancel_in_the_middle_of(length: int) -> None:
@@ -268,10 +285,22 @@ async def scale(rounds: int) -> None:
     async def cancelled(length: int) -> float:
         return await per_run(cancel_in_the_middle_of(length), length)
 
+    async def shuffled(length: int) -> float:
+        return await per_run(queue_in_any_order(length), length)
+
+    async def interrupting(length: int) -> float:
+        return await per_run(interrupt_in_a_row(length), length)
+
+    async def only_accepted(length: int) -> float:
+        return await per_run(accepted(length), length)
+
     print(f"\n{'µs / run, least of the rounds':44}{'small':>12}{'large':>12}")
     for label, measure, small, large in (
         ("queued in one session: 100, 10,000", queued, (100,), (10_000,)),
         ("cancelled in the queue: 100, 10,000", cancelled, (100,), (10_000,)),
+        ("entered in random order: 100, 10,000", shuffled, (100,), (10_000,)),
+        ("interrupting, in a row: 100, 10,000", interrupting, (100,), (10_000,)),
+        ("accepted, and released at the end: 100, 10,000", only_accepted, (100,), (10_000,)),
         ("quiet sessions: 10, 20,000", after, (10, 0), (20_000, 0)),
         ("completions kept: 10, 20,000", after, (10, 10), (20_000, 100_000)),
     ):

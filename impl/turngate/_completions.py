@@ -42,7 +42,8 @@ class Completions:
         payload = hash((run.session_id, run.prompt, run.attachments))
         run_id = run.run_id
         text = complete.text
-        self._kept[run_id] = (*complete, payload, weakref.ref(run) if named else None)
+        # To unpack the completion instead would make a list first.
+        self._kept[run_id] = complete + (payload, weakref.ref(run) if named else None)  # noqa: RUF005
         self._order.append(run_id)
         self._bytes += _EACH + getsizeof(text) if text else _EACH
         if self._bytes > self._bytes_limit or len(self._order) > self._limit:

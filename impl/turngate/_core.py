@@ -180,6 +180,8 @@ class SessionCore:
         """Keep text that the runner has produced."""
         if turn.phase is SETTLING:
             raise TurnEnded(f"write to the turn of run {turn.run.run_id}, which is over")
+        if turn.parts is None:
+            turn.parts = []
         turn.parts.append(text)
 
     def fold(self, turn: Turn) -> list[Run]:
@@ -199,7 +201,7 @@ class SessionCore:
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
         """Take the outcome of the runner; from here on a cancel only changes what is put on record."""
         turn.phase = SETTLING
-        turn.text = "".join(turn.parts) if text is None else text
+        turn.text = text if text is not None else "".join(turn.parts) if turn.parts else ""
         turn.error = error
 
     def outcome(self, turn: Turn) -> tuple[Message, ...]:

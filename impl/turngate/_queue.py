@@ -34,8 +34,9 @@ class Queue(dict[int, "Run"]):
 
     def take_first(self) -> Run:
         """Take out the run with the lowest sequence; there must be one."""
-        self.first()
-        return self.pop(heappop(self._heap))
+        while (run := self.pop(heappop(self._heap), None)) is None:
+            pass  # it was taken out of the middle
+        return run
 
     def take(self, run: Run) -> None:
         """Take out this run."""

@@ -189,7 +189,7 @@ class Turn:
         self._runs = [run]
         self.covered = covered
         self.phase = STARTING
-        self.parts: list[str] = []
+        self.parts: list[str] | None = None
         self.task: asyncio.Task[None] | None = None
         self._made: asyncio.Future[None] | None = None
         self._conducting: Coroutine[Any, Any, None] | None = None

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import types
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain, deal_with, describe
@@ -45,7 +46,7 @@ def settle(
         error = None
         try:
             putting = store.put(messages)
-            put: Any = (putting if type(putting) is types.CoroutineType else _awaited(putting)).__await__()
+            put: Any = (putting if type(putting) is CoroutineType else _awaited(putting)).__await__()
             if (waiting_for := next(put, _OVER)) is not _OVER:
                 writing = _rest_of(put, waiting_for)
                 return _settle_on(core, turn, store, _Clock(task, within), messages, writing, undelivered)

@@ -12,6 +12,7 @@ import inspect
 import logging
 import secrets
 import threading
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from turngate._core import SessionCore
@@ -45,6 +46,8 @@ _SECOND_LOOK: Final = 1.0
 """Seconds after which a loop that seemed to come to its end is looked at again."""
 _THE_LOOPS_OWN: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"})
 """What `asyncio.run` still runs on a loop that comes to its end."""
+
+_CREATE_TASK: Final = asyncio.BaseEventLoop.create_task
 
 running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
 
@@ -157,27 +160,31 @@ class Shell:
     def _start(self, turn: Turn) -> None:
         """Have the loop make the task of the turn, in the context in which its lead run was accepted.
 
-        The call is made inside that context, not given it: a factory need not take one, and a tracer that
-        wraps `create_task` looks for its span where it is called.
+        Unless it is asyncio's own, the call is made inside that context and not given it: a factory need not
+        take one, and a tracer that wraps `create_task` looks for its span where it is called.
         """
         loop, run = self._loop, turn.run
         assert loop is not None
         if self._loop_ends and self._held_back(turn):
             return
-        if loop.is_closed():
-            self._complete_unwritten(self._sessions[run.session_id], turn, CLOSED_UNWRITTEN)
-            return
         context, run._context = run._context, None
         assert context is not None
         conducting = conduct(self, self._sessions[run.session_id], turn)
+        create_task = loop.create_task
         try:
-            if loop.get_task_factory() is None:
-                made = context.run(loop.create_task, conducting, name=run.run_id)
+            if loop.get_task_factory() is not None:
+                made = context.run(create_task, conducting)
+            elif type(create_task) is MethodType and create_task.__func__ is _CREATE_TASK:  # nobody's wrapper
+                made = create_task(conducting, name=run.run_id, context=context)
             else:
-                made = context.run(loop.create_task, conducting)
+                made = context.run(create_task, conducting, name=run.run_id)
             made.add_done_callback(turn._task_is_over)
             turn._made = made
         except BaseException as exc:
+            if loop.is_closed():
+                conducting.close()
+                self._complete_unwritten(self._sessions[run.session_id], turn, CLOSED_UNWRITTEN)
+                return
             deal_with(
                 exc, "the turn of run %s in session %r could not be started", run.run_id, run.session_id
             )

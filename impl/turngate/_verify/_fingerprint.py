@@ -106,7 +106,7 @@ def _of_core(core: SessionCore) -> Hashable:
 def _of_turn(turn: Turn) -> Hashable:
     runs = tuple([run.run_id for run in turn._runs])
     begun = (turn._made is None, turn.task is None)
-    return (runs, turn.covered, turn.phase, tuple(turn.parts), *_came_of(turn), begun)
+    return (runs, turn.covered, turn.phase, tuple(turn.parts or ()), *_came_of(turn), begun)
 
 
 def _came_of(turn: Turn) -> tuple[Hashable, ...]:
