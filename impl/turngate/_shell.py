@@ -12,6 +12,7 @@ import inspect
 import logging
 import secrets
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from turngate._core import SessionCore
@@ -45,6 +46,8 @@ _SECOND_LOOK: Final = 1.0
 """Seconds after which a loop that seemed to come to its end is looked at again."""
 _THE_LOOPS_OWN: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"})
 """What `asyncio.run` still runs on a loop that comes to its end."""
+_CANCELLED_FROM_OUTSIDE: Final[weakref.WeakSet[asyncio.Task[None]]] = weakref.WeakSet()
+"""The tasks that do no more than to write a turn, for which their cancels had to be forgotten."""
 
 running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
 
@@ -277,7 +280,7 @@ class Shell:
             return
         if task.cancelled():
             why = CANCELLED_FROM_OUTSIDE
-            self._look_whether_the_loop_ends()
+            self._look_whether_the_loop_ends(turn)
         elif (exc := task.exception()) is not None:
             why = f"the turn could not be started: {describe(exc)}"
             run = turn.run
@@ -304,9 +307,11 @@ class Shell:
 
     # A loop that comes to its end under an open dispatcher.
 
-    def _look_whether_the_loop_ends(self) -> None:
+    def _look_whether_the_loop_ends(self, turn: Turn) -> None:
         """Take a cancel from outside for the end of the loop if everything else is cancelled too."""
         assert self._loop is not None
+        if turn.task is not None:
+            _CANCELLED_FROM_OUTSIDE.add(turn.task)
         if not any(map(_lives, asyncio.all_tasks(self._loop))):
             self._loop_ends = self._cut_short = True
 
@@ -314,7 +319,7 @@ class Shell:
         """Start no queued runner while everything around it is torn down: look again later."""
         assert self._loop is not None
         if any(map(_lives, asyncio.all_tasks(self._loop))):
-            self._loop_ends = False
+            self._loop_ends = self._cut_short = False
             return False
         self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
         return True
@@ -332,5 +337,6 @@ class Shell:
 
 def _lives(task: asyncio.Task[object]) -> bool:
     """Say whether a task goes on, unlike all those on a loop that comes to its end."""
-    name = getattr(task.get_coro(), "__name__", "")
-    return not task.cancelling() and not isinstance(task, StandIn) and name not in _THE_LOOPS_OWN
+    if task.cancelling() or isinstance(task, StandIn) or task in _CANCELLED_FROM_OUTSIDE:
+        return False
+    return getattr(task.get_coro(), "__name__", "") not in _THE_LOOPS_OWN
