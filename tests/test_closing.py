@@ -213,7 +213,7 @@ async def test_new_prompts_are_refused_at_once_and_known_ones_can_be_waited_for(
     d.begin_close(finish=math.inf)
     for call in (d.accept, d.submit, d.ask):
         with pytest.raises(DispatcherClosed):
-            await call("s", "q")  # type: ignore[operator]
+            await call("s", "q")
     assert d.accepted_count("s") == 0
     agent.finish(run)
     assert outcome(await d.wait("known")) == DONE
@@ -256,9 +256,10 @@ def test_cancel_all_shortens_a_close(finish: float) -> None:
 @in_loop
 async def test_a_time_that_is_none_is_refused_in_one_line_and_nothing_closes(finish: Any) -> None:
     async with Dispatcher(Agent()) as d:
-        for close in (d.begin_close, d.aclose):
-            with pytest.raises(ValueError, match=r"^finish must be at least 0 seconds, not .*$"):
-                await close(finish=finish)  # type: ignore[func-returns-value]
+        with pytest.raises(ValueError, match=r"^finish must be at least 0 seconds, not .*$"):
+            d.begin_close(finish=finish)
+        with pytest.raises(ValueError, match=r"^finish must be at least 0 seconds, not .*$"):
+            await d.aclose(finish=finish)
         assert "open" in repr(d)
 
 
