@@ -18,7 +18,7 @@ from turngate._guard import complain, deal_with, describe
 
 if TYPE_CHECKING:
     from asyncio import Task
-    from collections.abc import Awaitable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     from turngate._core import Effect, SessionCore
     from turngate._messages import Message, Messages
@@ -30,16 +30,19 @@ _BLOCKED: Final = 0.05
 
 
 def settle(
-    core: SessionCore, turn: Turn, store: Messages, within: float
+    core: SessionCore, turn: Turn, store: Messages, within: float, from_outside: Callable[[Turn], None]
 ) -> list[Effect] | Coroutine[Any, Any, list[Effect]]:
     """Put the outcome of the turn on record. Return what follows, or a coroutine for it if the store waits.
 
     `within` is how many seconds the store may take, from when it first makes the turn wait.
+    `from_outside` is told when the task has been cancelled and no cancel of the dispatcher's explains it.
     """
     task = turn.task
     assert task is not None
     undelivered = task.cancelling() > 0
     if undelivered:
+        if not turn.covered:
+            from_outside(turn)
         _forget_cancels(task)
     while True:
         messages = core.outcome(turn)
@@ -49,7 +52,8 @@ def settle(
             put: Any = (putting if type(putting) is CoroutineType else _awaited(putting)).__await__()
             if (waiting_for := next(put, _OVER)) is not _OVER:
                 writing = _rest_of(put, waiting_for)
-                return _settle_on(core, turn, store, _Clock(task, within), messages, writing, undelivered)
+                clock = _Clock(task, within)
+                return _settle_on(core, turn, store, clock, messages, writing, undelivered, from_outside)
         except BaseException as exc:
             error = _failure(exc, turn)
         if effects := core.written(turn, messages, error):
@@ -64,6 +68,7 @@ async def _settle_on(
     messages: tuple[Message, ...],
     writing: Awaitable[None],
     undelivered: bool,
+    from_outside: Callable[[Turn], None],
 ) -> list[Effect]:
     """Go on with a write that waits, and write again as often as it takes.
 
@@ -75,7 +80,10 @@ async def _settle_on(
             try:
                 await writing
             except asyncio.CancelledError as exc:
-                if not clock.expired and (_forget_cancels(clock.task) or undelivered):
+                if not clock.expired and (clock.task.cancelling() or undelivered):
+                    if clock.task.cancelling():
+                        from_outside(turn)  # the dispatcher interrupts no turn that is being written
+                    _forget_cancels(clock.task)
                     undelivered = False
                     messages = core.outcome(turn)
                     writing = _put(store, messages)
@@ -164,12 +172,10 @@ class _Clock:
         return error
 
 
-def _forget_cancels(task: Task[None]) -> bool:
-    """Give the store a task that nobody has cancelled, and say whether somebody had."""
-    cancelled = task.cancelling() > 0
+def _forget_cancels(task: Task[None]) -> None:
+    """Give the store a task that nobody has cancelled."""
     while task.cancelling():
         task.uncancel()
-    return cancelled
 
 
 def _failure(exc: BaseException, turn: Turn) -> str:

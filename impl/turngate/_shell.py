@@ -12,7 +12,7 @@ import inspect
 import logging
 import secrets
 import threading
-from types import MethodType
+import weakref
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from turngate._core import SessionCore
@@ -46,8 +46,9 @@ _SECOND_LOOK: Final = 1.0
 """Seconds after which a loop that seemed to come to its end is looked at again."""
 _THE_LOOPS_OWN: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"})
 """What `asyncio.run` still runs on a loop that comes to its end."""
+_CANCELLED_FROM_OUTSIDE: Final[weakref.WeakSet[asyncio.Task[None]]] = weakref.WeakSet()
+"""The tasks that do no more than to write a turn, for which their cancels had to be forgotten."""
 
-_CREATE_TASK: Final = asyncio.BaseEventLoop.create_task
 
 running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
 
@@ -160,8 +161,8 @@ class Shell:
     def _start(self, turn: Turn) -> None:
         """Have the loop make the task of the turn, in the context in which its lead run was accepted.
 
-        Unless it is asyncio's own, the call is made inside that context and not given it: a factory need not
-        take one, and a tracer that wraps `create_task` looks for its span where it is called.
+        The call is made inside that context, not given it: a factory need not take one, and a tracer that
+        wraps `create_task` looks for its span where it is called.
         """
         loop, run = self._loop, turn.run
         assert loop is not None
@@ -170,14 +171,11 @@ class Shell:
         context, run._context = run._context, None
         assert context is not None
         conducting = conduct(self, self._sessions[run.session_id], turn)
-        create_task = loop.create_task
         try:
-            if loop.get_task_factory() is not None:
-                made = context.run(create_task, conducting)
-            elif type(create_task) is MethodType and create_task.__func__ is _CREATE_TASK:  # nobody's wrapper
-                made = create_task(conducting, name=run.run_id, context=context)
+            if loop.get_task_factory() is None:
+                made = context.run(loop.create_task, conducting, name=run.run_id)
             else:
-                made = context.run(create_task, conducting, name=run.run_id)
+                made = context.run(loop.create_task, conducting)
             made.add_done_callback(turn._task_is_over)
             turn._made = made
         except BaseException as exc:
@@ -284,7 +282,7 @@ class Shell:
             return
         if task.cancelled():
             why = CANCELLED_FROM_OUTSIDE
-            self._look_whether_the_loop_ends()
+            self._look_whether_the_loop_ends(turn)
         elif (exc := task.exception()) is not None:
             why = f"the turn could not be started: {describe(exc)}"
             run = turn.run
@@ -311,9 +309,11 @@ class Shell:
 
     # A loop that comes to its end under an open dispatcher.
 
-    def _look_whether_the_loop_ends(self) -> None:
+    def _look_whether_the_loop_ends(self, turn: Turn) -> None:
         """Take a cancel from outside for the end of the loop if everything else is cancelled too."""
         assert self._loop is not None
+        if turn.task is not None:
+            _CANCELLED_FROM_OUTSIDE.add(turn.task)
         if not any(map(_lives, asyncio.all_tasks(self._loop))):
             self._loop_ends = self._cut_short = True
 
@@ -321,7 +321,7 @@ class Shell:
         """Start no queued runner while everything around it is torn down: look again later."""
         assert self._loop is not None
         if any(map(_lives, asyncio.all_tasks(self._loop))):
-            self._loop_ends = False
+            self._loop_ends = self._cut_short = False
             return False
         self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
         return True
@@ -339,5 +339,6 @@ class Shell:
 
 def _lives(task: asyncio.Task[object]) -> bool:
     """Say whether a task goes on, unlike all those on a loop that comes to its end."""
-    name = getattr(task.get_coro(), "__name__", "")
-    return not task.cancelling() and not isinstance(task, StandIn) and name not in _THE_LOOPS_OWN
+    if task.cancelling() or isinstance(task, StandIn) or task in _CANCELLED_FROM_OUTSIDE:
+        return False
+    return getattr(task.get_coro(), "__name__", "") not in _THE_LOOPS_OWN

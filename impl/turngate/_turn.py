@@ -77,7 +77,7 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
     try:
         if stopped_by is not None and isinstance(stopped_by, GeneratorExit):
             raise stopped_by
-        effects = settle(core, turn, d.messages, d._settle_timeout)
+        effects = settle(core, turn, d.messages, d._settle_timeout, d._look_whether_the_loop_ends)
         if not isinstance(effects, list):
             effects = await effects
     except GeneratorExit:
@@ -96,13 +96,11 @@ def _came_of(
 ) -> tuple[str, KeyboardInterrupt | SystemExit | GeneratorExit | None]:
     """Return the error of a turn whose runner raised, and the exception if more than the turn ends by it.
 
-    There are four cases. A CancelledError that no cancel explains: the loop may be coming to its end.
-    KeyboardInterrupt and SystemExit: they go on when the turn is settled. A GeneratorExit from outside: the
-    turn is being closed, and may not wait any more. Whatever else the runner raises is logged.
+    There are four cases. A CancelledError: it is an error unless a cancel explains it. KeyboardInterrupt and
+    SystemExit: they go on when the turn is settled. A GeneratorExit from outside: the turn is being closed,
+    and may not wait any more. Whatever else the runner raises is logged.
     """
     if isinstance(exc, asyncio.CancelledError):
-        if not turn.covered:
-            d._look_whether_the_loop_ends()
         return CANCELLED_FROM_OUTSIDE, None
     error = describe(exc)
     if isinstance(exc, KeyboardInterrupt | SystemExit):
