@@ -326,12 +326,17 @@ class Shell:
         self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
         return True
 
-    def _look_again(self, turn: Turn) -> None:
-        """Start a turn that was held back, unless the loop is still coming to its end."""
+    def _look_again(self, turn: Turn, steps: int = 2) -> None:
+        """Start a turn that was held back, unless the loop is still coming to its end.
+
+        A loop without any task may be about to stop, which takes it so many steps.
+        """
         assert self._loop is not None
         tasks = asyncio.all_tasks(self._loop)
         if tasks and not any(map(_lives, tasks)):
             self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
+        elif not tasks and steps > 0:
+            self._loop.call_soon(self._look_again, turn, steps - 1)
         else:
             self._loop_ends = self._cut_short = False
             self._start(turn)
