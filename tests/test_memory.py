@@ -1,4 +1,4 @@
-"""What the dispatcher holds of runs that are complete, of subscribers that are gone, of runners that failed."""
+"""What the dispatcher holds of complete runs, of subscribers that are gone, of runners that failed."""
 
 from __future__ import annotations
 
@@ -308,10 +308,11 @@ async def test_a_reader_that_gave_up_leaves_nothing() -> None:
 @in_loop
 async def test_a_reader_that_nobody_else_holds_is_not_collected_while_it_waits() -> None:
     received: list[Any] = []
+    receive = received.append
 
     async def reads(events: Any) -> None:
         async for event in events:
-            received.append(event.text)
+            receive(event.text)
 
     async with Dispatcher(echo) as d:
         task = asyncio.create_task(reads(d.subscribe()))

@@ -111,7 +111,6 @@ BROKEN = {
     "HesitantEntry": ("interrupt", Property.ONE_TURN),
     "NoSecondLook": ("slow-store", Property.ON_RECORD),
     "LeavesTasks": ("one", None),
-    "TakesLateWrites": ("left-over", Property.LAST_WORD),
     "StartsTheClockAnew": ("slow-twice", None),
 }
 
@@ -131,6 +130,13 @@ def test_a_broken_dispatcher_is_found_with_and_without_reduction(name: str, mode
         assert failure is not None
         assert failure.broken is broken
         assert len(failure.deviations) == len(first[0].deviations if first[0] else [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_runner_leaves_behind_finds_a_turn_that_takes_late_writes(mode: Mode) -> None:
+    failure = explore_schedules("left-over", mode, make=broken_dispatchers.TakesLateWrites).failure
+    assert failure is not None
+    assert failure.broken is Property.LAST_WORD
 
 
 @pytest.mark.parametrize("name", BROKEN)
