@@ -1,4 +1,4 @@
-"""What the dispatcher holds of complete runs, of subscribers that are gone, of runners that failed."""
+"""What is held of runs that are complete, of subscribers that are gone, of runners that failed."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_the_context_of_a_complete_run_is_let_go_of() -> None:
 @in_loop
 async def test_a_complete_run_is_known_by_the_id_that_was_chosen_for_it() -> None:
     async with Dispatcher(echo) as d:
-        attachments = ["text", Attachment("a", "image/png", b"content")]
+        attachments: list[Attachment | str] = ["text", Attachment("a", "image/png", b"content")]
         run = await d.submit("s", "p", run_id="r", attachments=attachments)
         complete = await run
         assert await d.accept("s", "p", run_id="r", attachments=attachments) is run
@@ -295,7 +295,7 @@ async def test_a_subscription_that_was_abandoned_is_gone() -> None:
 @in_loop
 async def test_a_reader_that_gave_up_leaves_nothing() -> None:
     async with Dispatcher(echo) as d:
-        reader = asyncio.create_task(anext(d.subscribe()))  # type: ignore[arg-type]
+        reader = asyncio.create_task(anext(d.subscribe()))
         await steps()
         assert len(d._subscribers.being_read) == 1
         reader.cancel()
@@ -308,11 +308,9 @@ async def test_a_reader_that_gave_up_leaves_nothing() -> None:
 @in_loop
 async def test_a_reader_that_nobody_else_holds_is_not_collected_while_it_waits() -> None:
     received: list[Any] = []
-    receive = received.append
 
     async def reads(events: Any) -> None:
-        async for event in events:
-            receive(event.text)
+        received.extend([event async for event in events])
 
     async with Dispatcher(echo) as d:
         task = asyncio.create_task(reads(d.subscribe()))
@@ -324,8 +322,8 @@ async def test_a_reader_that_nobody_else_holds_is_not_collected_while_it_waits()
         await d.ask("s", "p")
         await steps()
         gc.collect()
-        assert received == ["p", "answer"]
     await steps()
+    assert [event.text for event in received] == ["p", "answer"]
     gc.collect()
     assert alive() is None
 

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -246,3 +247,155 @@ async def test_nothing_runs_on_the_event_loop(tmp_path: Path) -> None:
         assert not put.done()
         held.set()
         await put
+
+
+#: Opens one new file after the other, each as soon as it is told to.
+OPENER = """
+import asyncio, sys
+from turngate import Message, SqliteMessages
+
+async def main(path):
+    async with SqliteMessages(path, lock_timeout=600) as store:
+        await store.put([Message(sys.argv[1], "s", sys.argv[1], "user", "p")])
+
+print(flush=True)
+for path in sys.stdin:
+    asyncio.run(main(path.strip()))
+    print(flush=True)
+"""
+
+
+def test_many_processes_may_open_a_new_file_at_the_same_moment(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPENER, f"process-{n}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": SOURCE},
+        )
+        for n in range(12)
+    ]
+    streams = [(process.stdin, process.stdout) for process in processes]
+    try:
+        for path in [tmp_path / f"{n}.db" for n in range(15)]:
+            for _, answers in streams:
+                assert answers is not None
+                assert answers.readline() == "\n"
+            for orders, _ in streams:
+                assert orders is not None
+                orders.write(f"{path}\n")
+                orders.flush()
+    finally:
+        for process in processes:
+            process.communicate()
+    assert [process.returncode for process in processes] == [0] * 12
+    for n in range(15):
+        assert len(asyncio.run(stored(tmp_path / f"{n}.db", "s"))) == 12
+
+
+class Clock:
+    """Stands for the time: it passes while somebody sleeps, and something may happen then."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self.now = 0.0
+        self.slept = 0
+        self.meanwhile = meanwhile
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert 0 < seconds < 0.1
+        self.slept += 1
+        self.now += seconds
+        self.meanwhile()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A new file that somebody else holds until a commit."""
+    with closing(
+        sqlite3.connect(tmp_path / "messages.db", check_same_thread=False, isolation_level=None)
+    ) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield other
+
+
+@in_loop
+async def test_a_file_that_is_held_for_a_moment_is_waited_for(
+    held: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(lambda: held.execute("COMMIT"))
+    monkeypatch.setattr("turngate._sqlite.time", clock)
+    async with SqliteMessages(tmp_path / "messages.db", lock_timeout=0.1) as store:
+        await store.put([Message("a", "s", "r", "user", "p")])
+        assert len(await store.list("s")) == 1
+    assert clock.slept == 1
+
+
+@in_loop
+async def test_a_file_that_is_held_longer_than_the_time_out_is_given_up(
+    held: sqlite3.Connection, tmp_path: Path
+) -> None:
+    async with SqliteMessages(tmp_path / "messages.db", lock_timeout=0.05) as store:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            await store.list("s")
+        assert store._connection is None
+        held.execute("COMMIT")
+        assert await store.list("s") == []
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_SNAPSHOT, sqlite3.SQLITE_LOCKED])
+@in_loop
+async def test_a_file_is_tried_again_until_the_time_is_up(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(_: sqlite3.Connection) -> None:
+        exc = sqlite3.OperationalError("database is locked")
+        exc.sqlite_errorcode = code
+        raise exc
+
+    clock = Clock(lambda: None)
+    monkeypatch.setattr("turngate._sqlite.time", clock)
+    monkeypatch.setattr("turngate._sqlite._migrate", locked)
+    async with SqliteMessages(tmp_path / "messages.db", lock_timeout=2) as store:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            await store.list("s")
+    assert 100 <= clock.slept <= 2_000
+    assert 2 <= clock.now < 2.1
+
+
+@in_loop
+async def test_what_is_wrong_with_the_file_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(lambda: None)
+    monkeypatch.setattr("turngate._sqlite.time", clock)
+    (tmp_path / "messages.db").write_bytes(b"this is no database" * 100)
+    async with SqliteMessages(tmp_path / "messages.db") as store:
+        with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+            await store.list("s")
+    assert clock.slept == 0
+
+
+@in_loop
+async def test_lone_surrogates_cost_no_record(tmp_path: Path) -> None:
+    async def echo(turn: Turn) -> str:
+        return turn.run.prompt + "!"
+
+    odd = "half of a smile: \ud83d, a file name: \udcff"
+    async with (
+        SqliteMessages(tmp_path / "messages.db") as store,
+        Dispatcher(echo, messages=store, settle_timeout=HANG) as d,
+    ):
+        complete = await d.ask(f"session {odd}", odd, run_id=f"run {odd}")
+        assert outcome(complete) == (f"{odd}!", None, False)
+        messages = await store.list(f"session {odd}")
+        assert [(m.session_id, m.run_id, m.text) for m in messages] == [
+            (f"session {odd}", f"run {odd}", odd),
+            (f"session {odd}", f"run {odd}", f"{odd}!"),
+        ]
+        assert await store.list("session") == []
+        await store.put(messages)
+        assert await store.list(f"session {odd}") == messages
