@@ -299,13 +299,10 @@ class Shell:
     def _conduct_without_runner(self, turn: Turn, why: str) -> None:
         """Conduct a turn whose task came to nothing: all but the call of its runner."""
         core = self._sessions[turn.run.session_id]
-        if turn._conducting is not None:
-            self._guard("closing a turn that was not begun", turn._conducting.close)
+        assert turn._conducting is not None
+        self._guard("closing a turn that was not begun", turn._conducting.close)
         assert self._loop is not None
-        if self._loop.is_closed():
-            self._complete_unwritten(core, turn, why)
-        else:
-            start_without_factory(self._loop, turn, conduct(self, core, turn, why))
+        start_without_factory(self._loop, turn, conduct(self, core, turn, why))
 
     # A loop that comes to its end under an open dispatcher.
 
