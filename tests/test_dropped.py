@@ -199,6 +199,18 @@ def test_no_queued_runner_of_two_dispatchers_starts_while_the_loop_is_torn_down(
     assert run_and_drop(main, caplog, agent, dropped=2) == ["active", "active"]
 
 
+def test_a_turn_that_the_end_of_the_loop_cut_short_is_warned_of_though_nothing_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent()
+
+    async def main() -> None:
+        await Dispatcher(agent).submit("s", "active")
+        await steps()
+
+    assert run_and_drop(main, caplog, agent) == ["active"]
+
+
 def test_a_dispatcher_with_nothing_in_flight_may_be_dropped(recwarn: pytest.WarningsRecorder) -> None:
     async def main() -> None:
         agent = Agent()
@@ -290,6 +302,28 @@ def test_the_queue_goes_on_after_a_second_look_where_no_other_task_lives(begun: 
     assert "q" not in w.agent.prompts
     w.wait(0.2)
     assert w.agent.prompts[-1] == "q"
+    w.end()
+
+
+@pytest.mark.parametrize("steps_without_a_task", [0, 1, 2])
+def test_a_loop_that_is_between_its_last_tasks_does_not_live_on(steps_without_a_task: int) -> None:
+    async def shutdown_default_executor() -> None:
+        await asyncio.sleep(5 * _SECOND_LOOK)
+
+    w = World()
+    w.loop.settle()
+    w.cancel_from_outside()
+    w.loop.advance(_SECOND_LOOK)
+    for _ in range(steps_without_a_task):
+        assert w.loop.step()
+    last = w.loop.create_task(shutdown_default_executor())
+    w.loop.settle()
+    w.wait(4 * _SECOND_LOOK)
+    assert w.agent.prompts == ["p"]
+    w.wait(2 * _SECOND_LOOK)
+    assert last.done()
+    w.wait(_SECOND_LOOK)
+    assert w.agent.prompts == ["p", "q"]
     w.end()
 
 

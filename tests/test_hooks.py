@@ -6,6 +6,7 @@ import asyncio
 import functools
 import importlib.metadata
 import logging
+import threading
 import time
 import types
 import typing
@@ -355,13 +356,14 @@ async def test_a_write_that_succeeded_while_the_loop_was_blocked_is_no_late_one(
     class Threaded(MemoryMessages):
         async def put(self, messages: Sequence[Message]) -> None:
             loop = asyncio.get_running_loop()
-            thread = ThreadPoolExecutor(1)
-            writing = loop.run_in_executor(thread, lambda: None)
-            loop.call_soon(self.block, thread, loop.time() + within)
+            thread, blocked = ThreadPoolExecutor(1), threading.Event()
+            writing = loop.run_in_executor(thread, blocked.wait, HANG)
+            loop.call_soon(self.block, thread, blocked, loop.time() + within)
             await writing
             await super().put(messages)
 
-        def block(self, thread: ThreadPoolExecutor, deadline: float) -> None:
+        def block(self, thread: ThreadPoolExecutor, blocked: threading.Event, deadline: float) -> None:
+            blocked.set()
             thread.shutdown(wait=True)  # the write is done, and nobody can hear it
             while asyncio.get_running_loop().time() < deadline + 2 * _BLOCKED + within:
                 time.sleep(within)
