@@ -81,9 +81,9 @@ def test_no_queued_runner_starts_though_a_thread_keeps_the_loop_from_its_end(
     monkeypatch.setattr("turngate._shell._SECOND_LOOK", 0.001)
 
     class Watched(Dispatcher):
-        def _look_again(self, turn: Turn, *steps: int) -> None:
+        def _look_again(self, turn: Turn, steps: int = 2) -> None:
             nonlocal looks
-            super()._look_again(turn, *steps)
+            super()._look_again(turn, steps)
             looks += 1
             if looks == 5:
                 looked_often.set()
