@@ -33,14 +33,14 @@ deep: setup ## the long forms of the tests, which take minutes
 	$(BIN)/pytest -n auto --dist worksteal -m deep
 
 matrix: setup ## the tests of the dispatcher and of what drives it, on every other supported Python there is
-	$(BIN)/python tests/matrix.py
+	$(BIN)/python tools/matrix.py
 
 sabotage: setup ## every known-bad design in the real dispatcher, found with each of ten seeds
-	$(BIN)/python tests/sabotage_seeds.py
+	$(BIN)/python tools/sabotage_seeds.py
 
-mutants: setup ## mutants of the dispatcher: each is killed by a test, or listed in tests/equivalent_mutants.md (one module: make mutants OF=_core)
+mutants: setup ## mutants of the dispatcher: each is killed by a test, or listed in tools/equivalent_mutants.md (one module: make mutants OF=_core)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
-	$(BIN)/python tests/mutants.py $(OF)
+	$(BIN)/python tools/mutants.py $(OF)
 
 coverage: setup ## the dispatcher's tests, with branch coverage
 	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100 -m dispatcher

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import gc
-import re
 from pathlib import Path
 
 import pytest
 
-from surroundings import StandingStill, insist_on
+from surroundings import ROOT, StandingStill, insist_on
 
-TURNGATE = re.compile(r"^(?:from|import) (turngate(?:\._\w+)?)\b", re.MULTILINE)
+MARKED = {"tests/impl": "dispatcher", "tests/verify/drivers": "driver"}
+"""The folders whose tests `make coverage` and `make matrix` choose, and by which marker."""
 
 
-def about(path: Path) -> str:
-    """Tell from what a file imports whether its tests are about the dispatcher, a driver or neither."""
-    parts = set(TURNGATE.findall(path.read_text(encoding="utf-8")))
-    if "turngate._verify" in parts:
-        return "driver"
-    return "dispatcher" if parts and "turngate._cli" not in parts else ""
+def marker(path: Path) -> str | None:
+    """Return the marker of a test by the folder that its file is in."""
+    return MARKED.get(path.parent.relative_to(ROOT).as_posix())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    subjects = {path: about(path) for path in {item.path for item in items}}
     for item in items:
-        if subject := subjects[item.path]:
-            item.add_marker(subject)
+        if mark := marker(item.path):
+            item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:
@@ -44,5 +40,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def standing_clock(monkeypatch: pytest.MonkeyPatch) -> StandingStill:
     """Keep the searches of the conformance kit from running out of time, however slow the machine is."""
     clock = StandingStill()
-    monkeypatch.setattr("turngate_model.conform._suite.time", clock)
+    monkeypatch.setattr("turngate_verify.conform.suites.time", clock)
     return clock

@@ -1,6 +1,6 @@
 """Mutants of the dispatcher: each is to be noticed by a test, or listed as equivalent with the reason.
 
-`python tests/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants; each is tested in a fork of
+`python tools/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants; each is tested in a fork of
 this process, which has the libraries loaded and keeps them out of the garbage collector's way, so that one
 takes a second or two and no file is ever changed. What pytest said is in build/mutants.
 
@@ -43,7 +43,7 @@ mutating: Any = importlib.import_module("cosmic_ray.mutating")
 plugins: Any = importlib.import_module("cosmic_ray.plugins")
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-EQUIVALENT: Final = ROOT / "tests" / "equivalent_mutants.md"
+EQUIVALENT: Final = ROOT / "tools" / "equivalent_mutants.md"
 OUTPUT: Final = ROOT / "build" / "mutants"
 MODULES: Final = ("_core", "_queue", "_turn", "_settle", "_shell", "_completions", "_guard", "_dispatcher")
 TESTS: Final = ("core", "settle", "dispatcher", "going_wrong", "run", "events", "contract_api", "lockstep")
@@ -211,7 +211,7 @@ def child(mutant: Mutant, output: Path) -> int:
     os.dup2(stream, 2)
     print(mutant, flush=True)
     sys.meta_path.insert(0, _Mutation(mutant))
-    sys.path[:0] = [str(ROOT / folder) for folder in ("model", "impl", "tests")]
+    sys.path[:0] = [str(ROOT / folder) for folder in ("impl", "model", "verify", "tests/support")]
     try:
         import turngate  # noqa: F401, PLC0415 - not before the mutant is in its place
     except Exception as exc:
@@ -225,8 +225,8 @@ def child(mutant: Mutant, output: Path) -> int:
         code = pytest.main([
             "-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
             "-W", "ignore::pytest.PytestAssertRewriteWarning",
-            "--deselect", "tests/test_lockstep.py::test_a_dispatcher_that_differs_is_found",
-            *[f"tests/test_{name}.py" for name in names],
+            "--deselect", "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found",
+            *[str(next((ROOT / "tests").rglob(f"test_{name}.py"))) for name in names],
         ])  # fmt: skip
         if code != 0:
             return code

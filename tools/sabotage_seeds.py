@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from turngate._verify._rules import Rules, run_rules
-from turngate._verify._sabotage import EXAMPLES, SABOTAGES
+from turngate_verify.drivers.rules.search import Rules, run_rules
+from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 
 SEEDS = range(10)
 

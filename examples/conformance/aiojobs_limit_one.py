@@ -9,7 +9,7 @@ import asyncio
 
 import aiojobs
 
-from turngate_model.conform import AsyncioSubject, RunnerFailed
+from turngate_verify.conform import AsyncioSubject, RunnerFailed
 
 
 class AiojobsSubject(AsyncioSubject):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from turngate_model.conform import AsyncioSubject
+from turngate_verify.conform import AsyncioSubject
 
 
 class QueueWorkers:

@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-from turngate_model.conform import AsyncioSubject
+from turngate_verify.conform import AsyncioSubject
 
 
 class SessionLocks:

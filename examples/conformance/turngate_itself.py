@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turngate import Dispatcher, MemoryMessages, Message, Run, Turn
-from turngate_model.conform import AsyncioSubject, Features, Wrote, observed
+from turngate_verify.conform import AsyncioSubject, Features, Wrote, observed
 
 _COMMANDS = ("accept", "cancel", "clear", "end")
 

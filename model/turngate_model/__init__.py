@@ -1,54 +1,41 @@
-"""The formal side of Turngate: the machine, the abstract session, the mechanism, and what checks them."""
+"""The formal side of Turngate, in the words of SPEC.md.
 
-from ._counterexample import Counterexample, Step
-from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
-from ._diagrams import Generated, generate, lifecycle_svg, refute, sequence_svg, stale, write
-from ._explorer import HEART, Bounds, Exploration, Explorer, Limits, Progress
-from ._how import How
-from ._machine import TABLE, Guard, Lifecycle, Row, State, Successor, Trigger, UndeclaredMove, successor
-from ._oracles import Comparison, OracleFailed, OracleMissing, Oracles
-from ._properties import Property, Violation
-from ._trace import NEVER_SHOWN, BadRecording, Checked, check
-from ._what import AbstractSession
+The lifecycle of a run, the abstract session (what must hold), the mechanism (how it comes to hold), recorded
+histories, the properties, and the known-bad designs. `checker` explores them, `oracles` has others explore
+them too, `pictures` draws what was found.
+"""
+
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, Design
+from turngate_model.lifecycle import (
+    TABLE,
+    Guard,
+    Lifecycle,
+    Row,
+    State,
+    Successor,
+    Trigger,
+    UndeclaredMove,
+    successor,
+)
+from turngate_model.mechanism import How
+from turngate_model.properties import Property, Violation
 
 __all__ = [
     "DESIGNS",
-    "HEART",
-    "NEVER_SHOWN",
     "NOT_IN_DESIGNS",
     "TABLE",
     "AbstractSession",
-    "BadRecording",
-    "Bounds",
-    "Checked",
-    "Comparison",
-    "Counterexample",
     "Design",
-    "Exploration",
-    "Explorer",
-    "Generated",
     "Guard",
     "How",
     "Lifecycle",
-    "Limits",
-    "OracleFailed",
-    "OracleMissing",
-    "Oracles",
-    "Progress",
     "Property",
     "Row",
     "State",
-    "Step",
     "Successor",
     "Trigger",
     "UndeclaredMove",
     "Violation",
-    "check",
-    "generate",
-    "lifecycle_svg",
-    "refute",
-    "sequence_svg",
-    "stale",
     "successor",
-    "write",
 ]

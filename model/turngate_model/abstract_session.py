@@ -16,7 +16,7 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from typing import assert_never
 
-from ._history import (
+from turngate_model.history import (
     Accept,
     Cancel,
     Clear,
@@ -29,8 +29,8 @@ from ._history import (
     Handoff,
     Wrote,
 )
-from ._machine import Guard, State, Successor, Trigger, successor
-from ._properties import Property, Violation
+from turngate_model.lifecycle import Guard, State, Successor, Trigger, successor
+from turngate_model.properties import Property, Violation
 
 _COMPLETING = {
     State.ACCEPTED: Trigger.RELEASE,

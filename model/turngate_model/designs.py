@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ._history import Clear, Complete, Enter, FinishReason
-from ._how import Action, Half, How, Mode, Run, Session, Turn
-from ._machine import State
-from ._properties import Property
+from turngate_model.history import Clear, Complete, Enter, FinishReason
+from turngate_model.lifecycle import State
+from turngate_model.mechanism import Action, Half, How, Mode, Run, Session, Turn
+from turngate_model.properties import Property
 
 
 class NoAcceptTracking(How):

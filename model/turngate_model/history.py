@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from ._machine import State
+from turngate_model.lifecycle import State
 
 FinishReason: TypeAlias = Literal["end_turn", "error", "canceled", "unwritten"]
 """What the record of a run says; ``unwritten`` when the store has failed."""

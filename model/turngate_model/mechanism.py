@@ -28,8 +28,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, FinishReason, Fold, Handoff, Wrote
-from ._machine import State
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Ended,
+    Enter,
+    Event,
+    FinishReason,
+    Fold,
+    Handoff,
+    Wrote,
+)
+from turngate_model.lifecycle import State
 
 Mode: TypeAlias = Literal["fold", "queue", "interrupt", "in-process"]
 """``when_busy`` of an accept; ``in-process`` exists in designs that treat such prompts apart."""
@@ -71,6 +83,7 @@ class Turn:
         return [self.lead, *self.folded]
 
     def frozen(self) -> tuple[Any, ...]:
+        """Return the turn as a value that can be compared and hashed."""
         return (self.lead, tuple(self.folded), self.cancelled, self.writing)
 
 
@@ -291,6 +304,7 @@ class How:
             s.mark = 0
 
     def leave_accepted(self, s: Session, run: Run) -> None:
+        """Take a run out of those accepted, and with it what was kept about it."""
         s.accepted.remove(run)
         s.singled_out.discard(run.name)
         self.lower_mark(s)
@@ -301,11 +315,13 @@ class How:
         s.queue.sort(key=lambda queued: queued.seq)
 
     def start(self, s: Session, run: Run) -> None:
+        """Make the run active, as the lead of a new turn."""
         s.foldable.discard(run.name)
         s.active = run.name
         s.turns.append(Turn(run))
 
     def join(self, s: Session, turn: Turn, run: Run) -> None:
+        """Fold a run that has left the queue into the turn."""
         s.foldable.discard(run.name)
         turn.folded.append(run)
         self.see(Fold(run.name, turn.lead.name))
@@ -317,16 +333,19 @@ class How:
             turn.cancelled = True
 
     def drop(self, s: Session, runs: list[Run], *, cancelled: bool) -> None:
+        """Complete queued runs that will never be active, because of a cancel or of a clear."""
         for run in list(runs):
             s.queue.remove(run)
             s.foldable.discard(run.name)
             self.see(Complete(run.name, cancelled, None if cancelled else "cleared from the queue"))
 
     def record(self, runs: list[Run], reason: Any, ok: bool) -> None:
+        """Write the messages of the runs, or fail to."""
         for run in runs:
             self.see(Wrote(run.name, reason if ok else "unwritten"))
 
     def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
+        """Complete every run of the turn, all with the same outcome."""
         failed = "runner failed" if turn.writing == "error" else None
         for run in turn.runs:
             self.see(Complete(run.name, turn.cancelled, error or failed))
@@ -338,6 +357,7 @@ class How:
         self.start_next(s)
 
     def start_next(self, s: Session) -> None:
+        """Start the first of the queue, if there is one."""
         if s.queue:
             run = s.queue.pop(0)
             self.start(s, run)

@@ -12,7 +12,7 @@ import pytest
 from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn
 from turngate._dispatcher import _NAMED, _REMINDER
-from turngate_model._loop import VirtualLoop
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 DONE = ("done", None, False)
 CANCELLED = ("", None, True)

@@ -15,7 +15,7 @@ import pytest
 from dispatching import HANG, Agent, SlowMessages, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 from turngate._shell import _SECOND_LOOK
-from turngate_model._loop import VirtualLoop
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 OUTSIDE = "the turn was cancelled from outside the dispatcher"
 

@@ -23,7 +23,7 @@ from dispatching import (
 )
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 from turngate._settle import _Clock
-from turngate_model._loop import VirtualLoop
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 
 async def echo(turn: Turn) -> str:

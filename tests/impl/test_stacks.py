@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+import stacks_apart
 from stack_scenarios import SCENARIOS
 from stacking import Scenario, Stack, live
 from stacks import APART, STACKS
@@ -35,7 +35,7 @@ def test_a_session_lives_in_the_stack(stack: Stack, scenario: Scenario) -> None:
 @pytest.mark.parametrize("stack", APART, ids=str)
 def test_a_session_lives_in_a_stack_that_changes_the_whole_process(stack: Stack) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(Path(__file__).with_name("stacks_apart.py")), stack.name],
+        [sys.executable, "-W", "error", stacks_apart.__file__, stack.name],
         env=os.environ | QUIET | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turngate_model import AbstractSession, Property, State
-from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 
 
 def broken_by(*events: Event) -> list[Property]:

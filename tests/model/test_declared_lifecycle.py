@@ -6,18 +6,9 @@ import itertools
 
 import pytest
 
-from turngate_model import (
-    TABLE,
-    Bounds,
-    Explorer,
-    Guard,
-    Lifecycle,
-    State,
-    Trigger,
-    UndeclaredMove,
-    successor,
-)
-from turngate_model._machine import GUARD_MEANINGS, INITIAL, TERMINAL
+from turngate_model import TABLE, Guard, Lifecycle, State, Trigger, UndeclaredMove, successor
+from turngate_model.checker import Bounds, Explorer
+from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TERMINAL
 
 EVERY_COMBINATION = [Guard(facts) for facts in range(1 << len(Guard))]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Bounds, Explorer, How, Property, refute
+from turngate_model import DESIGNS, NOT_IN_DESIGNS, How, Property
+from turngate_model.checker import Bounds, Explorer
+from turngate_model.pictures import refute
 
 # What each design is known to break.
 KNOWN_TO_BREAK = {

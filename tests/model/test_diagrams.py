@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from explored import all_refuted, generated, with_dot, without_dot
-from turngate_model import DESIGNS, generate, stale, write
-from turngate_model import _dot as dot
-from turngate_model._diagrams import fill, lifecycle_svg
-from turngate_model._scenes import play, races
-
-ROOT = Path(__file__).parents[1]
+from surroundings import ROOT
+from turngate_model import DESIGNS
+from turngate_model.pictures import dot, generate, stale, write
+from turngate_model.pictures.diagrams import fill, lifecycle_svg
+from turngate_model.pictures.scenes import play, races
 
 
 def test_what_is_committed_is_up_to_date() -> None:

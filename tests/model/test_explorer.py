@@ -5,19 +5,10 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import (
-    DESIGNS,
-    HEART,
-    NOT_IN_DESIGNS,
-    Bounds,
-    Explorer,
-    How,
-    Limits,
-    Progress,
-    Property,
-)
-from turngate_model._bounds import COUNTS, Count
-from turngate_model._how import Run, Session, Turn
+from turngate_model import DESIGNS, NOT_IN_DESIGNS, How, Property
+from turngate_model.checker import HEART, Bounds, Explorer, Limits, Progress
+from turngate_model.checker.counts import COUNTS, Count
+from turngate_model.mechanism import Run, Session, Turn
 
 
 @pytest.mark.requirement("REFINES")

@@ -14,20 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from turngate._cli import _oracles as command
-from turngate._cli import run
-from turngate_model import (
-    DESIGNS,
-    HEART,
-    Bounds,
-    Comparison,
-    Explorer,
-    OracleFailed,
-    OracleMissing,
-    Oracles,
-    Property,
-)
-from turngate_model import _oracles as engine
+from turngate_model import DESIGNS, Property
+from turngate_model.checker import HEART, Bounds, Explorer
+from turngate_model.oracles import Comparison, OracleFailed, OracleMissing, Oracles
+from turngate_model.oracles import comparison as engine
+from turngate_verify.cli import oracles as command
+from turngate_verify.cli import run
 
 COUNTS = {
     (1, 1, 1): (21, 30, 5),
@@ -85,7 +77,7 @@ def test_the_explorer_refutes_the_designs_without_what_the_heart_leaves_out(
 
 
 def test_an_explorer_that_gives_up_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turngate_model._explorer.Explorer._out_of_limits", _gives_up)
+    monkeypatch.setattr("turngate_model.checker.explorer.Explorer._out_of_limits", _gives_up)
     with pytest.raises(OracleFailed, match="Python: tired"):
         engine.PythonOracle().search(engine.DEFAULT)
 

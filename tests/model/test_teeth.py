@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from turngate_model import TABLE, Bounds, Explorer, Guard, How, Property, Row, State, Successor, Trigger
-from turngate_model._history import Complete, Handoff
-from turngate_model._how import Run, Session, Turn
-from turngate_model._machine import successor
+from turngate_model import TABLE, Guard, How, Property, Row, State, Successor, Trigger
+from turngate_model.checker import Bounds, Explorer
+from turngate_model.history import Complete, Handoff
+from turngate_model.lifecycle import successor
+from turngate_model.mechanism import Run, Session, Turn
 
 SMALL = Bounds(prompts=3, cancels=1, sessions=1)
 

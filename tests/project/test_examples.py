@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import turngate
+from surroundings import ROOT
 
-ROOT = Path(__file__).parent.parent
 SOURCE = str(Path(turngate.__file__).parent.parent)
 
 

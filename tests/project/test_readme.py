@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from surroundings import ROOT
 from turngate_model import Property
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

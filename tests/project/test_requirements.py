@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from turngate_model import HEART, Bounds, Explorer, State
-from turngate_model._history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
-from turngate_model._scenes import play
+from turngate_model import State
+from turngate_model.checker import HEART, Bounds, Explorer
+from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.pictures.scenes import play
 
 IDLE: tuple[str, ...] = ()
 A_ACTIVE = ("accept a", "enter a")

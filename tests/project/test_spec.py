@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
+from surroundings import ROOT
 from turngate_model import DESIGNS, Property
 
-ROOT = Path(__file__).parents[1]
 SPEC = (ROOT / "SPEC.md").read_text(encoding="utf-8")
 REQUIREMENT = re.compile(r"^\*\*(R-[A-Z]+-\d+)\*\* ((?:.+\n)+)", re.MULTILINE)
 
@@ -21,7 +20,7 @@ def specified() -> set[str]:
 def claimed() -> set[str]:
     """Return every id in a requirement mark of any test."""
     ids: set[str] = set()
-    for path in (ROOT / "tests").glob("test_*.py"):
+    for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.requirement":
                 ids.update(
@@ -35,7 +34,7 @@ def test_every_id_is_claimed_and_every_claim_is_an_id() -> None:
 
 
 def test_every_check_of_a_requirement_claims_one() -> None:
-    tree = ast.parse((ROOT / "tests" / "test_requirements.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "tests" / "project" / "test_requirements.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             marks = [ast.unparse(mark) for mark in node.decorator_list]
@@ -69,7 +68,7 @@ def test_every_picture_that_the_specification_shows_exists() -> None:
 def test_the_score_of_the_mutants_adds_up_and_agrees_with_the_list() -> None:
     rows = re.findall(r"^\| `(_\w+)\.py` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", SPEC, re.MULTILINE)
     assert [module for module, *_ in rows] == ["_core", "_settle", "_dispatcher"]
-    listed = (ROOT / "tests" / "equivalent_mutants.md").read_text(encoding="utf-8").split("\n## ")
+    listed = (ROOT / "tools" / "equivalent_mutants.md").read_text(encoding="utf-8").split("\n## ")
     for module, *figures in rows:
         mutants, killed, equivalent, survive = map(int, figures)
         assert mutants == killed + equivalent + survive

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
+from conftest import MARKED, marker, pytest_runtest_setup
 
-from conftest import about, pytest_runtest_setup
-from surroundings import insist_on
+from surroundings import ROOT, insist_on
 
 
 def test_a_program_that_is_missing_fails_in_ci_and_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,22 +34,8 @@ def test_what_a_test_says_it_needs_is_insisted_on(
         pytest_runtest_setup(request.node)
 
 
-def test_a_file_is_about_what_it_imports(tmp_path: Path) -> None:
-    file = tmp_path / "test_it.py"
-    for imports, subject in {
-        "import turngate\n": "dispatcher",
-        "import sys\nfrom turngate import Run\nfrom turngate_model._loop import VirtualLoop\n": "dispatcher",
-        "from turngate._core import SessionCore\n": "dispatcher",
-        "from turngate import Run\nfrom turngate._verify._rules import run_rules\n": "driver",
-        "from turngate import Run\nfrom turngate._cli import run\n": "",
-        "from turngate_model import Bounds\nfrom turngate_itself import TurngateSubject\n": "",
-    }.items():
-        file.write_text(imports, encoding="utf-8")
-        assert about(file) == subject, imports
-
-
-def test_the_files_about_the_dispatcher_are_found() -> None:
-    subjects = {path.stem: about(path) for path in Path(__file__).parent.glob("test_*.py")}
-    assert {subjects[f"test_{name}"] for name in ("core", "dispatcher", "settle", "sqlite")} == {"dispatcher"}
-    assert {subjects[f"test_{name}"] for name in ("lockstep", "rules", "schedules", "faults")} == {"driver"}
-    assert {subjects[f"test_{name}"] for name in ("explorer", "trace", "conform")} == {""}
+def test_a_test_is_marked_by_its_folder() -> None:
+    assert marker(ROOT / "tests" / "impl" / "test_core.py") == "dispatcher"
+    assert marker(ROOT / "tests" / "verify" / "drivers" / "test_rules.py") == "driver"
+    assert marker(ROOT / "tests" / "verify" / "test_trace.py") is None
+    assert all((ROOT / folder).is_dir() for folder in MARKED)

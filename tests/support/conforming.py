@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from turngate_model import Property
-from turngate_model._history import FinishReason
-from turngate_model.conform import Complete, Enter, Features, Fold, Handoff, Observed, State, Subject, Wrote
+from turngate_model.history import FinishReason
+from turngate_verify.conform import Complete, Enter, Features, Fold, Handoff, Observed, State, Subject, Wrote
 
 
 class Lane:

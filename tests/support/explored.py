@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from turngate_model import DESIGNS, Exploration, Generated, generate, refute
-from turngate_model._dot import HOW_TO_GET_DOT
+from turngate_model import DESIGNS
+from turngate_model.checker import Exploration
+from turngate_model.pictures import Generated, generate, refute
+from turngate_model.pictures.dot import HOW_TO_GET_DOT
 
 
 @cache

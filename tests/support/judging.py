@@ -15,11 +15,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from turngate import Dispatcher
-from turngate._verify._world import World, without_log
-from turngate_model import NEVER_SHOWN, BadRecording, Property, State, check
-from turngate_model._history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.conform import Features, Limits, Observed, written
-from turngate_model.conform._stage import Stage
+from turngate_model import Property, State
+from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_verify.conform import Features, Limits, Observed, written
+from turngate_verify.conform.judge import Stage
+from turngate_verify.trace import NEVER_SHOWN, BadRecording, check
+from turngate_verify.world.world import World, without_log
 
 LIMITS = Limits(prompts=7, cancels=3, sessions=2)
 OPERATIONS = 24

@@ -19,7 +19,7 @@ from typing import Any
 
 from dispatching import steps
 from turngate import Dispatcher, Messages, Run, RunComplete, Turn
-from turngate_model import check
+from turngate_verify.trace import check
 
 HANG = 60.0  # seconds after which a life counts as hung; nothing is measured by it
 Sees = Callable[[asyncio.Task[Any]], bool]

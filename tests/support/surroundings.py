@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout that the tests are part of."""
 
 
 def insist_on(program: str) -> None:

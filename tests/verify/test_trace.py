@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from turngate._cli import run
-from turngate_model import BadRecording, Property, check
+from turngate_model import Property
+from turngate_verify.cli import run
+from turngate_verify.trace import BadRecording, check
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.jsonl"))
 GOOD = [path for path in RECORDINGS if path.stem.startswith("good")]

@@ -1,5 +1,5 @@
-"""The checks of the real dispatcher: a closed world, and the drivers that make things happen in it.
+"""What holds the dispatcher to the model, and other people's dispatchers too.
 
-Like the command line, and unlike the dispatcher, it brings the two packages
-together and needs the extra ``verify``.
+`world` is the closed world that a dispatcher is put into, `drivers` make things happen in it, `conform` holds
+dispatchers of other people to the properties, `trace` judges recorded histories, `cli` is the command line.
 """

@@ -1,9 +1,9 @@
 """``turngate`` and ``python -m turngate``: the command line, from its first moment to its last.
 
-It is a package of its own because to import anything of ``turngate`` is to
-import asyncio first, and who presses Ctrl-C meanwhile should be answered like
-anybody else. The dispatcher needs nothing but the standard library; the
-commands need the extra ``verify``, and say so when it is missing.
+It imports next to nothing before it listens for Ctrl-C: whoever presses it while
+the rest is being imported is answered like anybody else. The dispatcher needs
+nothing but the standard library; the commands need the extra ``verify``, and
+say so when it is missing.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 import os
 import sys
 
+from turngate_verify.endings import (
+    BAD_INPUT,
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    press,
+    stop_if_interrupted,
+    what_is_missing,
+)
+
 TYPE_CHECKING = False  # as in typing, which takes a while to import
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
-
-BAD_INPUT = 2
-INTERNAL_ERROR = 70
-INTERRUPTED = 130
-
-_pressed = False
 
 
 def main() -> None:
@@ -41,16 +44,6 @@ def main() -> None:
     sys.exit(code)
 
 
-def stop_if_interrupted() -> None:
-    """Raise what an earlier Ctrl-C has raised where it went no further.
-
-    A dispatcher under test keeps a KeyboardInterrupt until its runs have settled, and what is seen of it
-    meanwhile is nobody's fault. So this is asked before anything is said, and before anything is begun.
-    """
-    if _pressed:
-        raise KeyboardInterrupt
-
-
 def _listen() -> None:
     """Know that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
     import signal  # noqa: PLC0415 - an interrupt of this import, too, should be answered
@@ -65,8 +58,7 @@ def _press(_number: int, _frame: object) -> None:
     """Interrupt, and again every second for as long as it goes no further than where it came."""
     import signal  # noqa: PLC0415 - as above
 
-    global _pressed  # noqa: PLW0603 - there is one keyboard
-    _pressed = True
+    press()
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     silence = getattr(sys.modules.get("logging"), "disable", None)  # which may be half imported
     if silence is not None:
@@ -94,13 +86,10 @@ def _run() -> int:
         sys.stderr.write("turngate: the current folder is gone; change to one that is there\n")
         return BAD_INPUT
     try:
-        from turngate._cli import run  # noqa: PLC0415 - what it needs may not be installed
+        from turngate_verify.cli import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:
         if not (missing.name or "").startswith("turngate"):
-            sys.stderr.write(
-                f"turngate: the commands need the package {missing.name}; install it with: "
-                "pip install 'turngate[verify]'\n"
-            )
+            sys.stderr.write(f"turngate: {what_is_missing(missing)}\n")
             return BAD_INPUT
         return _own_up()
     except Exception:

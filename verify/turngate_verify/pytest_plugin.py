@@ -13,5 +13,5 @@ from typing import Any
 
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Any:
     """Collect an adapter as one test per property, in a module that has imported the kit."""
-    kit = sys.modules.get("turngate_model.conform")
+    kit = sys.modules.get("turngate_verify.conform")
     return None if kit is None else kit.collect(collector, name, obj)

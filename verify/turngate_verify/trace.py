@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from ._machine import State
-from ._properties import Property, Violation
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.lifecycle import State
+from turngate_model.properties import Property, Violation
 
 NEVER_SHOWN = (Property.ON_RECORD, Property.NO_RESIDUE)
 """What a recording cannot show: messages, and the memory of the dispatcher."""

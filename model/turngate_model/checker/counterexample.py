@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from ._history import Complete, Enter, Event, Fold, Handoff
-from ._how import Action, How, Run, Session
-from ._machine import Successor
-from ._nodes import at_rest, take
-from ._properties import Property, Violation
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.nodes import at_rest, take
+from turngate_model.history import Complete, Enter, Event, Fold, Handoff
+from turngate_model.lifecycle import Successor
+from turngate_model.mechanism import Action, How, Run, Session
+from turngate_model.properties import Property, Violation
 
 Place: TypeAlias = int
 """Which session: 0 or 1."""

@@ -9,11 +9,11 @@ the test at all.
 
 from __future__ import annotations
 
-from ._history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
-from ._how import Action
-from ._machine import TABLE, Guard, State
-from ._properties import Property
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.lifecycle import TABLE, Guard, State
+from turngate_model.mechanism import Action
+from turngate_model.properties import Property
 
 _ASKED = {
     state: tuple(

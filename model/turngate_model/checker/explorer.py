@@ -37,14 +37,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ._counterexample import Counterexample, Place, replay
-from ._history import Event
-from ._how import INTERNAL, Action, How, Mode, Run
-from ._machine import Successor, successor
-from ._nodes import BUDGETED, Edge, Nodes, components
-from ._properties import Property, Violation
-from ._sometimes import required
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.counterexample import Counterexample, Place, replay
+from turngate_model.checker.exercised import required
+from turngate_model.checker.nodes import BUDGETED, Edge, Nodes, components
+from turngate_model.history import Event
+from turngate_model.lifecycle import Successor, successor
+from turngate_model.mechanism import INTERNAL, Action, How, Mode, Run
+from turngate_model.properties import Property, Violation
 
 NAMES = "abcdefgh"
 CLOSE = Action("caller", "close")

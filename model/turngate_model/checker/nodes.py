@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._history import Event
-from ._how import INTERNAL, Action, How, Mode, Run, Session
-from ._machine import State, Successor
-from ._properties import Property, Violation
-from ._sometimes import Witness
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.exercised import Witness
+from turngate_model.history import Event
+from turngate_model.lifecycle import State, Successor
+from turngate_model.mechanism import INTERNAL, Action, How, Mode, Run, Session
+from turngate_model.properties import Property, Violation
 
 BUDGETED = ("cancel", "cancel_run")
 """Steps of which there are only so many within the bounds, besides accept."""

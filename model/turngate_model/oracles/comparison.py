@@ -30,11 +30,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ._designs import DESIGNS
-from ._explorer import HEART, Bounds, Explorer
-from ._properties import Property
+from turngate_model.checker.explorer import HEART, Bounds, Explorer
+from turngate_model.designs import DESIGNS
+from turngate_model.properties import Property
 
-MODELS = Path(__file__).resolve().parents[1] / "oracles"
+MODELS = Path(__file__).resolve().parent
 
 DEFAULT = Bounds(3, 2, 2, HEART)
 LARGEST = Bounds(4, 2, 2, HEART)

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from . import _dot, _sequence
-from ._bounds import COUNTS
-from ._counterexample import Counterexample
-from ._designs import DESIGNS, NOT_IN_DESIGNS, Design
-from ._explorer import Bounds, Exploration, Explorer
-from ._machine import GUARD_MEANINGS, INITIAL, TABLE, TERMINAL
-from ._overview import Overview, overview
-from ._properties import Property
-from ._scenes import of_counterexample, races
+from turngate_model.checker.counterexample import Counterexample
+from turngate_model.checker.counts import COUNTS
+from turngate_model.checker.explorer import Bounds, Exploration, Explorer
+from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, Design
+from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TABLE, TERMINAL
+from turngate_model.pictures import dot, sequence
+from turngate_model.pictures.overview import Overview, overview
+from turngate_model.pictures.scenes import of_counterexample, races
+from turngate_model.properties import Property
 
 
 class Drawing(NamedTuple):
@@ -50,8 +50,8 @@ def generate(
     begin("the lifecycle and the session overview")
     whole = overview()
     drawings = [
-        *_graph("lifecycle", _dot.lifecycle(), _mermaid_lifecycle()),
-        *_graph("session", _dot.session(whole), _mermaid_session(whole)),
+        *_graph("lifecycle", dot.lifecycle(), _mermaid_lifecycle()),
+        *_graph("session", dot.session(whole), _mermaid_session(whole)),
     ]
     scenes = [(f"races/{scene.name}", scene) for scene in races()]
     results = dict(refuted or {})
@@ -66,28 +66,28 @@ def generate(
             (f"designs/{design.name}", of_counterexample(design.name, design.flaw, result.counterexample))
         )
     for path, scene in scenes:
-        drawings.append(Drawing(f"{path}.svg", _sequence.svg(scene)))
-        drawings.append(Drawing(f"{path}.mmd", _sequence.mermaid(scene)))
-    return Generated(drawings, _parts(results), "" if _dot.has_dot() else _dot.HOW_TO_GET_DOT)
+        drawings.append(Drawing(f"{path}.svg", sequence.svg(scene)))
+        drawings.append(Drawing(f"{path}.mmd", sequence.mermaid(scene)))
+    return Generated(drawings, _parts(results), "" if dot.has_dot() else dot.HOW_TO_GET_DOT)
 
 
 def lifecycle_svg() -> tuple[str, str]:
     """Return the lifecycle as SVG to put into a page, or nothing and why not."""
-    if not _dot.has_dot():
-        return "", _dot.HOW_TO_GET_DOT
-    drawn = _dot.svg(_dot.lifecycle())
+    if not dot.has_dot():
+        return "", dot.HOW_TO_GET_DOT
+    drawn = dot.svg(dot.lifecycle())
     return drawn[drawn.index("<svg ") :], ""
 
 
 def sequence_svg(name: str, flaw: str, example: Counterexample) -> str:
     """Return the picture of a counterexample as SVG to put into a page."""
-    return _sequence.svg(of_counterexample(name, flaw, example))
+    return sequence.svg(of_counterexample(name, flaw, example))
 
 
-def _graph(name: str, dot: str, mermaid: str) -> Iterator[Drawing]:
-    yield Drawing(f"{name}.dot", dot)
+def _graph(name: str, graph: str, mermaid: str) -> Iterator[Drawing]:
+    yield Drawing(f"{name}.dot", graph)
     yield Drawing(f"{name}.mmd", mermaid)
-    yield Drawing(f"{name}.svg", _dot.svg(dot) if _dot.has_dot() else "", _dot.mark(dot))
+    yield Drawing(f"{name}.svg", dot.svg(graph) if dot.has_dot() else "", dot.mark(graph))
 
 
 # Writing, and telling what is stale.
@@ -156,7 +156,7 @@ def fill(text: str, parts: dict[str, str]) -> str:
 
 
 def _parts(refuted: dict[str, Exploration]) -> dict[str, str]:
-    rows = [[row.trigger, row.source, row.target, _dot.guards(row) or "always", row.when] for row in TABLE]
+    rows = [[row.trigger, row.source, row.target, dot.guards(row) or "always", row.when] for row in TABLE]
     designs = []
     for name, result in refuted.items():
         example = result.counterexample
@@ -191,7 +191,7 @@ def _mermaid_lifecycle() -> str:
     lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {INITIAL}: accept"]
     lines += [
         f"    {row.source} --> {row.target}: {row.trigger}"
-        + (f" [{_dot.guards(row)}]" if _dot.guards(row) else "")
+        + (f" [{dot.guards(row)}]" if dot.guards(row) else "")
         for row in TABLE
     ]
     return "\n".join([*lines, f"    {TERMINAL} --> [*]"]) + "\n"

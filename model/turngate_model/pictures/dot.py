@@ -11,9 +11,9 @@ import shutil
 
 import graphviz
 
-from ._machine import INITIAL, TABLE, TERMINAL, Row, State, Trigger
-from ._overview import Overview
-from ._sequence import COLOURS
+from turngate_model.lifecycle import INITIAL, TABLE, TERMINAL, Row, State, Trigger
+from turngate_model.pictures.overview import Overview
+from turngate_model.pictures.sequence import COLOURS
 
 HOW_TO_GET_DOT = (
     "the program dot is missing, so SVG made by it is skipped; get it with 'apt install graphviz', "

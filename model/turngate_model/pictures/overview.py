@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._explorer import Bounds, Explorer
-from ._how import Action
-from ._machine import State
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.explorer import Bounds, Explorer
+from turngate_model.lifecycle import State
+from turngate_model.mechanism import Action
 
 _COLOURS = {"idle": "#ffffff", "running": "#4d9d6a", "unwinding": "#e08e45", "settling": "#9fc5ad"}
 _BOUNDS = Bounds(prompts=3, cancels=1, sessions=1)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from ._counterexample import Counterexample, Step, consequences, told
-from ._history import Accept, Complete, Enter, Event, Fold, Handoff
-from ._how import Action, How, Run, Session
-from ._machine import State, successor
-from ._nodes import at_rest, take
-from ._what import AbstractSession
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.counterexample import Counterexample, Step, consequences, told
+from turngate_model.checker.nodes import at_rest, take
+from turngate_model.history import Accept, Complete, Enter, Event, Fold, Handoff
+from turngate_model.lifecycle import State, successor
+from turngate_model.mechanism import Action, How, Run, Session
 
 CALLERS, SESSION = "callers", "session"
 

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from html import escape
 
-from ._machine import State
-from ._scenes import CALLERS, SESSION, Arrow, Moves, Note, Panel, Scene
+from turngate_model.lifecycle import State
+from turngate_model.pictures.scenes import CALLERS, SESSION, Arrow, Moves, Note, Panel, Scene
 
 COLOURS = {
     State.ACCEPTED: "#9aa7b4",

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from explored import with_dot, without_dot
-from turngate._cli import _diagrams, run
+from surroundings import ROOT
 from turngate_model import DESIGNS
-
-ROOT = Path(__file__).parents[1]
+from turngate_verify.cli import diagrams, run
 
 
 def turngate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -111,7 +110,7 @@ def test_diagrams_are_written_and_checked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_diagrams, "generate", lambda _begin: with_dot())
+    monkeypatch.setattr(diagrams, "generate", lambda _begin: with_dot())
     code, out, err = turngate(capsys, "diagrams")
     assert (code, err) == (0, "")
     assert "wrote diagrams/lifecycle.dot" in out
@@ -125,7 +124,7 @@ def test_diagrams_that_dot_should_draw_are_named_where_it_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_diagrams, "generate", lambda _begin: without_dot())
+    monkeypatch.setattr(diagrams, "generate", lambda _begin: without_dot())
     code, out, err = turngate(capsys, "diagrams")
     assert (code, err) == (0, f"turngate: {without_dot().skipped}\n")
     assert "wrote diagrams/lifecycle.dot" in out
@@ -133,7 +132,7 @@ def test_diagrams_that_dot_should_draw_are_named_where_it_is_missing(
     assert (code, out) == (1, "diagrams/lifecycle.svg is missing\ndiagrams/session.svg is missing\n")
 
 
-HARMFUL = Path(__file__).parent / "harmful" / "exits.py"
+HARMFUL = ROOT / "tests" / "verify" / "conform" / "harmful" / "exits.py"
 BAD_INPUT = {
     "an unknown command": (["frobnicate"], "No such command 'frobnicate'"),
     "an unknown design": (

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-import turngate_command
+from surroundings import ROOT
 from turngate import Dispatcher, Run
-from turngate._verify._faults import inject_faults
-from turngate._verify._world import without_log
+from turngate_verify.drivers.faults import inject_faults
+from turngate_verify.endings import INTERNAL_ERROR
+from turngate_verify.world.world import without_log
 
-ROOT = Path(__file__).parents[1]
 PATIENCE = 120
 """Seconds after which something will never happen; nothing is measured by it."""
 
@@ -54,7 +54,7 @@ sys.setprofile(profile)
 
 def command(*arguments: str, pressed: str = "", beforehand: str = "") -> list[str]:
     """Return the command line, run by a program that presses Ctrl-C somewhere on the way."""
-    program = f"{beforehand}{PRESSES}{pressed}\nfrom turngate_command import main\n"
+    program = f"{beforehand}{PRESSES}{pressed}\nfrom turngate_verify.command import main\n"
     program += (
         f"sys.argv = ['turngate', *{arguments!r}]\nsys.stdout.write('up\\n'); sys.stdout.flush()\nmain()\n"
     )
@@ -80,9 +80,9 @@ LISTS_MODULES = "import atexit, sys; atexit.register(lambda: sys.stdout.write('\
 def imported_by_the_command_line() -> list[str]:
     """Return the modules that are imported between the first moment and the last, in their order."""
     _, out, _ = run("explore", "--design", "list", beforehand=LISTS_MODULES)
-    before = {"turngate_command", *sys.builtin_module_names}
+    before = {"turngate_verify.command", "turngate_verify.endings", *sys.builtin_module_names}
     names = [name for name in out.splitlines() if name.replace(".", "").replace("_", "").isalnum()]
-    return [name for name in names[names.index("turngate_command") :] if name not in before]
+    return [name for name in names[names.index("turngate_verify.command") :] if name not in before]
 
 
 SOME = (
@@ -92,7 +92,7 @@ SOME = (
     "click",
     "rich.console",
     "hypothesis",
-    "turngate._cli._conform",
+    "turngate_verify.cli.conform",
 )
 
 
@@ -220,7 +220,7 @@ def test_no_subject_stays_behind(tmp_path: Path) -> None:
 
 SWALLOWS = """
 import os, signal
-from turngate_model.conform import Features, Subject
+from turngate_verify.conform import Features, Subject
 
 class Swallows(Subject):
     features = Features()
@@ -248,7 +248,7 @@ def test_what_cannot_be_imported_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "rich").mkdir()
     (tmp_path / "rich" / "__init__.py").write_text("1 / 0\n", encoding="utf-8")
     code, out, err = run("explore", beforehand=f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n")
-    assert (code, out) == (turngate_command.INTERNAL_ERROR, "")
+    assert (code, out) == (INTERNAL_ERROR, "")
     assert "ZeroDivisionError" in err
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from surroundings import StandingStill
-from turngate._cli import run
-from turngate_model.conform import JUDGED
+from surroundings import ROOT, StandingStill
+from turngate_verify.cli import run
+from turngate_verify.conform import JUDGED
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
-ROOT = Path(__file__).parents[1]
 LOCK = "examples/conformance/session_lock.py:SessionLockSubject"
 QUICK = ("--programs", "300", "--examples", "5")
 BROKEN = "accept a, accept b, cancel"

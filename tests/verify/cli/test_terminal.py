@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from turngate._cli import _trace, run
-from turngate._cli._terminal import visible
+from surroundings import ROOT
+from turngate_verify.cli import run, trace
+from turngate_verify.visible import visible
 
-ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "turngate"]
 NASTY = (
     "[red]x[/nope]",
@@ -156,7 +156,7 @@ def test_a_subject_cannot_by_what_it_says_or_complains_of(tmp_path: Path) -> Non
 
 
 RAISES = """
-from turngate_model.conform import Features, Subject
+from turngate_verify.conform import Features, Subject
 
 class {0}(Subject):
     features = Features()
@@ -186,7 +186,7 @@ def test_an_error_of_its_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_
     def breaks(lines: Any) -> None:
         raise KeyError("\x1b[2J")
 
-    monkeypatch.setattr(_trace, "check", breaks)
+    monkeypatch.setattr(trace, "check", breaks)
     path = written(tmp_path / "good.jsonl", recording_about("a"))
     with captured("ascii") as printed:
         assert run(["trace", str(path)]) == 70

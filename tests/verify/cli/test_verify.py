@@ -16,19 +16,21 @@ import pytest
 
 import broken_dispatchers
 from explored import refuted
+from surroundings import ROOT
 from turngate import Dispatcher
-from turngate._cli import _verify, run
-from turngate._verify._faults import inject_faults
-from turngate._verify._lockstep import compare
-from turngate._verify._rules import TO_REACH, Rules
-from turngate._verify._sabotage import SABOTAGES
-from turngate._verify._schedules import Schedules, explore_schedules
-from turngate._verify._stage import Mode
-from turngate_model import DESIGNS, Bounds, Design, Exploration, Explorer, How, Property, Violation
+from turngate_model import DESIGNS, Design, How, Property, Violation
+from turngate_model.checker import Bounds, Exploration, Explorer
+from turngate_verify.cli import run
+from turngate_verify.cli import verify as command
+from turngate_verify.drivers.faults import inject_faults
+from turngate_verify.drivers.lockstep import compare
+from turngate_verify.drivers.rules.search import TO_REACH, Rules
+from turngate_verify.drivers.sabotage import SABOTAGES
+from turngate_verify.drivers.schedules import Schedules, explore_schedules
+from turngate_verify.world.stage import Mode
 
-ROOT = Path(__file__).parents[1]
-SMALL = _verify.Effort(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
-STATES = {SMALL: 596, _verify.QUICK: 16_475}
+SMALL = command.Effort(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
+STATES = {SMALL: 596, command.QUICK: 16_475}
 
 
 def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
@@ -38,7 +40,7 @@ def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     return code, json.loads(captured.out)
 
 
-def see_that_it_holds_and_counts(effort: _verify.Effort, code: int, told: dict[str, Any]) -> None:
+def see_that_it_holds_and_counts(effort: command.Effort, code: int, told: dict[str, Any]) -> None:
     assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
     assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
     for checked in told["properties"].values():
@@ -59,7 +61,7 @@ def test_everything_holds_and_is_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    see_that_it_holds_and_counts(_verify.QUICK, *verify(capsys))
+    see_that_it_holds_and_counts(command.QUICK, *verify(capsys))
 
 
 class Explored(NamedTuple):
@@ -99,13 +101,13 @@ def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, Mode]]], Ite
 @pytest.fixture
 def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_verify, "QUICK", SMALL)
-    monkeypatch.setattr(_verify, "Explorer", Explored)
-    monkeypatch.setattr(_verify, "compare", cache(compare))
-    monkeypatch.setattr(_verify, "run_rules", rules)
-    monkeypatch.setattr(_verify, "explore_in_turn", schedules)
-    monkeypatch.setattr(_verify, "inject_faults", faults)
-    monkeypatch.setattr(_verify, "refute", lambda design: refuted(design.name))
+    monkeypatch.setattr(command, "QUICK", SMALL)
+    monkeypatch.setattr(command, "Explorer", Explored)
+    monkeypatch.setattr(command, "compare", cache(compare))
+    monkeypatch.setattr(command, "run_rules", rules)
+    monkeypatch.setattr(command, "explore_in_turn", schedules)
+    monkeypatch.setattr(command, "inject_faults", faults)
+    monkeypatch.setattr(command, "refute", lambda design: refuted(design.name))
 
 
 faults = cache(partial(inject_faults, ("closed",)))
@@ -204,7 +206,7 @@ def test_what_one_check_says_decides(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check, says, exit_code, about = HEARD[name]
-    monkeypatch.setattr(_verify, check, says)
+    monkeypatch.setattr(command, check, says)
     code, told = verify(capsys)
     assert (code, told["verdict"]) == (exit_code, {1: "violated", 3: "unknown"}[exit_code])
     verdicts = {each: found["verdict"] for each, found in told["properties"].items()} | told["model"]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from turngate._cli import _verify
-from turngate._cli._verify import Verification, own_checkout
-
-ROOT = Path(__file__).parents[1]
+from surroundings import ROOT
+from turngate_verify.cli import verify
+from turngate_verify.cli.verify import Verification, own_checkout
 
 
 @pytest.fixture
@@ -37,19 +36,19 @@ def test_only_the_checkout_that_is_run_is_looked_at(
         looked_at.extend((folder.resolve(), spec.resolve()))
         return ["it is stale"]
 
-    monkeypatch.setattr(_verify, "generate", lambda refuted: None)
-    monkeypatch.setattr(_verify, "stale", stale)
+    monkeypatch.setattr(verify, "generate", lambda refuted: None)
+    monkeypatch.setattr(verify, "stale", stale)
     verification = Verification()
-    _verify._compare_diagrams(verification, lambda name: None)
+    verify._compare_diagrams(verification, lambda name: None)
     assert looked_at == [ROOT / "diagrams", ROOT / "SPEC.md"]
     assert (verification.problems, verification.unchecked) == (["it is stale"], [])
 
 
 LOOKS = """
 import json
-from turngate._cli import _verify
-verification = _verify.Verification()
-_verify._compare_diagrams(verification, lambda name: None)
+from turngate_verify.cli import verify
+verification = verify.Verification()
+verify._compare_diagrams(verification, lambda name: None)
 print(json.dumps([verification.problems, verification.unchecked]))
 """
 
@@ -57,7 +56,7 @@ print(json.dumps([verification.problems, verification.unchecked]))
 @pytest.mark.parametrize("place", ["venv/lib/site-packages", "model"])
 def test_where_it_is_installed_it_looks_at_nothing(somebodys_project: Path, place: str) -> None:
     installed = somebodys_project / place
-    for package in ("model/turngate_model", "impl/turngate", "impl/turngate_command"):
+    for package in ("model/turngate_model", "impl/turngate", "verify/turngate_verify"):
         shutil.copytree(ROOT / package, installed / Path(package).name)
     if place == "model":  # as if it were ours, but for the name
         (somebodys_project / "pyproject.toml").write_text("[project]\nname = 'theirs'\n", encoding="utf-8")

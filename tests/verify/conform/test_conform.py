@@ -16,7 +16,7 @@ import turngate_itself
 from conforming import FLAWS, Plain, flawed
 from surroundings import StandingStill
 from turngate_model import Property
-from turngate_model.conform import (
+from turngate_verify.conform import (
     JUDGED,
     AsyncioSubject,
     BadProgram,

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from surroundings import ROOT
 from turngate_model import Property
-from turngate_model.conform import Command, Effort, _lines, check
+from turngate_verify.conform import Command, Effort, check, lines
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -20,14 +21,14 @@ LONG = 600.0
 """Seconds after which something counts as hung: nothing that works takes so long on any machine."""
 HANGS = f"time.sleep({2 * LONG})"
 
-NODE = Path(__file__).parents[1] / "examples" / "conformance" / "node"
+NODE = ROOT / "examples" / "conformance" / "node"
 QUICK = Effort(programs=150, examples=5)
 
 SPEAKS = """
 import json, sys
 sys.path[:0] = {paths}
 from conforming import Plain
-from turngate_model.conform import *
+from turngate_verify.conform import *
 def told(event):
     return {{"event": type(event).__name__.lower(), **event._asdict()}}
 for line in sys.stdin:
@@ -87,8 +88,7 @@ def light(folder: Path, finish: str, hangs_at: str = "") -> Command:
 
 def command(folder: Path, *, flaw: str = "") -> Command:
     """Return a whole subject in a process of its own."""
-    tests = Path(__file__).parent
-    paths = [str(tests), str(tests.parent / "model")]
+    paths = [str(ROOT / folder) for folder in ("tests/support", "impl", "model", "verify")]
     program = folder / "subject.py"
     program.write_text(SPEAKS.format(paths=paths, flaw=flaw))
     return Patient(sys.executable, str(program))
@@ -144,7 +144,7 @@ def test_what_goes_wrong_is_reported_with_the_conversation(
     finish, said = WRONG[name]
     if name in {"it dies", "it is killed"}:
         # Until a process that is ending has ended, a busy machine may take its time.
-        monkeypatch.setattr(_lines, "_GRACE", LONG)
+        monkeypatch.setattr(lines, "_GRACE", LONG)
     result = check(light(tmp_path, finish, "finish" if finish == HANGS else ""), effort=QUICK)
     assert result.failed is not None
     assert said in result.failed.what

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from surroundings import ROOT
+
 PATHS = [str(ROOT / part) for part in ("model", "impl", "tests", "examples/conformance")]
 
 FLAWED = """
 from math import inf
 from conforming import Plain
-from turngate_model.conform import Effort
+from turngate_verify.conform import Effort
 
 class Stranding(Plain):
     __test__ = True
@@ -101,7 +102,7 @@ def test_a_run_that_does_not_use_the_kit_does_not_load_it(tmp_path: Path) -> Non
     (tmp_path / "conftest.py").write_text(
         "import sys\n"
         "def pytest_sessionfinish():\n"
-        "    assert 'turngate_pytest' in sys.modules\n"
+        "    assert 'turngate_verify.pytest_plugin' in sys.modules\n"
         "    assert not {'turngate', 'turngate_model', 'hypothesis.core'} & set(sys.modules)\n"
     )
     code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider", "-W", "error", "-p", "no:hypothesispytest")

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from judging import UNSHOWN, Judged, judged, judged_in_haste
-from turngate._verify._sabotage import SABOTAGES
-from turngate_model import BadRecording, Property, check
+from turngate_model import Property
+from turngate_verify.drivers.sabotage import SABOTAGES
+from turngate_verify.trace import BadRecording, check
 
 PROGRAMS = 1_000
 

@@ -10,9 +10,9 @@ import pytest
 
 import broken_dispatchers
 from turngate import Dispatcher
-from turngate._cli import run
-from turngate._verify._faults import KINDS, SPOILED, inject_faults, replay_fault
 from turngate_model import Property
+from turngate_verify.cli import run
+from turngate_verify.drivers.faults import KINDS, SPOILED, inject_faults, replay_fault
 
 
 @pytest.fixture(autouse=True)

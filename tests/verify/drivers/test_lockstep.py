@@ -10,8 +10,9 @@ from turngate import Dispatcher, Run
 from turngate._core import SessionCore
 from turngate._journal import JournaledCore
 from turngate._queue import Queue
-from turngate._verify._lockstep import DECLARED, compare
-from turngate_model import Bounds, Property
+from turngate_model import Property
+from turngate_model.checker import Bounds
+from turngate_verify.drivers.lockstep import DECLARED, compare
 
 
 @pytest.mark.requirement("REFINES", "DECLARED_MOVE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +12,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import broken_dispatchers
+from surroundings import ROOT
 from turngate import Dispatcher, Run
-from turngate._verify._programs import Line, run, shrink, text
-from turngate._verify._rules import TO_REACH, rules_of, run_rules
-from turngate._verify._sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
-from turngate._verify._world import Broken, RunnerFailed
 from turngate_model import TABLE
-
-ROOT = Path(__file__).parents[1]
+from turngate_verify.drivers.rules.program import Line, run, shrink, text
+from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
+from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
+from turngate_verify.world.world import Broken, RunnerFailed
 
 for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
     settings.register_profile(
@@ -206,8 +204,8 @@ def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:
 
 SAME = """
 import hashlib
-from turngate._verify._machine import TurngateRules
-from turngate._verify._rules import run_rules
+from turngate_verify.drivers.rules.machine import TurngateRules
+from turngate_verify.drivers.rules.search import run_rules
 
 lived = hashlib.sha256()
 teardown = TurngateRules.teardown

@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from turngate import Dispatcher
-from turngate._verify._rules import run_rules
-from turngate._verify._sabotage import EXAMPLES, SABOTAGES, Sabotaged, UnlockedClear
-from turngate._verify._world import Broken, World
 from turngate_model import DESIGNS
+from turngate_verify.drivers.rules.search import run_rules
+from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES, Sabotaged, UnlockedClear
+from turngate_verify.world.world import Broken, World
 
 
 def test_every_design_is_built_into_the_real_dispatcher() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from turngate._verify._sabotage import SABOTAGES
-from turngate._verify._schedules import explore_schedules, replay_schedule
-from turngate._verify._stage import Mode
+from turngate_verify.drivers.sabotage import SABOTAGES
+from turngate_verify.drivers.schedules import explore_schedules, replay_schedule
+from turngate_verify.world.stage import Mode
 
 FOUND_IN = {
     "unlocked-drain": "folded",

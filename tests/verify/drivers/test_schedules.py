@@ -12,9 +12,10 @@ import pytest
 
 import broken_dispatchers
 from turngate import Dispatcher
-from turngate._cli import run
-from turngate._verify._fingerprint import fingerprint
-from turngate._verify._schedules import (
+from turngate_model import Property
+from turngate_verify.cli import run
+from turngate_verify.drivers.fingerprint import fingerprint
+from turngate_verify.drivers.schedules import (
     MODES,
     SCENARIOS,
     Scenario,
@@ -22,9 +23,8 @@ from turngate._verify._schedules import (
     explore_schedules,
     replay_schedule,
 )
-from turngate._verify._stage import Mode, Option, Stage
-from turngate._verify._world import World
-from turngate_model import Property
+from turngate_verify.world.stage import Mode, Option, Stage
+from turngate_verify.world.world import World
 
 SMALL = [name for name in SCENARIOS if not name.startswith("three")]
 

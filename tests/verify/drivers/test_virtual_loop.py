@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from turngate_model._loop import Suspended, VirtualLoop, Waits
+from turngate_verify.world.virtual_loop import Suspended, VirtualLoop, Waits
 
 
 def test_nothing_runs_until_it_is_told_to() -> None:

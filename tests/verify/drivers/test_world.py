@@ -8,9 +8,9 @@ import pytest
 
 from turngate import Covered, Dispatcher, Message, Run, Turn
 from turngate._core import Effect
-from turngate._verify import _sabotage as sabotage
-from turngate._verify._world import Broken, World
 from turngate_model import Property
+from turngate_verify.drivers import sabotage
+from turngate_verify.world.world import Broken, World
 
 
 def broken(world: World) -> Property:

@@ -13,8 +13,18 @@ from typing import Any, cast
 import click
 from rich.table import Table
 
-from turngate_model import Counterexample
-from turngate_model.conform import (
+from turngate_model.checker import Counterexample
+from turngate_verify.cli.show import (
+    EXIT_CODES,
+    SECONDS,
+    err,
+    out,
+    print_counterexample,
+    print_json,
+    stages,
+    styled,
+)
+from turngate_verify.conform import (
     JUDGED,
     BadProgram,
     Command,
@@ -26,9 +36,7 @@ from turngate_model.conform import (
     parsed,
     replay,
 )
-
-from ._report import write_conformance
-from ._show import EXIT_CODES, SECONDS, err, out, print_counterexample, print_json, stages, styled
+from turngate_verify.report.pages import write_conformance
 
 _COMMAND = "turngate.conform.command"
 

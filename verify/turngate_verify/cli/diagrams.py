@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from turngate_model import DESIGNS, generate, stale, write
-
-from ._show import EXIT_CODES, err, out, stages
+from turngate_model import DESIGNS
+from turngate_model.pictures import generate, stale, write
+from turngate_verify.cli.show import EXIT_CODES, err, out, stages
 
 
 @click.command()

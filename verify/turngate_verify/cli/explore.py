@@ -6,9 +6,18 @@ from typing import Any
 
 import click
 
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Bounds, Exploration, Explorer, Limits
-
-from ._show import EXIT_CODES, SECONDS, bold, out, print_counterexample, print_json, progress_of, styled
+from turngate_model import DESIGNS, NOT_IN_DESIGNS
+from turngate_model.checker import Bounds, Exploration, Explorer, Limits
+from turngate_verify.cli.show import (
+    EXIT_CODES,
+    SECONDS,
+    bold,
+    out,
+    print_counterexample,
+    print_json,
+    progress_of,
+    styled,
+)
 
 
 @click.command()

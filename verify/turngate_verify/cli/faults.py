@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from turngate import Dispatcher
-
-from .._verify._faults import KINDS, SPOILED, FaultFound, Faults, inject_faults, replay_fault
-from ._schedules import imported
-from ._show import EXIT_CODES, out, print_json, styled
+from turngate_verify.cli.schedules import imported
+from turngate_verify.cli.show import EXIT_CODES, out, print_json, styled
+from turngate_verify.drivers.faults import KINDS, SPOILED, FaultFound, Faults, inject_faults, replay_fault
 
 
 @click.command()

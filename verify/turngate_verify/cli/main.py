@@ -7,6 +7,7 @@ its traceback; an interrupt is the caller's to deal with.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import sys
@@ -15,33 +16,49 @@ import traceback
 import click
 from click.shell_completion import shell_complete
 
-from turngate_command import BAD_INPUT, INTERNAL_ERROR
+from turngate_verify.cli.terminal import err, out, stop_writing
+from turngate_verify.endings import BAD_INPUT, INTERNAL_ERROR, what_is_missing
 
-from ._conform import conform
-from ._diagrams import diagrams
-from ._explore import explore
-from ._faults import faults
-from ._oracles import oracles
-from ._schedules import schedules
-from ._terminal import err, out, stop_writing
-from ._trace import trace
-from ._verify import verify
+COMMANDS = {
+    "verify": "Check everything: the main job.",
+    "explore": "Explore the model exhaustively within bounds.",
+    "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
+    "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
+    "schedules": "Execute small scenarios on the real dispatcher in every order there is.",
+    "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
+    "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
+    "oracles": "Compare the explorer with SPIN and TLC, number by number.",
+}
+"""Each command and what it does. Each is imported when it is asked for, and no other one."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands by their names. What one of them needs is imported with it, and not for a list of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module = importlib.import_module(f"turngate_verify.cli.{cmd_name}")
+        except ModuleNotFoundError as missing:
+            if (missing.name or "").startswith("turngate"):
+                raise
+            raise click.ClickException(what_is_missing(missing)) from None
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(importlib.metadata.version("turngate"), prog_name="turngate")
 def turngate() -> None:
     """Check the promises of Turngate: one turn at a time, exact cancels, one RunComplete per run."""
-
-
-turngate.add_command(verify)
-turngate.add_command(explore)
-turngate.add_command(schedules)
-turngate.add_command(faults)
-turngate.add_command(trace)
-turngate.add_command(diagrams)
-turngate.add_command(oracles)
-turngate.add_command(conform)
 
 
 def run(arguments: list[str]) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 from rich.table import Table
 
-from turngate_model import Comparison, OracleFailed, OracleMissing, Oracles
-
-from ._show import EXIT_CODES, err, out, print_but, print_json, stages, styled
+from turngate_model.oracles import Comparison, OracleFailed, OracleMissing, Oracles
+from turngate_verify.cli.show import EXIT_CODES, err, out, print_but, print_json, stages, styled
 
 _TOOLS = ("Python", "SPIN", "TLC")
 

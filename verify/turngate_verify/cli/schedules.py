@@ -9,10 +9,16 @@ from typing import Any
 import click
 
 from turngate import Dispatcher
-
-from .._verify._schedules import MODES, SCENARIOS, Failure, Schedules, explore_in_turn, replay_schedule
-from .._verify._stage import Mode
-from ._show import EXIT_CODES, out, print_json, stages, styled
+from turngate_verify.cli.show import EXIT_CODES, out, print_json, stages, styled
+from turngate_verify.drivers.schedules import (
+    MODES,
+    SCENARIOS,
+    Failure,
+    Schedules,
+    explore_in_turn,
+    replay_schedule,
+)
+from turngate_verify.world.stage import Mode
 
 
 @click.command()

@@ -11,11 +11,11 @@ import click
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from turngate_command import stop_if_interrupted
-from turngate_model import Counterexample
-from turngate_model import Progress as Explored
-
-from ._terminal import err, out, print_json, visible
+from turngate_model.checker import Counterexample
+from turngate_model.checker import Progress as Explored
+from turngate_verify.cli.terminal import err, out, print_json
+from turngate_verify.endings import stop_if_interrupted
+from turngate_verify.visible import visible
 
 __all__ = [
     "EXIT_CODES",

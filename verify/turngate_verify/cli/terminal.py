@@ -17,15 +17,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from turngate_command import stop_if_interrupted
-
-
-def visible(text: str, encoding: str = "utf-8") -> str:
-    """Return a text on one line in which nothing is hidden: what is not printable is written as in Python."""
-    shown = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
-    )
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
+from turngate_verify.endings import stop_if_interrupted
+from turngate_verify.visible import visible
 
 
 class Terminal(Console):

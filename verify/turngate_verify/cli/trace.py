@@ -6,9 +6,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from turngate_model import NEVER_SHOWN, BadRecording, Checked, check
-
-from ._show import EXIT_CODES, bold, out, print_but, print_json, styled
+from turngate_verify.cli.show import EXIT_CODES, bold, out, print_but, print_json, styled
+from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
 
 
 @click.command()

@@ -14,17 +14,18 @@ import click
 from rich.table import Table
 
 import turngate_model
-from turngate._verify._faults import inject_faults
-from turngate._verify._lockstep import compare
-from turngate._verify._rules import run_rules
-from turngate._verify._sabotage import EXAMPLES, SABOTAGES
-from turngate._verify._schedules import MODES, SCENARIOS, explore_in_turn
-from turngate._verify._stage import Mode
-from turngate_model import DESIGNS, Bounds, Exploration, Explorer, Property, generate, refute, stale
-
-from ._explore import reasons
-from ._report import write_report
-from ._show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
+from turngate_model import DESIGNS, Property
+from turngate_model.checker import Bounds, Exploration, Explorer
+from turngate_model.pictures import generate, refute, stale
+from turngate_verify.cli.explore import reasons
+from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
+from turngate_verify.drivers.faults import inject_faults
+from turngate_verify.drivers.lockstep import compare
+from turngate_verify.drivers.rules.search import run_rules
+from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
+from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
+from turngate_verify.report.pages import write_report
+from turngate_verify.world.stage import Mode
 
 Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))

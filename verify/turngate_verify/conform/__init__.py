@@ -66,14 +66,14 @@ is followed past its first offence.
 
 from typing import Any
 
-from .._history import Complete, Enter, Fold, Handoff, Wrote
-from .._machine import State
-from ._asyncio import AsyncioSubject, RunnerFailed
-from ._lines import Command
-from ._port import Factory, Features, Observed, Subject, SubjectFailed, observed
-from ._program import BadProgram, Op, Program, parsed, written
-from ._stage import Limits
-from ._suite import JUDGED, Conformance, Effort, Played, check, play, replay
+from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
+from turngate_model.lifecycle import State
+from turngate_verify.conform.asyncio_subject import AsyncioSubject, RunnerFailed
+from turngate_verify.conform.judge import Limits
+from turngate_verify.conform.lines import Command
+from turngate_verify.conform.port import Factory, Features, Observed, Subject, SubjectFailed, observed
+from turngate_verify.conform.programs import BadProgram, Op, Program, parsed, written
+from turngate_verify.conform.suites import JUDGED, Conformance, Effort, Played, check, play, replay
 
 __all__ = [
     "JUDGED",
@@ -110,6 +110,6 @@ __all__ = [
 
 def collect(collector: Any, name: str, obj: object) -> Any:
     """Return the tests of an adapter to pytest; the plugin asks for every object of a test module."""
-    from ._pytest import collected  # noqa: PLC0415 - whoever does not run pytest need not have it
+    from turngate_verify.conform.pytest_items import collected  # noqa: PLC0415 - whoever does not run pytest need not have it
 
     return collected(collector, name, obj)

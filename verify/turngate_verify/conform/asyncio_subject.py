@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from .._history import Complete, Enter, Fold, Handoff
-from .._loop import VirtualLoop
-from .._machine import State
-from ._port import Features, Observed, SubjectFailed
+from turngate_model.history import Complete, Enter, Fold, Handoff
+from turngate_model.lifecycle import State
+from turngate_verify.conform.port import Features, Observed, SubjectFailed
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 
 class RunnerFailed(Exception):

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .._counterexample import Step
-from .._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from .._machine import State
-from .._properties import Property, Violation
-from .._what import AbstractSession
-from ._port import Observed, Subject, SubjectFailed
-from ._program import RUNS, SESSIONS, Op, Program
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.counterexample import Step
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.lifecycle import State
+from turngate_model.properties import Property, Violation
+from turngate_verify.conform.port import Observed, Subject, SubjectFailed
+from turngate_verify.conform.programs import RUNS, SESSIONS, Op, Program
 
 
 class Limits(NamedTuple):

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import IO, Any
 
-from ._port import Features, Observed, SubjectFailed, observed
+from turngate_verify.conform.port import Features, Observed, SubjectFailed, observed
 
 PORT = 1
 """The version of the port that is spoken."""

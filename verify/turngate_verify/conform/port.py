@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
-from .._history import Complete, Enter, FinishReason, Fold, Handoff, Wrote
-from .._machine import State
+from turngate_model.history import Complete, Enter, FinishReason, Fold, Handoff, Wrote
+from turngate_model.lifecycle import State
 
 Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote
 """What a subject may show. Accepts, cancels and clears are the kit's own doing, so it knows of them."""

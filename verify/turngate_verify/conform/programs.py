@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from .._how import Action
+from turngate_model.mechanism import Action
 
 Name: TypeAlias = Literal["accept", "enter", "cancel", "clear", "fold", "finish", "fail"]
 OPERATIONS: tuple[Name, ...] = get_args(Name)

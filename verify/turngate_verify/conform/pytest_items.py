@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from .._counterexample import Counterexample
-from .._properties import Property
-from ._lines import Command
-from ._port import Factory, Features
-from ._program import OPERATIONS
-from ._suite import JUDGED, Conformance, Effort, check
+from turngate_model.checker.counterexample import Counterexample
+from turngate_model.properties import Property
+from turngate_verify.conform.lines import Command
+from turngate_verify.conform.port import Factory, Features
+from turngate_verify.conform.programs import OPERATIONS
+from turngate_verify.conform.suites import JUDGED, Conformance, Effort, check
 
 
 def is_subject(obj: object) -> bool:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from .._properties import Property, Violation
-from ._port import SubjectFailed
-from ._program import Name, Op
-from ._stage import Limits, Stage
+from turngate_model.properties import Property, Violation
+from turngate_verify.conform.judge import Limits, Stage
+from turngate_verify.conform.port import SubjectFailed
+from turngate_verify.conform.programs import Name, Op
 
 if TYPE_CHECKING:
-    from ._suite import Suite
+    from turngate_verify.conform.suites import Suite
 
 LIMITS = Limits(prompts=8, cancels=4, sessions=2)
 """What a random program may do."""

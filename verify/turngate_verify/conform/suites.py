@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .._counterexample import Counterexample, Step, consequences
-from .._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from .._properties import Property, Violation
-from ._lines import Command
-from ._port import Factory, Features, Subject, SubjectFailed
-from ._program import Op, Program, renamed, written
-from ._rules import search
-from ._stage import Limits, Stage
+from turngate_model.checker.counterexample import Counterexample, Step, consequences
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.properties import Property, Violation
+from turngate_verify.conform.judge import Limits, Stage
+from turngate_verify.conform.lines import Command
+from turngate_verify.conform.port import Factory, Features, Subject, SubjectFailed
+from turngate_verify.conform.programs import Op, Program, renamed, written
+from turngate_verify.conform.search import search
 
 JUDGED: tuple[Property, ...] = tuple(each for each in Property if each is not Property.REFINES)
 """The properties that a subject is held to."""

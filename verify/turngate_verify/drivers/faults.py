@@ -24,11 +24,19 @@ from typing import Any, NamedTuple, TypeAlias
 from turngate import Dispatcher, Run, RunComplete, State, WrongLoop
 from turngate._lifecycle import STARTING
 from turngate_model import Property, Violation
-
-from ._foreign import FACTORIES, Factory, conducts, log_that_raises
-from ._scenarios import Answer, Scenario
-from ._stage import PatientWorld, Stage, turn_of
-from ._world import Broken, Make, Plan, RunnerFailed, StoreDown, dispatcher_option, told_to, without_log
+from turngate_verify.world.foreign import FACTORIES, Factory, conducts, log_that_raises
+from turngate_verify.world.scenarios import Answer, Scenario
+from turngate_verify.world.stage import PatientWorld, Stage, turn_of
+from turngate_verify.world.world import (
+    Broken,
+    Make,
+    Plan,
+    RunnerFailed,
+    StoreDown,
+    dispatcher_option,
+    told_to,
+    without_log,
+)
 
 SPOILED: dict[str, Scenario] = {
     "handed-off": Scenario(

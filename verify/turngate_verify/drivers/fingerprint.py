@@ -21,8 +21,7 @@ from turngate._lifecycle import Phase
 from turngate._queue import Queue
 from turngate._settle import _Clock
 from turngate._waiters import Waiters
-
-from ._stage import Stage
+from turngate_verify.world.stage import Stage
 
 # What never changes, or is looked at by itself.
 _FIXED = frozenset({

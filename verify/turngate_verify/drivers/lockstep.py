@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from turngate import Dispatcher, DispatcherClosed
-from turngate_model import Bounds, Explorer, Property, Violation
-from turngate_model._history import Cancel, Clear, Complete, Enter, Event, Fold, Handoff
-from turngate_model._how import Action
-from turngate_model._machine import TABLE
-
-from ._stage import PatientWorld
-from ._world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
+from turngate_model import Property, Violation
+from turngate_model.checker import Bounds, Explorer
+from turngate_model.history import Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.lifecycle import TABLE
+from turngate_model.mechanism import Action
+from turngate_verify.world.stage import PatientWorld
+from turngate_verify.world.world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
 
 SESSION = "s"
 _WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}

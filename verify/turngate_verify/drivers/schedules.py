@@ -28,11 +28,10 @@ from typing import NamedTuple
 
 from turngate import Dispatcher
 from turngate_model import Property
-
-from ._fingerprint import fingerprint
-from ._scenarios import SCENARIOS, Scenario
-from ._stage import MODES, Mode, Option, Stage
-from ._world import Broken, Make, dispatcher_option, without_log
+from turngate_verify.drivers.fingerprint import fingerprint
+from turngate_verify.world.scenarios import SCENARIOS, Scenario
+from turngate_verify.world.stage import MODES, Mode, Option, Stage
+from turngate_verify.world.world import Broken, Make, dispatcher_option, without_log
 
 __all__ = [
     "MODES",

@@ -9,15 +9,15 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from turngate_model import DESIGNS, Property, lifecycle_svg, sequence_svg
-from turngate_model.conform import JUDGED, Conformance
-
-from ._terminal import visible
+from turngate_model import DESIGNS, Property
+from turngate_model.pictures import lifecycle_svg, sequence_svg
+from turngate_verify.conform import JUDGED, Conformance
+from turngate_verify.visible import visible
 
 if TYPE_CHECKING:
-    from ._verify import Verification
+    from turngate_verify.cli.verify import Verification
 
-PAGE = Template(resources.files("turngate._cli").joinpath("page.html").read_text(encoding="utf-8"))
+PAGE = Template(resources.files("turngate_verify.report").joinpath("page.html").read_text(encoding="utf-8"))
 
 
 def write_report(verification: Verification, folder: Path) -> Path:

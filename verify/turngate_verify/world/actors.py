@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from turngate import MemoryMessages, Message, Run, Turn, TurnEnded
 
 if TYPE_CHECKING:
-    from ._world import World
+    from turngate_verify.world.world import World
 
 Plan: TypeAlias = Literal["now", "slow", "fails"] | BaseException
 

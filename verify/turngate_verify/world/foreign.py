@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from turngate._turn import conduct
-from turngate_model._loop import VirtualLoop
-
-from ._actors import RunnerFailed
+from turngate_verify.world.actors import RunnerFailed
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 Made: TypeAlias = Any
 
@@ -87,6 +86,7 @@ class Factory:
         self._does, self._only = does, only
 
     def __call__(self, loop: Any, coroutine: Any) -> Made:
+        """Make the task, as a loop asks its factory to."""
         if conducts(coroutine):
             self.calls += 1
             if self._only in (None, self.calls):

@@ -11,12 +11,11 @@ from turngate import Dispatcher, DispatcherClosed, SessionBusy, TurngateError
 from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
 from turngate_model import Property, Violation
-from turngate_model._counterexample import consequences
-from turngate_model._loop import Waits
-from turngate_model._machine import State as Declared
-
-from ._scenarios import Scenario
-from ._world import Broken, Make, RunnerFailed, StoreDown, World
+from turngate_model.checker.counterexample import consequences
+from turngate_model.lifecycle import State as Declared
+from turngate_verify.world.scenarios import Scenario
+from turngate_verify.world.virtual_loop import Waits
+from turngate_verify.world.world import Broken, Make, RunnerFailed, StoreDown, World
 
 T = TypeVar("T")
 Mode: TypeAlias = Literal["any", "stock"]

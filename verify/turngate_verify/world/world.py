@@ -32,11 +32,10 @@ from turngate import (
     TurngateError,
 )
 from turngate_model import AbstractSession, Property, Successor, Violation, successor
-from turngate_model._history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model._loop import VirtualLoop
-from turngate_model._machine import State as Declared
-
-from ._actors import LeftOver, Plan, Player, RunnerFailed, Store, StoreDown
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.lifecycle import State as Declared
+from turngate_verify.world.actors import LeftOver, Plan, Player, RunnerFailed, Store, StoreDown
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 __all__ = ["Broken", "Make", "Plan", "Player", "RunnerFailed", "Store", "StoreDown", "WhenBusy", "World"]
 

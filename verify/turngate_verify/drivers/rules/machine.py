@@ -27,15 +27,14 @@ from turngate import (
     WrongLoop,
 )
 from turngate_model import AbstractSession, Property
-from turngate_model._loop import VirtualLoop
-from turngate_model._machine import State as Declared
-
-from ._actors import RunnerFailed, StoreDown
-from ._programs import Line
-from ._reached import Noting, Tally, ways_to_end
-from ._readers import Reader
-from ._rules_world import RulesWorld
-from ._world import Broken, Plan, WhenBusy, without_log
+from turngate_model.lifecycle import State as Declared
+from turngate_verify.drivers.rules.program import Line
+from turngate_verify.drivers.rules.reached import Noting, Tally, ways_to_end
+from turngate_verify.drivers.rules.readers import Reader
+from turngate_verify.drivers.rules.world import RulesWorld
+from turngate_verify.world.actors import RunnerFailed, StoreDown
+from turngate_verify.world.virtual_loop import VirtualLoop
+from turngate_verify.world.world import Broken, Plan, WhenBusy, without_log
 
 SETTLE_TIMEOUT = 5.0
 QUEUE_LIMIT = 5

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ._machine import TurngateRules
+    from turngate_verify.drivers.rules.machine import TurngateRules
 
 Program = tuple["Line", ...]
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 from turngate._core import CLEARED, RELEASED
 from turngate_model import TABLE, Row, Successor
-from turngate_model._history import Complete, Enter, Fold, Handoff
-from turngate_model._machine import State, Trigger
-
-from ._programs import Program
-from ._world import World
+from turngate_model.history import Complete, Enter, Fold, Handoff
+from turngate_model.lifecycle import State, Trigger
+from turngate_verify.drivers.rules.program import Program
+from turngate_verify.world.world import World
 
 WAYS_TO_END = (
     "cancelled in the queue",

@@ -7,8 +7,7 @@ import asyncio
 from turngate import Delta, RunComplete, SubscriberCutOff
 from turngate._events import Event
 from turngate_model import Property, Violation
-
-from ._rules_world import RulesWorld
+from turngate_verify.drivers.rules.world import RulesWorld
 
 
 class Reader:

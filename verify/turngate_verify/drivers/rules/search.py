@@ -23,11 +23,10 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from turngate import Dispatcher
 from turngate_model import TABLE, Property, Violation
-
-from ._machine import COMMANDS, CUT_OFF, HOOKS, REFUSALS, RULES, TurngateRules
-from ._programs import shrink, text
-from ._reached import WAYS_TO_END, Tally, name_of
-from ._world import Broken
+from turngate_verify.drivers.rules.machine import COMMANDS, CUT_OFF, HOOKS, REFUSALS, RULES, TurngateRules
+from turngate_verify.drivers.rules.program import shrink, text
+from turngate_verify.drivers.rules.reached import WAYS_TO_END, Tally, name_of
+from turngate_verify.world.world import Broken
 
 TO_REACH = frozenset(
     {

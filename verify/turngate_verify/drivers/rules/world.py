@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from turngate import Dispatcher, Run, RunComplete, State, UnknownRun
-from turngate_model import Property, Violation, check
-
-from ._world import Make, World
+from turngate_model import Property, Violation
+from turngate_verify.trace import check
+from turngate_verify.world.world import Make, World
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""What makes things happen in the world: lockstep, rules, schedules, faults, and sabotage."""

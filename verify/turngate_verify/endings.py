@@ -1,0 +1,33 @@
+"""How a command ends: the exit codes that are no verdict, and Ctrl-C.
+
+It imports nothing, for it is there before the command line listens for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+BAD_INPUT = 2
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+
+_pressed = False
+
+
+def press() -> None:
+    """Remember that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
+    global _pressed  # noqa: PLW0603 - there is one keyboard
+    _pressed = True
+
+
+def stop_if_interrupted() -> None:
+    """Raise what an earlier Ctrl-C has raised where it went no further.
+
+    A dispatcher under test keeps a KeyboardInterrupt until its runs have settled, and what is seen of it
+    meanwhile is nobody's fault. So this is asked before anything is said, and before anything is begun.
+    """
+    if _pressed:
+        raise KeyboardInterrupt
+
+
+def what_is_missing(package: ModuleNotFoundError) -> str:
+    """Say what to install for a command that cannot be imported."""
+    return f"the commands need the package {package.name}; install it with: pip install 'turngate[verify]'"
