@@ -55,7 +55,9 @@ def set_up(version: str, interpreter: Path) -> Path:
         pip = [str(made), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
         subprocess.run([*pip, "--upgrade", "pip>=25.1"], check=True)
-        subprocess.run([*pip, "--editable", ".[verify]", "--group", "conform", "--group", "stacks"], check=True, cwd=ROOT)
+        subprocess.run(
+            [*pip, "--editable", ".[verify]", "--group", "conform", "--group", "stacks"], check=True, cwd=ROOT
+        )
         ready.touch()
     return made
 

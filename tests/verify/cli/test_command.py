@@ -15,10 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from surroundings import ROOT
 from turngate import Dispatcher, Run
+from turngate_verify.cli.main import COMMANDS, turngate
 from turngate_verify.drivers.faults import inject_faults
 from turngate_verify.endings import INTERNAL_ERROR
 from turngate_verify.world.world import without_log
@@ -77,9 +79,9 @@ INTERRUPTED = (130, "", "turngate: interrupted\n")
 LISTS_MODULES = "import atexit, sys; atexit.register(lambda: sys.stdout.write('\\n'.join(sys.modules)))\n"
 
 
-def imported_by_the_command_line() -> list[str]:
-    """Return the modules that are imported between the first moment and the last, in their order."""
-    _, out, _ = run("explore", "--design", "list", beforehand=LISTS_MODULES)
+def imported_for(*arguments: str) -> list[str]:
+    """Return the modules that a command imports between its first moment and its last, in their order."""
+    _, out, _ = run(*arguments, beforehand=LISTS_MODULES)
     before = {"turngate_verify.command", "turngate_verify.endings", *sys.builtin_module_names}
     names = [name for name in out.splitlines() if name.replace(".", "").replace("_", "").isalnum()]
     return [name for name in names[names.index("turngate_verify.command") :] if name not in before]
@@ -92,23 +94,43 @@ SOME = (
     "click",
     "rich.console",
     "hypothesis",
-    "turngate_verify.cli.conform",
+    "turngate_verify.cli.verify",
 )
 
 
 @pytest.mark.parametrize("module", SOME)
 def test_an_interrupt_while_importing_is_answered(module: str) -> None:
-    assert run("explore", pressed=AT_THE_IMPORT_OF.format(module)) == INTERRUPTED
+    assert run("verify", "--help", pressed=AT_THE_IMPORT_OF.format(module)) == INTERRUPTED
 
 
 @pytest.mark.deep
 def test_an_interrupt_while_importing_anything_is_answered() -> None:
-    modules = imported_by_the_command_line()
+    modules = imported_for("verify", "--help")
     assert set(SOME) <= set(modules)
     for module in modules:
-        ended = run("explore", "--prompts", "1", pressed=AT_THE_IMPORT_OF.format(module))
+        ended = run("verify", "--help", pressed=AT_THE_IMPORT_OF.format(module))
         # Some are not looked for: they are made by another.
-        assert ended == INTERRUPTED or (ended[0], ended[2]) == (3, ""), module
+        assert ended == INTERRUPTED or (ended[0], ended[2]) == (0, ""), module
+
+
+def test_a_command_imports_what_it_needs_and_no_more() -> None:
+    recording = str(ROOT / "tests" / "verify" / "recordings" / "good-one-run.jsonl")
+    for arguments in (["--help"], ["--version"], ["trace", recording]):
+        modules = imported_for(*arguments)
+        assert "click" in modules
+        assert not {"hypothesis", "graphviz", "turngate", "turngate_verify.cli.verify"} & set(modules), (
+            arguments
+        )
+    assert "hypothesis" in imported_for("verify", "--help")
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    context = click.Context(turngate)
+    for name, sentence in COMMANDS.items():
+        command = turngate.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert " ".join((command.help or "").split("\n\n")[0].split()) == sentence
 
 
 def see_that_an_interrupt_is_answered(calls: int, *arguments: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from surroundings import ROOT
 
-PATHS = [str(ROOT / part) for part in ("model", "impl", "tests", "examples/conformance")]
+PATHS = [str(ROOT / part) for part in ("impl", "model", "verify", "tests/support", "examples/conformance")]
 
 FLAWED = """
 from math import inf
@@ -103,7 +103,8 @@ def test_a_run_that_does_not_use_the_kit_does_not_load_it(tmp_path: Path) -> Non
         "import sys\n"
         "def pytest_sessionfinish():\n"
         "    assert 'turngate_verify.pytest_plugin' in sys.modules\n"
-        "    assert not {'turngate', 'turngate_model', 'hypothesis.core'} & set(sys.modules)\n"
+        "    kit = {'turngate', 'turngate_model', 'turngate_verify.conform', 'hypothesis.core'}\n"
+        "    assert not kit & set(sys.modules)\n"
     )
     code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider", "-W", "error", "-p", "no:hypothesispytest")
     assert code == 0, printed

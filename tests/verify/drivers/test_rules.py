@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import broken_dispatchers
-from surroundings import ROOT
 from turngate import Dispatcher, Run
 from turngate_model import TABLE
 from turngate_verify.drivers.rules.program import Line, run, shrink, text
 from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
 from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
-from turngate_verify.world.world import Broken, RunnerFailed
+from turngate_verify.world.expecting import Broken
+from turngate_verify.world.world import RunnerFailed
 
 for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
     settings.register_profile(
@@ -227,7 +227,7 @@ def test_the_same_seed_lives_the_same_lives_whatever_the_hashes_are() -> None:
     lives = {
         subprocess.run(
             [sys.executable, "-c", SAME],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT / 'model'}:{ROOT / 'impl'}"},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
             check=True,
             capture_output=True,
             text=True,

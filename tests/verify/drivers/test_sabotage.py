@@ -11,7 +11,8 @@ from turngate import Dispatcher
 from turngate_model import DESIGNS
 from turngate_verify.drivers.rules.search import run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES, Sabotaged, UnlockedClear
-from turngate_verify.world.world import Broken, World
+from turngate_verify.world.expecting import Broken
+from turngate_verify.world.world import World
 
 
 def test_every_design_is_built_into_the_real_dispatcher() -> None:

@@ -10,7 +10,8 @@ from turngate import Covered, Dispatcher, Message, Run, Turn
 from turngate._core import Effect
 from turngate_model import Property
 from turngate_verify.drivers import sabotage
-from turngate_verify.world.world import Broken, World
+from turngate_verify.world.expecting import Broken
+from turngate_verify.world.world import World
 
 
 def broken(world: World) -> Property:

@@ -27,7 +27,7 @@ def is_subject(obj: object) -> bool:
     needed = (*OPERATIONS, "observe", "close")
     return (
         getattr(obj, "__test__", True) is True
-        and not obj.__module__.startswith("turngate_model.")
+        and not obj.__module__.startswith("turngate_verify.")
         and not inspect.isabstract(obj)
         and all(hasattr(obj, each) for each in needed)
     )

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple, TypeAlias
 from turngate import Dispatcher, Run, RunComplete, State, WrongLoop
 from turngate._lifecycle import STARTING
 from turngate_model import Property, Violation
+from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.foreign import FACTORIES, Factory, conducts, log_that_raises
 from turngate_verify.world.scenarios import Answer, Scenario
 from turngate_verify.world.stage import PatientWorld, Stage, turn_of
 from turngate_verify.world.world import (
-    Broken,
     Make,
     Plan,
     RunnerFailed,
@@ -170,7 +170,7 @@ class FaultyWorld(PatientWorld):
                 break
         self.count_completes()
         left = [task.get_name() for task in self.loop.tasks if not task.done()]
-        assert not left, f"tasks are left behind: {', '.join(left)}"
+        expect(not left, f"tasks are left behind: {', '.join(left)}")
 
     def count_completes(self) -> None:
         """Count the RunCompletes by themselves, the recording aside."""
@@ -240,7 +240,7 @@ class _Play:
             if not any(ending is each for each in self.injected()):
                 raise
             self.interrupts += 1
-            assert self.interrupts < 100, "the interrupts do not end"
+            expect(self.interrupts < 100, "the interrupts do not end")
 
     def injected(self) -> list[object]:
         """Return what runner, store, hook and recording were given to raise, and may be raising."""
@@ -455,10 +455,10 @@ class _Injector:
                 each for each in play.injected() if isinstance(each, BaseException) and each.__traceback__
             ]
             ending = any(isinstance(each, KeyboardInterrupt | SystemExit) for each in raised)
-            assert ending == (play.interrupts > 0), "what is to end the process has not come out of the loop"
+            expect(ending == (play.interrupts > 0), "what is to end the process has not come out of the loop")
             if scenario is None and not play.world.blind:
                 play.see_all_written()
-            assert play.world.factory is None or play.world.factory.calls, "the task factory was not asked"
+            expect(play.world.factory is None or play.world.factory.calls, "the task factory was not asked")
         except Exception as wrong:
             play.world.abandon()
             self._stop(kind, where, wrong)

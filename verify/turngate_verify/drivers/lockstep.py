@@ -19,8 +19,9 @@ from turngate_model.checker import Bounds, Explorer
 from turngate_model.history import Cancel, Clear, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import TABLE
 from turngate_model.mechanism import Action
+from turngate_verify.world.expecting import Broken
 from turngate_verify.world.stage import PatientWorld
-from turngate_verify.world.world import Broken, Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
+from turngate_verify.world.world import Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
 
 SESSION = "s"
 _WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}

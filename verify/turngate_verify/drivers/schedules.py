@@ -29,9 +29,10 @@ from typing import NamedTuple
 from turngate import Dispatcher
 from turngate_model import Property
 from turngate_verify.drivers.fingerprint import fingerprint
+from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.scenarios import SCENARIOS, Scenario
 from turngate_verify.world.stage import MODES, Mode, Option, Stage
-from turngate_verify.world.world import Broken, Make, dispatcher_option, without_log
+from turngate_verify.world.world import Make, dispatcher_option, without_log
 
 __all__ = [
     "MODES",
@@ -267,7 +268,7 @@ class _Explorer:
                 if self._reduce:
                     known, here = self._arrive(stage, here)
                     if known:
-                        assert here not in passed, "it comes back to a moment it has passed, and never ends"
+                        expect(here not in passed, "it comes back to a moment it has passed, and never ends")
                         return
                     passed.add(here)
                 options = stage.options()
@@ -277,7 +278,7 @@ class _Explorer:
                     return
                 if len(options) > 1:
                     self._branch(way, taken, options, here)
-                assert len(taken) < MAX_STEPS, f"it goes on for more than {MAX_STEPS} steps"
+                expect(len(taken) < MAX_STEPS, f"it goes on for more than {MAX_STEPS} steps")
                 taken.append(0)
                 way.append(options[0])
                 self._take(stage, options[0])

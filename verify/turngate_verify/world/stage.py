@@ -13,9 +13,10 @@ from turngate._events import Subscription
 from turngate_model import Property, Violation
 from turngate_model.checker.counterexample import consequences
 from turngate_model.lifecycle import State as Declared
+from turngate_verify.world.expecting import Broken
 from turngate_verify.world.scenarios import Scenario
 from turngate_verify.world.virtual_loop import Waits
-from turngate_verify.world.world import Broken, Make, RunnerFailed, StoreDown, World
+from turngate_verify.world.world import Make, RunnerFailed, StoreDown, World
 
 T = TypeVar("T")
 Mode: TypeAlias = Literal["any", "stock"]

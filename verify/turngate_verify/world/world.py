@@ -35,6 +35,7 @@ from turngate_model import AbstractSession, Property, Successor, Violation, succ
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import State as Declared
 from turngate_verify.world.actors import LeftOver, Plan, Player, RunnerFailed, Store, StoreDown
+from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 __all__ = ["Broken", "Make", "Plan", "Player", "RunnerFailed", "Store", "StoreDown", "WhenBusy", "World"]
@@ -518,17 +519,12 @@ class World:
             self.violations.append(Violation(Property.NO_RESIDUE, f"{held}: it should hold nothing"))
         if not self.violations:
             # Nothing else was wrong, so this is not the consequence of something that was.
-            assert closing.done(), "the dispatcher does not close"
-            assert self.ended, "the recording has no end"
+            expect(closing.done(), "the dispatcher does not close")
+            expect(self.ended, "the recording has no end")
             left = [task.get_name() for task in self.loop.tasks if not task.done()]
-            assert not left, f"tasks are left behind: {', '.join(left)}"
+            expect(not left, f"tasks are left behind: {', '.join(left)}")
             for task in self.loop.tasks:
-                unseen = task not in self.waits and not task.cancelled() and task._log_traceback
-                assert not unseen, (
-                    f"nobody has retrieved what {task.get_name()} has raised: {task.exception()!r}"
-                )
-                died_of = None if task.cancelled() else task.exception()
-                assert died_of is None or isinstance(died_of, TurngateError), f"{task} died of {died_of!r}"
+                self._see_what_it_died_of(task)
         for session in self.sessions:
             self._look_at_record(session)
         for task, run_id in self.waits.items():
@@ -544,6 +540,14 @@ class World:
             if kept and self.loop.call(self.dispatcher.wait(run_id)) != complete:
                 changed = f"the outcome of {run_id} is not what was published: it should never change"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
+
+    def _see_what_it_died_of(self, task: asyncio.Task[Any]) -> None:
+        unseen = task._log_traceback  # to ask what it has raised is to have seen it
+        exc = None if task.cancelled() else task.exception()
+        if exc is not None:
+            name = task.get_name()
+            expect(task in self.waits or not unseen, f"nobody has retrieved what {name} has raised: {exc!r}")
+            expect(isinstance(exc, TurngateError), f"{name} died of {exc!r}")
 
     def _look_at_record(self, session: str) -> None:
         """Compare the messages that the store really holds with how the runs of a session ended."""
@@ -596,11 +600,3 @@ def dispatcher_option(make: Make) -> str:
     if make is Dispatcher:
         return ""
     return f" --dispatcher {make.__module__}:{getattr(make, '__qualname__', make)}"
-
-
-class Broken(AssertionError):
-    """A property does not hold."""
-
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(f"{violation.property}: {violation.what}")
-        self.violation = violation

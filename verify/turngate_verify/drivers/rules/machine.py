@@ -33,8 +33,9 @@ from turngate_verify.drivers.rules.reached import Noting, Tally, ways_to_end
 from turngate_verify.drivers.rules.readers import Reader
 from turngate_verify.drivers.rules.world import RulesWorld
 from turngate_verify.world.actors import RunnerFailed, StoreDown
+from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.virtual_loop import VirtualLoop
-from turngate_verify.world.world import Broken, Plan, WhenBusy, without_log
+from turngate_verify.world.world import Plan, WhenBusy, without_log
 
 SETTLE_TIMEOUT = 5.0
 QUEUE_LIMIT = 5
@@ -254,7 +255,7 @@ class TurngateRules(RuleBasedStateMachine):
         closed = DispatcherClosed if self.world.closing else None
         if how == "accept":
             same = self._refused(closed, self.world.accept, known.session_id, run)
-            assert closed or same is known, f"{run} is known, and another run was made for it"
+            expect(closed or same is known, f"{run} is known, and another run was made for it")
         elif how == "submit":
             self._refused(closed, self.world.submit, known.session_id, run)
         elif how == "conflict":
@@ -271,18 +272,19 @@ class TurngateRules(RuleBasedStateMachine):
             return  # in a program that has been made smaller
         old, complete = self.world.runs[run], self.world.published[run]
         self.world.let_go(run)
-        assert self._new(session, run, self.world.accept) is not old, f"{run} is not forgotten"
+        expect(self._new(session, run, self.world.accept) is not old, f"{run} is not forgotten")
         seen = len(self.world.history)
         self.world.call(old.close(), f"release {run}, as it was")
         assert self.world.call(old.wait(), f"wait for {run}, as it was") == complete
-        assert len(self.world.history) == seen, f"the handle of {run}, as it was, is used for {run}, as it is"
+        same = len(self.world.history) == seen
+        expect(same, f"the handle of {run}, as it was, is used for {run}, as it is")
 
     @_when(lambda self: self.accepted)
     @_rule(run=_one_of(lambda self: self.accepted))
     def enter(self, run: str) -> None:
         """Enter an accepted run."""
         state = self.world.enter(run)
-        assert state is not State.ACCEPTED, f"{run} has entered, and is still accepted"
+        expect(state is not State.ACCEPTED, f"{run} has entered, and is still accepted")
 
     @_when(lambda self: self.accepted)
     @_rule(backwards=st.booleans())
@@ -310,8 +312,8 @@ class TurngateRules(RuleBasedStateMachine):
         should = self._covered_alone(run)
         seen = len(self.world.history)
         covered = [each.run_id for each in self.world.cancel_run(run).runs]
-        assert covered == should, f"a cancel of {run} covers {covered}: it should cover {should}"
-        assert should or len(self.world.history) == seen, f"a cancel of {run}, which is over, does something"
+        expect(covered == should, f"a cancel of {run} covers {covered}: it should cover {should}")
+        expect(should or len(self.world.history) == seen, f"a cancel of {run}, which is over, does something")
 
     @_when(lambda self: self.queued)
     @_rule(session=_one_of(lambda self: self.sessions_of(self.queued)))
@@ -340,7 +342,7 @@ class TurngateRules(RuleBasedStateMachine):
         with _refusing(WrongLoop):
             VirtualLoop().call(ELSEWHERE[call](self.world.dispatcher, handle))
         after = len(self.world.history), repr(self.world.dispatcher)
-        assert after == before, f"a {call} from another loop leaves a trace: {before}, {after}"
+        expect(after == before, f"a {call} from another loop leaves a trace: {before}, {after}")
         self.tally.reached.add(f"refused: {WrongLoop.__name__}")
 
     @_when(lambda self: self.uncovered and len(self.callers) < 2)
@@ -576,8 +578,8 @@ class TurngateRules(RuleBasedStateMachine):
             said = type(exc)
         if said is not refusal:
             self.world.check()  # that a run was lost says more than that there is room
-        assert said is refusal, f"refused with {said}, expected {refusal}"
+        expect(said is refusal, f"refused with {said}, expected {refusal}")
         if said is not None:
-            assert len(self.world.history) == seen, f"what was refused with {said} has left a trace"
+            expect(len(self.world.history) == seen, f"what was refused with {said} has left a trace")
             self.tally.reached.add(f"refused: {said.__name__}")
         return answer

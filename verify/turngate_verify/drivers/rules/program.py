@@ -73,7 +73,7 @@ def text(program: Program, make: type, claimed: Sequence[str] = ()) -> str:
         chosen.append("claimed=" + repr([str(each) for each in claimed]))
     return "\n".join(
         [
-            "from turngate._verify._rules import rules_of",
+            "from turngate_verify.drivers.rules.search import rules_of",
             *([f"from {make.__module__} import {make.__name__}"] if chosen else []),
             "",
             f"state = rules_of({', '.join(chosen)})()",

@@ -8,6 +8,7 @@ from turngate import Delta, RunComplete, SubscriberCutOff
 from turngate._events import Event
 from turngate_model import Property, Violation
 from turngate_verify.drivers.rules.world import RulesWorld
+from turngate_verify.world.expecting import expect
 
 
 class Reader:
@@ -75,10 +76,10 @@ class Reader:
             self._world.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, missed))
         self._world.raise_what_is_broken()
         if not self._world.claimed:
-            assert self.cut_off == cut_off, f"a subscriber is {'' if self.cut_off else 'not '}cut off"
+            expect(self.cut_off == cut_off, f"a subscriber is {'' if self.cut_off else 'not '}cut off")
             deltas = len(self.read_so_far) - len(seen) + self._events.dropped
             accounted_for = deltas <= self._deltas if cut_off else deltas == self._deltas
-            assert accounted_for, f"{deltas} deltas were read or dropped, of {self._deltas}"
+            expect(accounted_for, f"{deltas} deltas were read or dropped, of {self._deltas}")
 
     def _should(self) -> tuple[list[RunComplete], bool]:
         """Return the RunCompletes that it should receive, and whether it should be cut off after them."""

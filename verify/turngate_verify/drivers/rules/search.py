@@ -26,7 +26,7 @@ from turngate_model import TABLE, Property, Violation
 from turngate_verify.drivers.rules.machine import COMMANDS, CUT_OFF, HOOKS, REFUSALS, RULES, TurngateRules
 from turngate_verify.drivers.rules.program import shrink, text
 from turngate_verify.drivers.rules.reached import WAYS_TO_END, Tally, name_of
-from turngate_verify.world.world import Broken
+from turngate_verify.world.expecting import Broken
 
 TO_REACH = frozenset(
     {

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from turngate import Dispatcher, Run, RunComplete, State, UnknownRun
 from turngate_model import Property, Violation
 from turngate_verify.trace import check
+from turngate_verify.world.expecting import expect
 from turngate_verify.world.world import Make, World
 
 T = TypeVar("T")
@@ -113,7 +114,7 @@ class RulesWorld(World):
                 unknown = f"{run_id} is not known to who waits for it: it should stay queryable"
                 self.violations.append(Violation(Property.TERMINAL_IS_FINAL, unknown))
             raise
-        assert known, f"{run_id} is found: its completion should be forgotten"
+        expect(known, f"{run_id} is found: its completion should be forgotten")
         return complete
 
     def let_go(self, run_id: str) -> None:
@@ -148,10 +149,10 @@ class RulesWorld(World):
         self.raise_what_is_broken()
         if not self.claimed:
             held = [*self.dispatcher._runs, *self.dispatcher._completions._kept]
-            assert len(held) <= self._kept, f"of the runs, all of them complete, {held} are kept"
+            expect(len(held) <= self._kept, f"of the runs, all of them complete, {held} are kept")
             told = [complete.seq for complete in self.delivered]
             decided = [seq for seq in self._completed if seq not in self._to_hooks]
-            assert told == decided, f"subscribers are told of {told}, which became complete as {decided}"
+            expect(told == decided, f"subscribers are told of {told}, which became complete as {decided}")
             self._see_that_the_recording_holds()
 
     def _see_that_the_recording_holds(self) -> None:
@@ -163,4 +164,4 @@ class RulesWorld(World):
             raise AssertionError(
                 f"all holds, and its recording is said to break {broken}: {what}; it ends\n{shown}"
             )
-        assert checked.whole, "the recording has no end"
+        expect(checked.whole, "the recording has no end")

@@ -1,0 +1,23 @@
+"""What the drivers raise when something is not as it should be.
+
+They do not say `assert`: Python leaves assertions out when it is told to optimise, and pytest rewrites them,
+so that a message would not be the same everywhere.
+"""
+
+from __future__ import annotations
+
+from turngate_model import Violation
+
+
+class Broken(AssertionError):
+    """A property does not hold."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(f"{violation.property}: {violation.what}")
+        self.violation = violation
+
+
+def expect(condition: object, otherwise: str) -> None:
+    """Raise an AssertionError that says `otherwise` unless the condition is true."""
+    if not condition:
+        raise AssertionError(otherwise)
