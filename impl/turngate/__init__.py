@@ -1,9 +1,11 @@
 """A dispatcher for agent servers: one turn at a time per session, exactly one RunComplete per run."""
 
+from turngate._completions import CompletionStream
 from turngate._dispatcher import Dispatcher
 from turngate._errors import (
     AlreadyEntered,
     ClosedFromRunner,
+    CursorExpired,
     DispatcherClosed,
     EmptyPrompt,
     MissingSession,
@@ -18,11 +20,14 @@ from turngate._errors import (
     UnknownSchema,
     WrongLoop,
 )
-from turngate._events import Delta, Event, RunComplete, Subscription
+from turngate._events import Delta, Event, Moved, Note, Outcome, RunComplete, Subscription
 from turngate._lifecycle import State
 from turngate._messages import MemoryMessages, Message, Messages
-from turngate._run import Attachment, Covered, OnComplete, PromptOptions, Run, Runner, Turn, WhenBusy
+from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+from turngate._run import Covered, Run, Runner, Turn
 from turngate._sqlite import SqliteMessages
+from turngate._stream import TextStream
+from turngate._views import SessionView
 
 __version__ = "0.1.0"
 
@@ -30,7 +35,9 @@ __all__ = [
     "AlreadyEntered",
     "Attachment",
     "ClosedFromRunner",
+    "CompletionStream",
     "Covered",
+    "CursorExpired",
     "Delta",
     "Dispatcher",
     "DispatcherClosed",
@@ -40,7 +47,10 @@ __all__ = [
     "Message",
     "Messages",
     "MissingSession",
+    "Moved",
+    "Note",
     "OnComplete",
+    "Outcome",
     "PromptOptions",
     "QueueFull",
     "Run",
@@ -48,10 +58,12 @@ __all__ = [
     "RunConflict",
     "Runner",
     "SessionBusy",
+    "SessionView",
     "SqliteMessages",
     "State",
     "SubscriberCutOff",
     "Subscription",
+    "TextStream",
     "Turn",
     "TurnEnded",
     "TurngateError",

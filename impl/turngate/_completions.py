@@ -7,31 +7,47 @@ a tuple after one pass; it would walk an object, and all that the object holds, 
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from sys import getsizeof
 from typing import TYPE_CHECKING
 
+from turngate._errors import CursorExpired
 from turngate._events import RunComplete
+from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
-    from turngate._run import Attachment, Run
+    from collections.abc import Sequence
+    from typing import Self
+
+    from turngate._prompt import Attachment
+    from turngate._run import Run
+    from turngate._shell import Shell
 
 _FIELDS = len(RunComplete._fields)
 _EACH = 512
-"""Roughly the bytes that a kept completion takes beside its text."""
+"""Roughly the bytes that a kept completion takes beside its text, its error and its names."""
+_SHORT = 64
+"""A name up to so long is among these."""
 
 
 class Completions:
-    """The completions that can be asked for by run_id: so many, and of so many bytes; the oldest go first."""
+    """The completions that can be asked for by run_id: so many, and of so many bytes; the oldest go first.
 
-    __slots__ = ("_bytes", "_bytes_limit", "_kept", "_limit", "_order")
+    They are numbered from 1 in the order in which they were published; a cursor is the number of the last
+    one read, with the dispatcher's own `name` before it.
+    """
 
-    def __init__(self, limit: int, bytes_limit: int) -> None:
+    def __init__(self, limit: int, bytes_limit: int, name: str) -> None:
+        self.waiters = Waiters()
+        """Those who wait for the next one."""
         self._limit = limit
         self._bytes_limit = bytes_limit
+        self._name = name
         self._bytes = 0
         self._kept: dict[str, tuple[object, ...]] = {}
-        self._order: deque[str] = deque()
+        self._order: list[str] = []
+        self._forgotten = 0
+        """How many were forgotten; `_order` still begins with the names of the last `_gone` of these."""
+        self._gone = 0
 
     def keep(self, run: Run, complete: RunComplete, named: bool) -> None:
         """Keep what is to be known of a complete run.
@@ -41,32 +57,70 @@ class Completions:
         """
         payload = hash((run.session_id, run.prompt, run.attachments))
         run_id = run.run_id
-        text = complete.text
+        pieces = run._pieces
+        # What the turn wrote is told apart only if it returned something else.
+        written: object = None if pieces is None else True
+        if pieces and pieces[0] is not complete.text and (joined := "".join(pieces)) != complete.text:
+            written = joined
         # To unpack the completion instead would make a list first.
-        self._kept[run_id] = complete + (payload, weakref.ref(run) if named else None)  # noqa: RUF005
+        kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005
+        self._kept[run_id] = kept
         self._order.append(run_id)
-        self._bytes += _EACH + getsizeof(text) if text else _EACH
-        if self._bytes > self._bytes_limit or len(self._order) > self._limit:
+        self._bytes += _size(kept)
+        if self._bytes > self._bytes_limit or len(self._kept) > self._limit:
             self._forget()
+        if self.waiters:
+            self.waiters.wake()
 
     def _forget(self) -> None:
-        while self._bytes > self._bytes_limit or len(self._order) > self._limit:
-            complete = self._complete(self._kept.pop(self._order.popleft()))
-            self._bytes -= _EACH + getsizeof(complete.text) if complete.text else _EACH
+        while self._bytes > self._bytes_limit or len(self._order) - self._gone > self._limit:
+            self._bytes -= _size(self._kept.pop(self._order[self._gone]))
+            self._gone += 1
+            self._forgotten += 1
+        if self._gone > len(self._order) // 2:
+            del self._order[: self._gone]
+            self._gone = 0
 
     def find(self, run_id: str) -> RunComplete | None:
         """Return the completion of the run, None if there is none or it is no longer kept."""
         kept = self._kept.get(run_id)
-        return None if kept is None else self._complete(kept)
+        return None if kept is None else _complete(kept)
 
     def is_same(self, run_id: str, payload: tuple[str, str, tuple[Attachment | str, ...]]) -> bool:
         """Say whether a run whose completion is kept had this payload: by chance, another once in 2**64."""
         return self._kept[run_id][_FIELDS] == hash(payload)
 
+    def pieces(self, run_id: str) -> Sequence[str] | None:
+        """Return the text that the turn of the run has written, None if it never had a turn."""
+        kept = self._kept[run_id]
+        written = kept[_FIELDS + 1]
+        if written is None:
+            return None
+        text = written if isinstance(written, str) else _complete(kept).text
+        return (text,) if text else ()
+
     def handle(self, run_id: str) -> Run | None:
         """Return the handle of a run whose completion is kept, if it was named and is still held."""
-        reference: object = self._kept[run_id][_FIELDS + 1]
+        reference: object = self._kept[run_id][_FIELDS + 2]
         return reference() if isinstance(reference, weakref.ref) else None
+
+    def number_of(self, cursor: str | None) -> int:
+        """Return the number of the completion that the cursor was given with, 0 without one."""
+        if cursor is None:
+            return self._forgotten
+        name, _, number = cursor.rpartition(".")
+        if name != self._name or not number.isdecimal() or int(number) > self._forgotten + len(self._kept):
+            raise CursorExpired(f"the cursor {cursor!r} is not one of this dispatcher")
+        return int(number)
+
+    def after(self, number: int) -> tuple[str, RunComplete] | None:
+        """Return what comes behind the completion of this number, None if that was the last."""
+        index = number - self._forgotten
+        if index < 0:
+            raise CursorExpired(f"the completions behind number {number} are no longer all kept")
+        if self._gone + index >= len(self._order):
+            return None
+        return f"{self._name}.{number + 1}", _complete(self._kept[self._order[self._gone + index]])
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._kept
@@ -74,6 +128,45 @@ class Completions:
     def __len__(self) -> int:
         return len(self._kept)
 
-    @staticmethod
-    def _complete(kept: tuple[object, ...]) -> RunComplete:
-        return tuple.__new__(RunComplete, kept[:_FIELDS])
+
+class CompletionStream:
+    """The completions that are kept, oldest first, then those to come; see `Dispatcher.completions`.
+
+    An async iterator. Whoever is cancelled while waiting for one, say by a time-out, loses none.
+    """
+
+    def __init__(self, shell: Shell, after: str | None) -> None:
+        self._shell = shell
+        self._number = shell._completions.number_of(after)
+        shell._completions.after(self._number)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[str, RunComplete]:
+        shell = self._shell
+        loop = shell._here()
+        while (found := shell._completions.after(self._number)) is None:
+            if shell._closed:
+                raise StopAsyncIteration
+            await shell._completions.waiters.wait(loop)
+        self._number += 1
+        return found
+
+
+def _complete(kept: tuple[object, ...]) -> RunComplete:
+    return tuple.__new__(RunComplete, kept[:_FIELDS])
+
+
+def _size(kept: tuple[object, ...]) -> int:
+    """Return about how many bytes a kept completion takes."""
+    session_id, run_id, _, text, error = kept[:5]
+    size = _EACH
+    if text:
+        size += getsizeof(text)
+    if error is not None:
+        size += getsizeof(error)
+    if len(session_id) > _SHORT or len(run_id) > _SHORT:  # type: ignore[arg-type]  # these are strings
+        size += getsizeof(session_id) + getsizeof(run_id)
+    written = kept[_FIELDS + 1]
+    return size + getsizeof(written) if isinstance(written, str) else size

@@ -13,10 +13,12 @@ for it; it is not the session's turn.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._errors import AlreadyEntered, QueueFull, SessionBusy, TurnEnded, UndeclaredMove
 from turngate._events import RunComplete
+from turngate._json import given_back
 from turngate._lifecycle import (
     ACCEPTED,
     ACTIVE,
@@ -26,14 +28,20 @@ from turngate._lifecycle import (
     QUEUED,
     RUNNING,
     SETTLING,
+    STARTING,
+    WAITING,
 )
 from turngate._messages import Message
 from turngate._queue import Queue
 from turngate._run import Run, Turn
 
 if TYPE_CHECKING:
+    from collections import deque
+
+    from turngate._events import Outcome
+    from turngate._journal import Noted
     from turngate._lifecycle import State
-    from turngate._run import WhenBusy
+    from turngate._prompt import WhenBusy
 
 # The constructor that NamedTuple generates takes three times as long, and every run makes three of them.
 _new = tuple.__new__
@@ -42,15 +50,17 @@ _new = tuple.__new__
 _NOTHING_QUEUED: Final = Queue()
 _NOTHING_SETTLES: Final[dict[int, Turn]] = {}
 
+_ENDS_BY: Final[dict[str, Outcome]] = {"release": "released", "drop": "cleared"}
+
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
 
 
 # What to do, and with what. An object of a class instead takes four times as long to make and to match.
 Start = tuple[Literal["start"], Turn]
-"""Begin the turn, in a task of its own."""
+"""Begin the turn, in a task of its own, as soon as there is a place for its runner."""
 Interrupt = tuple[Literal["interrupt"], Turn]
-"""Cancel the task of the running turn."""
+"""Cancel the task of the turn."""
 Publish = tuple[Literal["publish"], Run]
 """Tell whoever waits that the run is complete."""
 Effect = Start | Interrupt | Publish
@@ -59,14 +69,16 @@ Effect = Start | Interrupt | Publish
 class SessionCore:
     """One session: its accepted runs, its queue, its turn, and the runs that settle after cancel-on-entry.
 
-    `message_prefix` makes message ids that no other dispatcher makes.
+    `message_prefix` makes message ids that no other dispatcher makes. `untold` is where a core that is
+    journaled notes its decisions; any core may become one.
     """
 
     __slots__ = (
         "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id", "settling", "turn",
+        "untold",
     )  # fmt: skip
 
-    def __init__(self, session_id: str, message_prefix: str) -> None:
+    def __init__(self, session_id: str, message_prefix: str, untold: deque[Noted]) -> None:
         self.session_id = session_id
         self.accepted: dict[int, Run] = {}
         self.covered_accepted = 0
@@ -75,6 +87,7 @@ class SessionCore:
         self.turn: Turn | None = None
         self.settling = _NOTHING_SETTLES
         self._message_prefix = message_prefix
+        self.untold = untold
 
     def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight: a queue is never without a turn."""
@@ -145,9 +158,14 @@ class SessionCore:
             newest = max(newest, self.queue.in_order()[-1].seq)
         return self._cover(newest)
 
-    def cancel_run(self, run: Run) -> tuple[list[Run], list[Effect]]:
-        """Cover the run alone, or the whole turn that it is part of."""
-        covered = self.covered_by_cancel_of(run)
+    def cancel_run(self, run: Run, *, waiting_only: bool = False) -> tuple[list[Run], list[Effect]]:
+        """Cover the run alone, or the whole turn that it is part of.
+
+        With `waiting_only`, do nothing if the runner has been called for it.
+        """
+        covered = self.covered_by_cancel_of(run, waiting_only=waiting_only)
+        if not covered:
+            return [], []
         if run.state is ACTIVE:
             return covered, self._cover_turn()
         if run.state is QUEUED:
@@ -157,9 +175,11 @@ class SessionCore:
             run.covered = True
         return covered, []
 
-    def covered_by_cancel_of(self, run: Run) -> list[Run]:
+    def covered_by_cancel_of(self, run: Run, *, waiting_only: bool = False) -> list[Run]:
         """Return the runs that a cancel of this one covers, in sequence order."""
         if run.state is ACTIVE and self.turn is not None:
+            if waiting_only and self.turn.phase not in (WAITING, STARTING):
+                return []
             return sorted(self.turn._runs, key=_by_sequence)
         return [] if run.state is COMPLETE else [run]
 
@@ -176,18 +196,36 @@ class SessionCore:
         turn.phase = RUNNING
         return True
 
-    def write(self, turn: Turn, text: str) -> None:
-        """Keep text that the runner has produced."""
+    def check_open(self, turn: Turn, what: str) -> None:
+        """Refuse what comes too late: the runner is over."""
         if turn.phase is SETTLING:
-            raise TurnEnded(f"write to the turn of run {turn.run.run_id}, which is over")
+            raise TurnEnded(f"{what} the turn of run {turn.run.run_id}, which is over")
+
+    def write(self, turn: Turn, text: str) -> int:
+        """Keep text that the runner has produced; return its offset in the text of the turn."""
+        self.check_open(turn, "write to")
         if turn.parts is None:
             turn.parts = []
         turn.parts.append(text)
+        offset = turn.length
+        turn.length = offset + len(text)
+        return offset
+
+    def keep(self, turn: Turn, data: str) -> None:
+        """Keep JSON text to be written beside the text of the turn; the last one counts."""
+        self.check_open(turn, "keep in")
+        turn.kept = data
+
+    def foldable(self, turn: Turn) -> list[Run]:
+        """Return what a fold would take into the turn now."""
+        self.check_open(turn, "fold into")
+        if turn.covered:
+            return []
+        return [*takewhile(lambda run: run.when_busy == "fold", self.queue.in_order())]
 
     def fold(self, turn: Turn) -> list[Run]:
         """Take the foldable runs at the head of the queue into the turn; none once a cancel covers it."""
-        if turn.phase is SETTLING:
-            raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which is over")
+        self.check_open(turn, "fold into")
         taken: list[Run] = []
         while self.queue and not turn.covered:
             run = self.queue.first()
@@ -201,7 +239,9 @@ class SessionCore:
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
         """Take the outcome of the runner; from here on a cancel only changes what is put on record."""
         turn.phase = SETTLING
-        turn.text = text if text is not None else "".join(turn.parts) if turn.parts else ""
+        parts = turn.parts
+        turn.text = text if text is not None else "".join(parts) if parts else ""
+        turn.pieces = parts or ((text,) if text else ())
         turn.error = error
 
     def outcome(self, turn: Turn) -> tuple[Message, ...]:
@@ -209,12 +249,13 @@ class SessionCore:
         session_id, prefix, lead = self.session_id, self._message_prefix, turn.run
         reason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
         lead_id, run_id = f"{prefix}{lead.seq}", lead.run_id
-        prompt = _new(Message, (lead_id, session_id, run_id, "user", lead.prompt, None))
-        reply = _new(Message, (lead_id + "-reply", session_id, run_id, "assistant", turn.text, reason))
+        data = None if turn.kept is None else given_back(turn.kept)
+        prompt = _new(Message, (lead_id, session_id, run_id, "user", lead.prompt, None, None))
+        reply = _new(Message, (lead_id + "-reply", session_id, run_id, "assistant", turn.text, reason, data))
         if len(turn._runs) == 1:
             return prompt, reply
         folded = [
-            _new(Message, (f"{prefix}{run.seq}", session_id, run.run_id, "user", run.prompt, None))
+            _new(Message, (f"{prefix}{run.seq}", session_id, run.run_id, "user", run.prompt, None, None))
             for run in turn._runs[1:]
         ]
         return (prompt, *folded, reply)
@@ -235,6 +276,8 @@ class SessionCore:
         effects: list[Effect] = []
         for run in turn._runs:
             folded_into = None if run is lead else lead.run_id
+            if mine:
+                run._pieces = turn.pieces
             effects.append(
                 self._complete(run, trigger, turn.text, error, turn.covered, message_id, folded_into)
             )
@@ -269,9 +312,14 @@ class SessionCore:
     ) -> Publish:
         """Make the one RunComplete of the run: no move leads from `complete` to a second."""
         self._move(run, trigger, COMPLETE)
+        outcome: Outcome
+        if cancelled:
+            outcome = "cancelled"
+        else:
+            outcome = _ENDS_BY.get(trigger) or ("finished" if error is None else "failed")
         run.complete = _new(
             RunComplete,
-            (self.session_id, run.run_id, run.seq, text, error, cancelled, message_id, folded_into),
+            (self.session_id, run.run_id, run.seq, text, error, cancelled, message_id, folded_into, outcome),
         )
         return "publish", run
 
@@ -299,11 +347,18 @@ class SessionCore:
         return self._cover_turn() + self._drop_queue(cancelled=True)
 
     def _cover_turn(self) -> list[Effect]:
-        """Cover the active turn; only a running one is interrupted, for the others look at `covered`."""
+        """Cover the active turn.
+
+        There are three cases. A turn that waits for a place is started, for it needs none to settle. One that
+        is starting or running is interrupted. One that is settling looks by itself when it has been written.
+        """
         if self.turn is None:
             return []
         self.turn.covered = True
-        return [("interrupt", self.turn)] if self.turn.phase is RUNNING else []
+        if self.turn.phase is WAITING:
+            self.turn.phase = STARTING
+            return [("start", self.turn)]
+        return [] if self.turn.phase is SETTLING else [("interrupt", self.turn)]
 
     def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
         dropped, self.queue = self.queue, _NOTHING_QUEUED

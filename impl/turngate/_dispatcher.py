@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import warnings
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
-from turngate._completions import Completions
-from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
+from turngate._closing import Closing
+from turngate._completions import Completions, CompletionStream
+from turngate._errors import DispatcherClosed, QueueFull, RunConflict, UnknownRun
 from turngate._events import Subscription
-from turngate._guard import say
-from turngate._lifecycle import ACCEPTED, COMPLETE, RUNNING
+from turngate._lifecycle import ACCEPTED, COMPLETE
 from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
-from turngate._run import Covered, Run, check_prompt
-from turngate._shell import Shell, running_loop
+from turngate._places import Places
+from turngate._prompt import check_prompt, plain
+from turngate._run import Covered, Run
+from turngate._surroundings import running_loop
+from turngate._views import SessionView, view
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
     from collections.abc import Callable, Sequence
     from typing import Self, TextIO, Unpack
 
-    from turngate._core import Effect, SessionCore
+    from turngate._core import Effect
     from turngate._events import RunComplete
     from turngate._journal import Entry
     from turngate._lifecycle import State
     from turngate._messages import Messages
-    from turngate._run import Attachment, OnComplete, PromptOptions, Runner, WhenBusy
+    from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+    from turngate._run import Runner
 
 _SUBMITS_IN_A_ROW: Final = 64
 """So many submits that have not entered yet, and the next one lets the loop go on first."""
-_REMINDER: Final = 2.0
-"""Seconds after which a close that still waits says for which runs, and interrupts their runners again."""
-_NAMED: Final = 10
-"""So many of these runs are named; the rest are counted."""
 
 
-class Dispatcher(Shell):
+class Dispatcher(Closing):
     """Runs prompts through the runner, one turn at a time per session.
 
     An async context manager; leaving it is `aclose()`. It belongs to the event loop on which it is first
@@ -54,10 +51,12 @@ class Dispatcher(Shell):
     accepted_limit     accepted runs over all sessions, beyond which accept raises QueueFull
     completions_kept   completions that can be asked for by run_id; the oldest is forgotten first
     completions_bytes  about how many bytes they may take, by the same rule
-    delta_limit        unread deltas per subscriber, beyond which deltas are dropped and counted
-    delta_bytes        bytes of unread deltas per subscriber, by the same rule
-    complete_limit     unread RunCompletes per subscriber, beyond which it is cut off
+    delta_limit        unread deltas and notes per subscriber, beyond which these are dropped and counted
+    delta_bytes        bytes of these per subscriber, by the same rule
+    complete_limit     unread RunCompletes and moves per subscriber, beyond which it is cut off
     settle_timeout     seconds that the store may take to write a turn
+    turns_limit        runner calls at once over all sessions; turns beyond it wait in line, and can be
+                       cancelled meanwhile without their runner being called
     """
 
     def __init__(
@@ -74,6 +73,7 @@ class Dispatcher(Shell):
         delta_bytes: int = 8_388_608,
         complete_limit: int = 65_536,
         settle_timeout: float = 5.0,
+        turns_limit: int | None = None,
     ) -> None:
         self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
         self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
@@ -81,20 +81,18 @@ class Dispatcher(Shell):
         self._delta_bytes = whole_number("delta_bytes", delta_bytes, at_least=0)
         self._complete_limit = whole_number("complete_limit", complete_limit, at_least=1)
         self._seq = 0
-        self._accepted = 0
-        self._entering = 0
         self._lookalikes = False  # whether somebody chose an id that looks like one of ours
-        self._finishing = False
-        self._timers: list[TimerHandle] = []
         super().__init__(
             runner,
             MemoryMessages() if messages is None else messages,
             record,
-            Completions(
-                whole_number("completions_kept", completions_kept, at_least=0),
-                whole_number("completions_bytes", completions_bytes, at_least=0),
-            ),
             seconds("settle_timeout", settle_timeout),
+            None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1)),
+        )
+        self._completions = Completions(
+            whole_number("completions_kept", completions_kept, at_least=0),
+            whole_number("completions_bytes", completions_bytes, at_least=0),
+            self._unique,
         )
 
     # Taking prompts in.
@@ -114,14 +112,21 @@ class Dispatcher(Shell):
         Refuses with MissingSession, EmptyPrompt, DispatcherClosed, RunConflict, SessionBusy or QueueFull, and
         then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
         Run. Never waits.
+
+        `on_complete` receives the RunComplete instead of the subscribers, and is dropped when the run is
+        queued, which then completes to the subscribers; `Run.add_done_callback` is called whatever happens.
         """
         if running_loop() is not self._loop:
             self._here()
         attachments = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        if type(prompt) is not str or type(session_id) is not str:
+            prompt, session_id = plain(prompt), plain(session_id)
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")
-        if run_id is not None and (known := self._known(run_id, session_id, prompt, attachments)):
-            return known
+        if run_id is not None:
+            run_id = plain(run_id)
+            if known := self._known(run_id, session_id, prompt, attachments):
+                return known
         if self._accepted >= self._accepted_limit:
             raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
         effects: list[Effect] | None = None
@@ -198,18 +203,18 @@ class Dispatcher(Shell):
         self._here()
         return self._cancel(self._session(session_id))
 
-    async def cancel_run(self, run_id: str) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn. Never waits.
 
-        The queue goes on. Nothing is covered when the run is complete or unknown.
+        The queue goes on. With `waiting_only`, the run is taken back only while its runner has not been
+        called: it is accepted, queued, or active and waiting for a place. Nothing is covered when the run is
+        complete or unknown; `Covered.known` tells these two apart.
         """
         self._here()
         run = self._runs.get(run_id)
         if run is None:
-            return Covered([])
-        covered, effects = self._session(run.session_id).cancel_run(run)
-        self._perform(effects)
-        return Covered(covered)
+            return Covered([], run_id in self._completions)
+        return self._cancel_one(run, waiting_only=waiting_only)
 
     async def cancel_all(self) -> Covered:
         """Cancel every session, those with nothing but accepted runs too. Never waits."""
@@ -224,43 +229,8 @@ class Dispatcher(Shell):
         self._perform(effects)
         return dropped
 
-    async def aclose(self, *, finish: float = 0.0) -> None:
-        """Refuse new prompts, end what is in flight, and wait until no run owes its RunComplete.
-
-        What is in flight may end by itself for `finish` seconds (`math.inf`: as long as it takes); then every
-        session is cancelled, and what has not entered is released. While finishing, accepted runs may still
-        enter; they are released at once when nothing else is left.
-
-        Idempotent: all callers wait for the same end, and the first one's `finish` counts. Cancelling the
-        caller does not stop the close. A runner cannot call it, for it would wait for itself: that raises
-        ClosedFromRunner. A runner that goes on although it was cancelled is interrupted again and again.
-        """
-        loop = self._here()
-        task = asyncio.current_task()
-        if any(core.turn is not None and core.turn.task is task for core in self._sessions.values()):
-            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
-        self.begin_close(finish=finish)
-        while not self._closed:
-            await self._close_waiters.wait(loop)
-
-    def begin_close(self, *, finish: float = 0.0) -> None:
-        """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
-        loop = self._here()
-        if not isinstance(finish, int | float) or not finish >= 0:
-            raise ValueError(f"finish must be at least 0 seconds, not {finish!r}")
-        if self._closing:
-            return
-        self._closing = True
-        self._timers.append(loop.call_later(_REMINDER, self._remind))
-        if finish == 0:
-            self._cancel_what_is_left()
-        else:
-            self._finishing = True
-            if finish < math.inf:
-                self._timers.append(loop.call_later(finish, self._cancel_what_is_left))
-        self._close_if_quiet()
-
     async def __aenter__(self) -> Self:
+        self._here()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -290,12 +260,50 @@ class Dispatcher(Shell):
         self._in_thread()
         return self._session(session_id).mark
 
-    def subscribe(self, session_id: str | None = None) -> Subscription:
-        """Receive the events of the session, or of all, from now on; see `Subscription`."""
+    def sessions(self) -> list[SessionView]:
+        """Look at every session that has something in flight, all in one step."""
+        self._in_thread()
+        return [view(core) for core in self._sessions.values()]
+
+    def session(self, session_id: str) -> SessionView:
+        """Look at a session, which may be quiet."""
+        self._in_thread()
+        return view(self._session(session_id))
+
+    def find(self, run_id: str) -> Run | None:
+        """Return the run, None if there is no such run or its completion is no longer kept.
+
+        Of a complete run whose handle nobody holds any more, prompt and attachments are not kept.
+        """
+        self._in_thread()
+        if (run := self._runs.get(run_id)) is not None:
+            return run
+        complete = self._completions.find(run_id)
+        return None if complete is None else self._completed(complete, "", ())
+
+    def completions(self, after: str | None = None) -> CompletionStream:
+        """Return `(cursor, RunComplete)` for each run that is complete, oldest kept first, then for those to come.
+
+        An async iterator that ends when the dispatcher is closed. `after` is a cursor that it gave: go on
+        behind it. Raises CursorExpired, here or while iterating, when what comes behind it is no longer all
+        kept, or it is a cursor of another dispatcher.
+        """
+        self._in_thread()
+        return CompletionStream(self, after)
+
+    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
+        """Receive the events of the session, or of all, from now on; see `Subscription`.
+
+        With `moves`, also every accept, enter, fold, handoff, cancel and clear, and the RunCompletes of runs
+        that have a hook, all in the order in which the dispatcher decided.
+        """
         self._here()
+        if moves:
+            self._keep_journal()
         subscription = Subscription(
             self,
             session_id=session_id,
+            moves=moves,
             delta_limit=self._delta_limit,
             delta_bytes=self._delta_bytes,
             complete_limit=self._complete_limit,
@@ -340,11 +348,17 @@ class Dispatcher(Shell):
             return None
         if not same:
             raise RunConflict(f"run {run_id!r} is known with another payload")
-        if complete is not None:
-            run = self._completions.handle(run_id)
-        if run is None and complete is not None:
-            run = Run(self, session_id, run_id, complete.seq, prompt, attachments)
+        return run if complete is None else self._completed(complete, prompt, attachments)
+
+    def _completed(
+        self, complete: RunComplete, prompt: str, attachments: tuple[Attachment | str, ...]
+    ) -> Run:
+        """Return the run whose completion is kept: the handle that somebody holds, or a new one."""
+        run = self._completions.handle(complete.run_id)
+        if run is None:
+            run = Run(self, complete.session_id, complete.run_id, complete.seq, prompt, attachments)
             run.state, run.complete = COMPLETE, complete
+            run._pieces = self._completions.pieces(complete.run_id)
         return run
 
     def _enter(self, run: Run) -> State:
@@ -362,57 +376,7 @@ class Dispatcher(Shell):
         elif self._closing:
             self._close_if_quiet()
 
-    def _release(self, run: Run) -> None:
-        core = self._session(run.session_id)
-        effects = core.release(run)
-        self._accepted -= len(effects)
-        self._forget_if_quiet(core)
-        self._perform(effects)
-
-    def _cancel(self, core: SessionCore) -> Covered:
-        covered, effects = core.cancel()
+    def _cancel_one(self, run: Run, *, waiting_only: bool) -> Covered:
+        covered, effects = self._session(run.session_id).cancel_run(run, waiting_only=waiting_only)
         self._perform(effects)
         return Covered(covered)
-
-    # Closing.
-
-    def _cancel_what_is_left(self) -> None:
-        self._finishing = False
-        for core in [*self._sessions.values()]:
-            self._cancel(core)
-            self._release_accepted(core)
-
-    def _release_accepted(self, core: SessionCore) -> None:
-        for run in [*core.accepted.values()]:
-            self._release(run)
-
-    def _close_if_quiet(self) -> None:
-        if self._closed or self._performing is not None:
-            return
-        if self._finishing and not self._entering and not self._has_turns():
-            self._finishing = False  # whoever holds these runs can enter them no more
-            for core in [*self._sessions.values()]:
-                self._release_accepted(core)
-        if self._sessions or self._closed:
-            return
-        self._closed = True
-        for timer in self._timers:
-            timer.cancel()
-        self._journal.end()
-        self._guard("closing the subscriptions", self._subscribers.close)
-        self._guard("waking those who close", self._close_waiters.wake)
-
-    def _has_turns(self) -> bool:
-        return any(core.turn is not None or core.settling for core in self._sessions.values())
-
-    def _remind(self) -> None:
-        """Say for which runs the close waits; interrupt again the runners that should have ended."""
-        waiting = [f"{run.run_id} ({run.state})" for run in [*self._runs.values()]]
-        named = ", ".join(waiting[:_NAMED])
-        more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
-        say(logging.WARNING, "closing waits for %d runs: %s%s", len(waiting), named, more)
-        turns = [core.turn for core in self._sessions.values() if core.turn is not None]
-        for turn in turns:
-            if turn.covered and turn.phase is RUNNING:
-                self._interrupt(turn)
-        self._timers[0] = self._here().call_later(_REMINDER, self._remind)

@@ -10,7 +10,8 @@ TurngateError
 ├── AlreadyEntered       enter: the run is no longer accepted
 ├── WrongLoop            any call: from another event loop or another thread than the dispatcher's
 ├── UnknownRun           wait, enter: no such run, or its completion is no longer kept
-├── TurnEnded            write, fold: the turn is over
+├── CursorExpired        completions: what comes behind the cursor is no longer all kept
+├── TurnEnded            write, emit, keep, fold: the turn is over
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
 ├── SubscriberCutOff     subscription: more RunCompletes were left unread than the limit allows
 ├── UnknownSchema        SqliteMessages: the file was written by a newer turngate
@@ -56,6 +57,10 @@ class WrongLoop(TurngateError):
 
 class UnknownRun(TurngateError):
     """The dispatcher has no such run, or no longer keeps its completion."""
+
+
+class CursorExpired(TurngateError):
+    """What comes behind the cursor is no longer all kept, or the cursor is of another dispatcher."""
 
 
 class TurnEnded(TurngateError):

@@ -8,62 +8,89 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from turngate._core import SessionCore
+from turngate._events import Moved
 from turngate._guard import deal_with, log, say
-from turngate._lifecycle import COMPLETE
+from turngate._lifecycle import COMPLETE, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
     from turngate._core import Effect, Publish
-    from turngate._lifecycle import State
+    from turngate._events import Audience, RunComplete
     from turngate._run import Run
 
 Entry = dict[str, Any]
+Noted = tuple[Entry, "RunComplete | None"]
+"""A decision, as recorded histories spell it, and the RunComplete if that is what was decided."""
 
 
 class Journal:
     """What the cores of a dispatcher have decided and nobody has been told yet."""
 
-    def __init__(self, record: TextIO | Callable[[Entry], object] | None) -> None:
-        self.untold: deque[Entry] = deque()
+    def __init__(self, record: TextIO | Callable[[Entry], object] | None, audience: Audience) -> None:
+        self.untold: deque[Noted] = deque()
         self.record = record
+        self._audience = audience
+
+    def is_kept(self) -> bool:
+        """Say whether there is anybody to be told."""
+        return self.record is not None or bool(self._audience.by_session) or log.isEnabledFor(logging.DEBUG)
 
     def end(self) -> None:
         """Tell that nothing more will happen, and record no more."""
         if self.record is not None:
-            self.untold.append({"event": "end"})
+            self.untold.append(({"event": "end"}, None))
         self.tell()
         self.record = None
 
     def tell(self) -> None:
-        """Tell all that is untold; a recording that raises is told no more."""
+        """Tell all that is untold: the log, the recording and those who subscribed to moves.
+
+        Each is told whatever becomes of the others. A recording that raises is told no more.
+        """
         logged = log.isEnabledFor(logging.DEBUG)
         while self.untold:
-            entry = self.untold.popleft()
+            entry, complete = self.untold.popleft()
             if logged:
                 words = " ".join(f"{key}=%s" for key in entry)
                 say(logging.DEBUG, words, *entry.values(), extra={"turngate": entry})
-            if self.record is None:
-                continue
-            try:
-                if callable(self.record):
-                    self.record(entry)
-                else:
-                    self.record.write(json.dumps(entry) + "\n")
-            except BaseException as exc:
-                self.record = None
-                deal_with(exc, "the recording raised at %s, and stops there", entry)
+            if self.record is not None:
+                self._record(self.record, entry)
+            if self._audience.by_session and "session" in entry:
+                try:
+                    self._audience.deliver(_moved(entry) if complete is None else complete)
+                except BaseException as exc:
+                    deal_with(exc, "delivering %s raised", entry)
+
+    def _record(self, record: TextIO | Callable[[Entry], object], entry: Entry) -> None:
+        try:
+            if callable(record):
+                record(entry)
+            else:
+                record.write(json.dumps(entry) + "\n")
+        except BaseException as exc:
+            self.record = None
+            deal_with(exc, "the recording raised at %s, and stops there", entry)
+
+
+def _moved(entry: Entry) -> Moved:
+    state, runs = entry.get("state"), entry.get("runs")
+    return Moved(
+        entry["session"],
+        entry["event"],
+        entry.get("run"),
+        entry.get("seq"),
+        None if state is None else State(state),
+        entry.get("into"),
+        None if runs is None else tuple(runs),
+    )
 
 
 class JournaledCore(SessionCore):
     """Decides as `SessionCore` does, and notes each decision as recorded histories spell it."""
 
-    __slots__ = ("_untold",)
-
-    def __init__(self, session_id: str, message_prefix: str, untold: deque[Entry]) -> None:
-        super().__init__(session_id, message_prefix)
-        self._untold = untold
+    __slots__ = ()
 
     def accept(self, run: Run) -> None:
         """Accept, and note it."""
@@ -74,11 +101,11 @@ class JournaledCore(SessionCore):
         self._note("cancel")  # before what follows from it
         return super()._cover(newest)
 
-    def cancel_run(self, run: Run) -> tuple[list[Run], list[Effect]]:
+    def cancel_run(self, run: Run, *, waiting_only: bool = False) -> tuple[list[Run], list[Effect]]:
         """Cancel, and note the covered runs, which tell it from a cancel of the session."""
-        if covered := self.covered_by_cancel_of(run):
+        if covered := self.covered_by_cancel_of(run, waiting_only=waiting_only):
             self._note("cancel", runs=[run.run_id for run in covered])
-        return super().cancel_run(run)
+        return super().cancel_run(run, waiting_only=waiting_only)
 
     def clear(self) -> tuple[list[Run], list[Effect]]:
         """Clear, and note it before what follows from it."""
@@ -103,17 +130,21 @@ class JournaledCore(SessionCore):
         publish = super()._complete(run, trigger, *outcome, **more)
         assert run.complete is not None
         error = run.complete.error
-        self._note_move(
-            "complete",
-            run,
-            was,
-            cancelled=run.complete.cancelled,
-            **({} if error is None else {"error": error}),
-        )
+        more_of_it = {} if error is None else {"error": error}
+        self._note_move("complete", run, was, cancelled=run.complete.cancelled, **more_of_it)
         return publish
 
     def _note_move(self, event: str, run: Run, was: State, **more: Any) -> None:
-        self._note(event, run=run.run_id, seq=run.seq, **{"from": was.value, "to": run.state.value}, **more)
+        moved = {"from": was.value, "to": run.state.value}
+        entry = {
+            "event": event,
+            "session": self.session_id,
+            "run": run.run_id,
+            "seq": run.seq,
+            **moved,
+            **more,
+        }
+        self.untold.append((entry, run.complete))
 
     def _note(self, event: str, **more: Any) -> None:
-        self._untold.append({"event": event, "session": self.session_id, **more})
+        self.untold.append(({"event": event, "session": self.session_id, **more}, None))

@@ -4,8 +4,9 @@ A run is accepted, then enters: cancelled on entry, queued or active. `complete`
 not in `MOVES` is never made: asking for it raises UndeclaredMove and changes nothing.
 
 A turn is starting until its runner is called, running while it is, settling while its messages are written.
-Only a running turn is interrupted: a cancel that comes earlier keeps the runner from being called, one that
-comes later changes what is put on record.
+Where the number of runner calls is limited, it may be waiting for a place before that. Only a running turn is
+interrupted: a cancel that comes earlier keeps the runner from being called, one that comes later changes what
+is put on record.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class State(StrEnum):
 
 ACCEPTED, CANCEL_ON_ENTRY, QUEUED, ACTIVE, COMPLETE = State
 
-#: Every move a run can make: by its trigger, from one state to one of some.
+#: Every move that a run can make: for each trigger the state it leads from, and the states it may lead to.
 MOVES: Final = {
     "enter": (ACCEPTED, (CANCEL_ON_ENTRY, QUEUED, ACTIVE)),
     "release": (ACCEPTED, (COMPLETE,)),
@@ -41,9 +42,10 @@ MOVES: Final = {
 class Phase(Enum):
     """How far a turn has come."""
 
+    WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
     SETTLING = "settling"
 
 
-STARTING, RUNNING, SETTLING = Phase
+WAITING, STARTING, RUNNING, SETTLING = Phase

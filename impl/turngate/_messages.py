@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from turngate._limits import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 Role = Literal["user", "assistant"]
 FinishReason = Literal["end_turn", "canceled", "error"]
 
 
 class Message(NamedTuple):
-    """One message of a session; an assistant message carries the run_id of the turn's lead run."""
+    """One message of a session; an assistant message carries the run_id of the turn's lead run.
+
+    `data` is the JSON that the turn kept beside its text (`turn.keep`), None if it kept none.
+    """
 
     id: str
     session_id: str
@@ -21,6 +27,7 @@ class Message(NamedTuple):
     role: Role
     text: str
     finish_reason: FinishReason | None = None
+    data: Any = None
 
 
 ListOfMessages = list[Message]
@@ -29,6 +36,8 @@ ListOfMessages = list[Message]
 
 class Messages(Protocol):
     """A store of messages: implement these two methods to bring your own.
+
+    The stores that come with turngate also page (`list` with `after` and `limit`) and have `of_run`.
 
     Neither needs to guard against concurrent calls for one session's turn; calls for different turns do
     overlap. A store may fail (the run then completes with an error) and must return, fail or honour
@@ -52,15 +61,68 @@ class MemoryMessages:
 
     def __init__(self) -> None:
         self._sessions: defaultdict[str, dict[str, Message]] = defaultdict(dict)
+        self._session_of: dict[str, str] | None = None
+        """The session of each run, from when somebody first asks for the messages of a run."""
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Write all the messages; never waits."""
         for message in messages:
             self._sessions[message.session_id][message.id] = message
+            if self._session_of is not None:
+                self._session_of[message.run_id] = message.session_id
 
-    async def list(self, session_id: str) -> ListOfMessages:
-        """Return the messages of the session; never waits."""
-        return [*self._sessions.get(session_id, {}).values()]
+    async def list(
+        self, session_id: str, *, after: str | None = None, limit: int | None = None
+    ) -> ListOfMessages:
+        """Return the messages of the session, at most `limit`, from the one behind `after` on; never waits.
+
+        Raises ValueError if the session has no message `after`.
+        """
+        messages = page([*self._sessions.get(session_id, {}).values()], session_id, after, limit)
+        return [_copied(message) for message in messages]
+
+    async def of_run(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that the run was part of; never waits."""
+        if self._session_of is None:
+            written = (message for of_session in self._sessions.values() for message in of_session.values())
+            self._session_of = {message.run_id: message.session_id for message in written}
+        session_id = self._session_of.get(run_id, "")
+        return [_copied(each) for each in of_turn(self._sessions.get(session_id, {}).values(), run_id)]
 
     def __repr__(self) -> str:
         return f"<MemoryMessages of {len(self._sessions)} sessions>"
+
+
+def _copied(message: Message) -> Message:
+    """Return the message with data of its own, which whoever receives it may change."""
+    return message if message.data is None else message._replace(data=deepcopy(message.data))
+
+
+def page(
+    messages: Sequence[Message], session_id: str, after: str | None, limit: int | None
+) -> Sequence[Message]:
+    """Return at most `limit` of the messages, from the one behind `after` on."""
+    if limit is not None:
+        whole_number("limit", limit, at_least=0)
+    start = 0
+    if after is not None:
+        start = next((index for index, message in enumerate(messages, 1) if message.id == after), 0)
+        if start == 0:
+            raise ValueError(f"session {session_id!r} has no message {after!r}")
+    return messages[start : None if limit is None else start + limit]
+
+
+def of_turn(messages: Iterable[Message], run_id: str) -> ListOfMessages:
+    """Return the messages of the last turn that the run was part of, out of those of its session.
+
+    A turn is written at once, and its assistant message comes last, so it ends where one is.
+    """
+    turn: ListOfMessages = []
+    found: ListOfMessages = []
+    for message in messages:
+        turn.append(message)
+        if message.role == "assistant":
+            if any(each.run_id == run_id for each in turn):
+                found = turn
+            turn = []
+    return found

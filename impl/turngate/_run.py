@@ -1,15 +1,16 @@
-"""The handles that callers and runners hold: Run, Turn and Covered; and what a prompt must be."""
+"""The handles that callers and runners hold: Run, Turn and Covered."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from turngate._errors import EmptyPrompt, MissingSession
-from turngate._events import RunComplete
+from turngate._clean_up import clean_up
 from turngate._lifecycle import ACCEPTED, STARTING
+from turngate._limits import seconds, whole_number
+from turngate._prompt import check_callback
+from turngate._stream import TextStream
 from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
@@ -18,100 +19,28 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from turngate._dispatcher import Dispatcher
+    from turngate._events import Delta, Note, RunComplete
     from turngate._lifecycle import State
     from turngate._messages import Message
+    from turngate._prompt import Attachment, OnComplete, WhenBusy
+
+T = TypeVar("T")
 
 Runner = Callable[["Turn"], Awaitable[str | None]]
 """What the user brings: called once per turn."""
-OnComplete = Callable[[RunComplete], object]
-"""A hook: receives the RunComplete of its run instead of the subscribers; not a coroutine function."""
-WhenBusy = Literal["fold", "queue", "interrupt", "reject"]
-"""What a prompt does behind a busy session."""
-WHEN_BUSY = frozenset(get_args(WhenBusy))
-
-
-class PromptOptions(TypedDict, total=False):
-    """What accept, submit and ask take besides the session and the prompt."""
-
-    run_id: str | None
-    attachments: Sequence[Attachment | str]
-    when_busy: WhenBusy
-    on_complete: OnComplete | None
-
-
-class Attachment(NamedTuple):
-    """Something sent along with a prompt; the runner finds it in `Run.attachments`."""
-
-    name: str
-    mime_type: str
-    content: str | bytes
-
-
-def check_prompt(
-    session_id: object,
-    prompt: object,
-    run_id: object,
-    attachments: Sequence[Attachment | str],
-    when_busy: object,
-    on_complete: object,
-) -> tuple[Attachment | str, ...]:
-    """Raise if no run can be made of these, before anything has changed; return a tuple of attachments."""
-    if not isinstance(session_id, str) or not session_id:
-        raise MissingSession(f"the session id must be a non-empty string, not {session_id!r}")
-    if not isinstance(prompt, str):
-        raise TypeError(f"the prompt must be a string, not {type(prompt).__name__}")
-    if isinstance(attachments, str):
-        raise TypeError("attachments must be a sequence of attachments, not one string")
-    attached: tuple[Attachment | str, ...] = ()
-    if attachments:
-        attached = tuple(attachments)
-        for attachment in attached:
-            _check_attachment(attachment)
-    if not prompt.strip() and not any(_is_text(attachment) for attachment in attached):
-        raise EmptyPrompt(f"the prompt for session {session_id!r} has neither text nor a text attachment")
-    if run_id is not None and (not isinstance(run_id, str) or not run_id):
-        raise ValueError(f"run_id must be a non-empty string, not {run_id!r}")
-    if on_complete is not None:
-        _check_hook(on_complete)
-    if when_busy not in WHEN_BUSY:
-        raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
-    return attached
-
-
-def _check_attachment(attachment: object) -> None:
-    content = attachment.content if isinstance(attachment, Attachment) else attachment
-    if not isinstance(content, str) and not (
-        isinstance(attachment, Attachment) and isinstance(content, bytes)
-    ):
-        raise TypeError(
-            "an attachment must be a string, or an Attachment whose content is str or bytes, "
-            f"not {attachment!r:.80}"
-        )
-
-
-def _check_hook(on_complete: object) -> None:
-    if not callable(on_complete):
-        raise TypeError(f"on_complete must be callable, not {type(on_complete).__name__}")
-    for function in (on_complete, type(on_complete).__call__):
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError("on_complete must be a plain function: nobody would await what this one returns")
-
-
-def _is_text(attachment: Attachment | str) -> bool:
-    if isinstance(attachment, str):
-        return bool(attachment.strip())
-    return attachment.mime_type.startswith("text/") and bool(attachment.content.strip())
 
 
 class Run:
     """The life of one prompt, from accept to its RunComplete. To be read, and awaited, not changed.
 
-    `complete` is the RunComplete, None until there is one.
+    `complete` is the RunComplete, None until there is one. Of a run that `find` returns after nobody held it
+    any more, `prompt` and `attachments` are empty: they are not kept.
     """
 
     __slots__ = (
-        "__weakref__", "_context", "_dispatcher", "_waiters", "attachments", "complete", "covered",
-        "on_complete", "prompt", "run_id", "seq", "session_id", "state", "when_busy",
+        "__weakref__", "_callbacks", "_context", "_dispatcher", "_listeners", "_pieces", "_waiters",
+        "attachments", "complete", "covered", "on_complete", "prompt", "run_id", "seq", "session_id", "state",
+        "when_busy",
     )  # fmt: skip
 
     def __init__(
@@ -138,7 +67,10 @@ class Run:
         self.complete: RunComplete | None = None
         self._context = context
         self._dispatcher = dispatcher
+        self._pieces: Sequence[str] | None = None
         self._waiters: Waiters | None = None
+        self._listeners: Waiters | None = None
+        self._callbacks: list[OnComplete] | None = None
 
     async def wait(self) -> RunComplete:
         """Return the RunComplete, at once if there is one.
@@ -155,10 +87,59 @@ class Run:
     def __await__(self) -> Generator[Any, Any, RunComplete]:
         return self.wait().__await__()
 
+    @property
+    def lead(self) -> Run | None:
+        """The run whose turn this one is part of, itself if it leads; None if it has never been in a turn.
+
+        Also None when the lead is so long complete that it is no longer known.
+        """
+        self._dispatcher._in_thread()
+        if self.complete is None:
+            turn = self._dispatcher._turn_of(self)
+            return None if turn is None else turn.run
+        if self.complete.folded_into is not None:
+            return self._dispatcher.find(self.complete.folded_into)
+        return None if self._pieces is None else self
+
+    def stream(self, start: int = 0) -> TextStream:
+        """Return the text that the run's turn writes, piece by piece, from the character `start` on.
+
+        However late one begins, and whether the run leads the turn or was folded into it, the text is there
+        from its beginning; it is there after the fact, too. If the turn writes nothing, what its runner
+        returns is one piece. Ends when the run is complete; nothing comes of a run that never has a turn.
+        """
+        return TextStream(self, whole_number("start", start, at_least=0))
+
+    def add_done_callback(self, callback: OnComplete) -> None:
+        """Have `callback` called once, with the RunComplete, whichever way the run ends.
+
+        It is called beside the subscribers and beside `on_complete`, and soon if the run is complete already.
+        What it raises is logged. Not a coroutine function.
+        """
+        loop = self._dispatcher._here()
+        check_callback("the callback", callback)
+        if self.complete is not None:
+            loop.call_soon(self._dispatcher._call_back, "a callback", callback, self.complete)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    async def cancel(self) -> Covered:
+        """Cover this run or, when it is part of the active turn, the whole turn; as `cancel_run` does."""
+        self._dispatcher._here()
+        return self._dispatcher._cancel_one(self, waiting_only=False)
+
     async def close(self) -> None:
         """Release the run if it has not entered, otherwise do nothing. Idempotent; never waits."""
         self._dispatcher._here()
         self._dispatcher._release(self)
+
+    def _listen(self) -> Waiters:
+        """Return those who wait for the text of the run's turn to go on."""
+        if self._listeners is None:
+            self._listeners = Waiters()
+        return self._listeners
 
     def __repr__(self) -> str:
         outcome = ""
@@ -177,11 +158,12 @@ class Turn:
 
     text: str
     error: str | None
+    pieces: Sequence[str]
     """What came of the runner, from its end on."""
 
     __slots__ = (
-        "_conducting", "_made", "_runs", "_unsent", "covered", "error", "parts", "phase", "run",
-        "task", "text",
+        "_by_factory", "_conducting", "_made", "_runs", "_unsent", "covered", "error", "has_place", "kept",
+        "length", "parts", "phase", "pieces", "run", "since", "task", "text",
     )  # fmt: skip
 
     def __init__(self, run: Run, *, covered: bool = False) -> None:
@@ -189,16 +171,31 @@ class Turn:
         self._runs = [run]
         self.covered = covered
         self.phase = STARTING
+        self.has_place = False
+        self.since: float | None = None
         self.parts: list[str] | None = None
+        self.length = 0
+        self.kept: str | None = None
         self.task: asyncio.Task[None] | None = None
+        self._by_factory = False
         self._made: asyncio.Future[None] | None = None
         self._conducting: Coroutine[Any, Any, None] | None = None
-        self._unsent: list[str] | None = None
+        self._unsent: list[tuple[Delta | Note, int]] | None = None
 
     @property
     def runs(self) -> list[Run]:
         """The lead run and the folded ones, in the order in which they joined."""
         return self._runs.copy()
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at the turn this is, from 1. In memory there is only the first."""
+        return 1
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every turn of the session, for the systems that the runner writes to."""
+        return self.run.seq
 
     def write(self, text: str) -> None:
         """Stream text to the subscribers; it is the turn's text if the runner returns none.
@@ -207,6 +204,23 @@ class Turn:
         """
         self.run._dispatcher._write(self, text)
 
+    def emit(self, kind: str, data: object = None) -> None:
+        """Tell the subscribers something that is not part of the text: a tool call, reasoning, progress.
+
+        They receive a Note, in order with the text. The data are JSON, else TypeError. May be called from a
+        thread that the runner started. Raises TurnEnded once the runner is over.
+        """
+        self.run._dispatcher._emit(self, kind, data)
+
+    def keep(self, data: object) -> None:
+        """Keep JSON data beside the text of the assistant message, written in the same write.
+
+        The data are taken at the call, and the last call wins, whatever the outcome of the turn. What is not
+        JSON raises TypeError. Never waits, so it may be called while the turn is being cancelled, and from a
+        thread that the runner started. Raises TurnEnded once the runner is over.
+        """
+        self.run._dispatcher._keep(self, data)
+
     async def fold(self) -> list[Run]:
         """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
 
@@ -214,11 +228,25 @@ class Turn:
         """
         return self.run._dispatcher._fold(self)
 
+    def waiting(self) -> list[Run]:
+        """Return what `fold` would take in now, without taking it: for those who may refuse it."""
+        return self.run._dispatcher._foldable(self)
+
+    async def clean_up(self, awaitable: Awaitable[T], within: float = 5.0) -> T:
+        """Await something to its end although the turn is interrupted again meanwhile; return its result.
+
+        For what must not be cut short by a second cancel: `except CancelledError: await turn.clean_up(...)`.
+        Raises TimeoutError when it takes longer than `within` seconds. An interrupt that came meanwhile is
+        raised when it is over. It runs in a task of its own.
+        """
+        return await clean_up(awaitable, seconds("within", within))
+
     async def history(self) -> list[Message]:
         """Return what the store holds of the session: the earlier turns, not this one.
 
         Cancelling the caller cancels the store's `list`.
         """
+        self.run._dispatcher._here()
         return await self.run._dispatcher.messages.list(self.run.session_id)
 
     def _task_is_over(self, task: asyncio.Future[None]) -> None:
@@ -232,9 +260,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Covered:
-    """What a cancel covered, in sequence order; false when nothing was in flight."""
+    """What a cancel covered, in sequence order; false when nothing was in flight.
+
+    `known` is false when a cancel was meant for one run and there is no such run, or no longer.
+    """
 
     runs: list[Run]
+    known: bool = True
 
     def __bool__(self) -> bool:
         return bool(self.runs)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate._guard import complain, deal_with, describe
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import Handle, Task
     from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     from turngate._core import Effect, SessionCore
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _OVER: Final = object()  # a default for next(), which is cheaper than a StopIteration
 _BLOCKED: Final = 0.05
 """A timer that comes so many seconds late tells that the loop was blocked, not that the store was slow."""
+_SECOND_LOOKS: Final = 8
+"""So many steps of the loop may pass before the store's answer, which has come, has reached the turn."""
 
 
 def settle(
@@ -138,6 +140,8 @@ def _next(step: Any, what: Any) -> Any:
         return step(what)
     except GeneratorExit as exc:
         raise RuntimeError("the store raised GeneratorExit") from exc
+    finally:
+        del what  # an exception holds this frame, by its traceback
 
 
 class _Clock:
@@ -149,9 +153,10 @@ class _Clock:
         self._within = within
         self._loop = task.get_loop()
         self._deadline = self._loop.time() + within
+        self._second_looks = _SECOND_LOOKS
 
     def __enter__(self) -> None:
-        self._timer = self._loop.call_at(self._deadline, self._expire)
+        self._timer: Handle = self._loop.call_at(self._deadline, self._expire)
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
@@ -161,15 +166,26 @@ class _Clock:
         if late > _BLOCKED:  # the store may have answered long ago, and nobody could hear it
             self._deadline += late + min(late, self._within)
             self.__enter__()
-            return
-        self.expired = True
-        self.task.cancel()
+        elif self._second_looks and _is_answered(self.task):
+            self._second_looks -= 1
+            self._timer = self._loop.call_soon(self._expire)
+        else:
+            self.expired = True
+            self.task.cancel()
 
     def too_late(self, turn: Turn) -> str:
         """Say that the time is up."""
         error = f"writing the messages took longer than {self._within:g} s"
         complain(None, "%s, in run %s of session %r", error, turn.run.run_id, turn.run.session_id)
         return error
+
+
+def _is_answered(task: Task[Any]) -> bool:
+    """Say whether what the task waits for has come, and the task is only to be told yet."""
+    waits_for: Any = task
+    while isinstance(waits_for, asyncio.Task) and not waits_for.done():
+        waits_for = getattr(waits_for, "_fut_waiter", None)
+    return waits_for is None or waits_for.done()
 
 
 def _forget_cancels(task: Task[None]) -> None:

@@ -9,30 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import secrets
 import threading
-import weakref
-from typing import TYPE_CHECKING, Any, Final, assert_never
+import time
+from typing import TYPE_CHECKING, Any, assert_never
 
 from turngate._core import SessionCore
-from turngate._errors import TurnEnded, WrongLoop
-from turngate._events import Delta, Subscribers
-from turngate._guard import complain, deal_with, describe, log
+from turngate._errors import TurnEnded
+from turngate._events import Delta, Note, Subscribers, size_of
+from turngate._guard import complain, deal_with, describe
 from turngate._journal import Journal, JournaledCore
-from turngate._lifecycle import SETTLING, STARTING
+from turngate._json import given_back, taken
+from turngate._lifecycle import ACTIVE, SETTLING, STARTING
+from turngate._surroundings import Surroundings, running_loop
 from turngate._turn import (
     CANCELLED_FROM_OUTSIDE,
     CLOSED_UNWRITTEN,
-    StandIn,
+    ENDED_UNBEGUN,
     conduct,
     start_without_factory,
 )
 from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
-    from collections.abc import Callable
+    from asyncio import Future
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
     from turngate._completions import Completions
@@ -40,74 +41,41 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._journal import Entry
     from turngate._messages import Messages
-    from turngate._run import OnComplete, Run, Runner, Turn
-
-_SECOND_LOOK: Final = 1.0
-"""Seconds after which a loop that seemed to come to its end is looked at again."""
-_THE_LOOPS_OWN: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"})
-"""What `asyncio.run` still runs on a loop that comes to its end."""
-_CANCELLED_FROM_OUTSIDE: Final[weakref.WeakSet[asyncio.Task[None]]] = weakref.WeakSet()
-"""The tasks that do no more than to write a turn, for which their cancels had to be forgotten."""
+    from turngate._places import Places
+    from turngate._prompt import OnComplete
+    from turngate._run import Run, Runner, Turn
 
 
-running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
-
-
-class Shell:
+class Shell(Surroundings):
     """What a dispatcher holds, and how it performs what the cores of its sessions ask for."""
+
+    _completions: Completions
 
     def __init__(
         self,
         runner: Runner,
         messages: Messages,
         record: TextIO | Callable[[Entry], object] | None,
-        completions: Completions,
         settle_timeout: float,
+        places: Places | None,
     ) -> None:
+        super().__init__()
         self.messages = messages
         self._runner = runner
-        self._completions = completions
         self._settle_timeout = settle_timeout
-        unique = secrets.token_hex(6)
+        self._places = places
+        unique = self._unique = secrets.token_hex(6)
         self._run_prefix = f"run-{unique}-"
         self._message_prefix = f"msg-{unique}-"
-        self._loop: AbstractEventLoop | None = None
-        self._thread = 0
         self._sessions: dict[str, SessionCore] = {}
         self._runs: dict[str, Run] = {}
         self._subscribers = Subscribers()
-        self._journal = Journal(record)
+        self._journal = Journal(record, self._subscribers.to_moves)
         self._performing: list[Effect] | None = None
         self._writing = threading.Lock()
-        self._loop_ends = False
-        self._cut_short = False
         self._closing = False
         self._closed = False
         self._close_waiters = Waiters()
-
-    # Where it belongs.
-
-    def _here(self) -> AbstractEventLoop:
-        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        loop = running_loop()
-        if loop is None or loop is not self._loop:
-            return self._belong_to(loop)
-        return loop
-
-    def _belong_to(self, loop: AbstractEventLoop | None) -> AbstractEventLoop:
-        if loop is None or self._loop is not None:
-            raise WrongLoop(
-                "the dispatcher was called outside of its event loop; from another thread, use "
-                "asyncio.run_coroutine_threadsafe(dispatcher.submit(...), loop)"
-            )
-        self._loop = loop
-        self._thread = threading.get_ident()
-        return loop
-
-    def _in_thread(self) -> None:
-        """Raise WrongLoop unless this is the thread of the dispatcher's loop, running or not."""
-        if self._loop is not None and self._thread != threading.get_ident():
-            self._here()
 
     # The cores.
 
@@ -116,9 +84,23 @@ class Shell:
         return self._sessions.get(session_id) or self._new_core(session_id)
 
     def _new_core(self, session_id: str) -> SessionCore:
-        if self._journal.record is not None or log.isEnabledFor(logging.DEBUG):
-            return JournaledCore(session_id, self._message_prefix, self._journal.untold)
-        return SessionCore(session_id, self._message_prefix)
+        kind = JournaledCore if self._journal.is_kept() else SessionCore
+        return kind(session_id, self._message_prefix, self._journal.untold)
+
+    def _keep_journal(self) -> None:
+        """Have the cores that are there note what they decide from now on."""
+        for core in self._sessions.values():
+            if type(core) is SessionCore:
+                core.__class__ = JournaledCore
+
+    def _turn_of(self, run: Run) -> Turn | None:
+        """Return the turn that a run is part of which is not complete: an active run is in its session's."""
+        return self._session(run.session_id).turn if run.state is ACTIVE else None
+
+    def _pieces_of(self, run: Run) -> Sequence[str] | None:
+        """Return what the turn of the run has written so far, None if there is no turn or no text."""
+        turn = self._turn_of(run)
+        return None if turn is None else turn.parts
 
     def _forget_if_quiet(self, core: SessionCore) -> None:
         if core.is_quiet():
@@ -132,14 +114,15 @@ class Shell:
 
     def _perform(self, effects: list[Effect]) -> None:
         """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
-        if self._journal.untold:
-            self._journal.tell()
         if self._performing is not None:
+            self._journal.tell()
             self._performing += effects
             return
         self._performing = effects
         to_come = iter(effects)  # goes on to what is added meanwhile
         try:
+            if self._journal.untold:
+                self._journal.tell()
             for effect in to_come:
                 match effect[0]:
                     case "publish":
@@ -162,19 +145,30 @@ class Shell:
         """Have the loop make the task of the turn, in the context in which its lead run was accepted.
 
         The call is made inside that context, not given it: a factory need not take one, and a tracer that
-        wraps `create_task` looks for its span where it is called.
+        wraps `create_task` looks for its span where it is called. A covered turn, whose runner will not be
+        called, is no business of the factory's. A turn for which there is no place waits for one.
         """
         loop, run = self._loop, turn.run
         assert loop is not None
+        if turn.since is None:
+            turn.since = time.time()
         if self._loop_ends and self._held_back(turn):
             return
-        context, run._context = run._context, None
+        if self._places is not None and not self._places.take(turn):
+            return
+        if run._listeners is not None:
+            run._listeners.wake()
+        context = run._context
         assert context is not None
         conducting = conduct(self, self._sessions[run.session_id], turn)
         try:
             if loop.get_task_factory() is None:
                 made = context.run(loop.create_task, conducting, name=run.run_id)
+            elif turn.covered:
+                start_without_factory(loop, turn, conducting, context)
+                return
             else:
+                turn._by_factory = True
                 made = context.run(loop.create_task, conducting)
             made.add_done_callback(turn._task_is_over)
             turn._made = made
@@ -191,8 +185,22 @@ class Shell:
             turn._conducting = conducting
 
     def _interrupt(self, turn: Turn) -> None:
-        assert turn.task is not None
-        self._guard("cancelling a turn's task", turn.task.cancel)
+        """Cancel the task of the turn.
+
+        One that has not come to its first step needs none, for it will look: unless a factory has made it,
+        which may have it wait for something first.
+        """
+        if turn.task is not None:
+            self._guard("cancelling a turn's task", turn.task.cancel)
+        elif turn._by_factory and turn._made is not None:
+            self._guard("cancelling a turn's task", turn._made.cancel)
+
+    def _give_back_place(self, turn: Turn) -> None:
+        """Let the next turn in line have the place of one whose runner is over."""
+        assert self._places is not None
+        following = self._places.give_back(turn)
+        if following is not None:
+            self._perform([("start", following)])
 
     def _publish(self, run: Run) -> None:
         complete = run.complete
@@ -203,19 +211,23 @@ class Shell:
         run._context = None
         if run._waiters is not None:
             self._guard("waking those who wait", run._waiters.wake)
+        if run._listeners is not None:
+            self._guard("waking those who read", run._listeners.wake)
         if run.on_complete is not None:
             on_complete, run.on_complete = run.on_complete, None
-            self._call_back(on_complete, complete)
-        elif self._subscribers.by_session:
-            self._guard("delivering a RunComplete", self._subscribers.deliver, complete)
+            self._call_back("on_complete", on_complete, complete)
+        elif self._subscribers.to_completes.by_session:
+            self._guard("delivering a RunComplete", self._subscribers.to_completes.deliver, complete)
+        if run._callbacks is not None:
+            callbacks, run._callbacks = run._callbacks, None
+            for callback in callbacks:
+                self._call_back("a callback", callback, complete)
 
-    def _call_back(self, on_complete: OnComplete, complete: RunComplete) -> None:
-        about = f"on_complete of run {complete.run_id} in session {complete.session_id!r}"
-        answer = self._guard(about, on_complete, complete)
-        if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
-            complain(None, "%s returned an awaitable, which nobody awaits", about)
-            if (close := getattr(answer, "close", None)) is not None:
-                self._guard(f"closing what {about} returned", close)
+    def _call_back(self, what: str, callback: OnComplete, complete: RunComplete) -> None:
+        """Call a hook or a callback; close the awaitable that it should not have returned."""
+        about = f"{what} of run {complete.run_id} in session {complete.session_id!r}"
+        answer = self._guard(about, callback, complete)
+        self._guard(f"closing what {about} returned", _close_awaitable, about, answer)
 
     def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
         """Call what is the user's, or may end up there, and return its answer, None if it raised."""
@@ -231,40 +243,82 @@ class Shell:
         """Keep text of the turn, and stream it: at once, or, from a thread, as soon as the loop is free."""
         if not isinstance(text, str):
             raise TypeError(f"a turn writes strings, not {type(text).__name__}")
-        loop = self._loop
-        assert loop is not None
-        here = running_loop() is loop
-        with self._writing:
-            self._session(turn.run.session_id).write(turn, text)
-            if not here:
-                first = turn._unsent is None
-                turn._unsent = turn._unsent or []
-                turn._unsent.append(text)
-        if here:
+        run = turn.run
+        if running_loop() is self._loop:
+            with self._writing:
+                offset = self._session(run.session_id).write(turn, text)
             if turn._unsent is not None:
                 self._send_unsent(turn)
-            self._send(turn, text)
-        elif first:
-            try:
-                loop.call_soon_threadsafe(self._send_unsent, turn)
-            except RuntimeError as closed:
-                raise TurnEnded(f"write to the turn of {turn.run.run_id}, whose loop is closed") from closed
+            self._wake_listeners(turn)
+            if self._subscribers.listen():
+                delta = Delta(run.session_id, run.run_id, text, offset)
+                self._subscribers.stream(delta, size_of(delta))
+            return
+        with self._writing:
+            offset = self._session(run.session_id).write(turn, text)
+            delta = Delta(run.session_id, run.run_id, text, offset)
+            first = self._add_unsent(turn, delta, size_of(delta))
+        self._send_soon(turn, first)
 
-    def _send(self, turn: Turn, text: str) -> None:
-        if self._subscribers.by_session:
-            self._subscribers.deliver(Delta(turn.run.session_id, turn.run.run_id, text))
+    def _emit(self, turn: Turn, kind: str, data: object) -> None:
+        """Stream what the runner tells beside its text, in order with it."""
+        if not isinstance(kind, str):
+            raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")
+        text = taken(data, "turn.emit")
+        note = Note(turn.run.session_id, turn.run.run_id, kind, given_back(text))
+        with self._writing:
+            self._session(turn.run.session_id).check_open(turn, "emit from")
+            first = self._add_unsent(turn, note, len(kind) + len(text))
+        if running_loop() is self._loop:
+            self._send_unsent(turn)
+        else:
+            self._send_soon(turn, first)
+
+    def _keep(self, turn: Turn, data: object) -> None:
+        text = taken(data, "turn.keep")
+        with self._writing:
+            self._session(turn.run.session_id).keep(turn, text)
+
+    def _add_unsent(self, turn: Turn, event: Delta | Note, size: int) -> bool:
+        """Note what is to be sent; say whether it is the first, for which nobody is on the way yet."""
+        first = turn._unsent is None
+        turn._unsent = turn._unsent or []
+        turn._unsent.append((event, size))
+        return first
+
+    def _send_soon(self, turn: Turn, first: bool) -> None:
+        """Have the loop send what a thread has written, unless it is going to anyway."""
+        assert self._loop is not None
+        try:
+            if first:
+                self._loop.call_soon_threadsafe(self._send_unsent, turn)
+        except RuntimeError as closed:
+            raise TurnEnded(f"write to the turn of {turn.run.run_id}, whose loop is closed") from closed
 
     def _send_unsent(self, turn: Turn) -> None:
         with self._writing:
             unsent, turn._unsent = turn._unsent, None
-        for text in unsent or ():
-            self._send(turn, text)
+        for event, size in unsent or ():
+            self._subscribers.stream(event, size)
+        self._wake_listeners(turn)
+
+    def _wake_listeners(self, turn: Turn) -> None:
+        for run in turn._runs:
+            if run._listeners is not None:
+                run._listeners.wake()
+
+    def _foldable(self, turn: Turn) -> list[Run]:
+        self._here()
+        return self._session(turn.run.session_id).foldable(turn)
 
     def _fold(self, turn: Turn) -> list[Run]:
         self._here()
-        taken = self._session(turn.run.session_id).fold(turn)
+        joining = self._session(turn.run.session_id).fold(turn)
         self._perform([])
-        return taken
+        for run in joining:
+            if run._listeners is not None:
+                run._listeners.wake()
+        return joining
 
     def _complete_unwritten(self, core: SessionCore, turn: Turn, why: str | None = None) -> None:
         """Complete a turn that can wait for nothing any more; `why` it ends, if it has not ended yet."""
@@ -272,24 +326,29 @@ class Shell:
         if turn.phase is not SETTLING:
             with self._writing:
                 core.end(turn, None, why)
+        if turn.has_place:
+            self._give_back_place(turn)
         effects = core.written(turn, core.outcome(turn), CLOSED_UNWRITTEN)
         self._forget_if_quiet(core)
         self._perform(effects)
 
     def _task_is_over(self, turn: Turn, task: Future[None]) -> None:
         """Have the turn conducted anew if its task is over and has not begun to conduct it."""
-        if turn.phase is not STARTING:
-            return
+        if turn.phase is STARTING:
+            why = self._guard("what the task factory returned", self._why_unbegun, turn, task)
+            self._conduct_without_runner(turn, str(why or ENDED_UNBEGUN))
+
+    def _why_unbegun(self, turn: Turn, task: Future[None]) -> str:
+        """Say how a task came to nothing."""
         if task.cancelled():
-            why = CANCELLED_FROM_OUTSIDE
-            self._look_whether_the_loop_ends(turn)
-        elif (exc := task.exception()) is not None:
-            why = f"the turn could not be started: {describe(exc)}"
+            if not turn.covered:
+                self._look_whether_the_loop_ends(turn)
+            return CANCELLED_FROM_OUTSIDE
+        if (exc := task.exception()) is not None:
             run = turn.run
             complain(exc, "the task of the turn of run %s in session %r raised", run.run_id, run.session_id)
-        else:
-            why = "the turn's task ended without calling the runner"
-        self._conduct_without_runner(turn, why)
+            return f"the turn could not be started: {describe(exc)}"
+        return ENDED_UNBEGUN
 
     def _give_up_start(self, turn: Turn, why: str) -> None:
         """Go on without a task, unless the factory had made one before it raised."""
@@ -302,45 +361,12 @@ class Shell:
         assert turn._conducting is not None
         self._guard("closing a turn that was not begun", turn._conducting.close)
         assert self._loop is not None
-        start_without_factory(self._loop, turn, conduct(self, core, turn, why))
-
-    # A loop that comes to its end under an open dispatcher.
-
-    def _look_whether_the_loop_ends(self, turn: Turn) -> None:
-        """Take a cancel from outside for the end of the loop if everything else is cancelled too."""
-        assert self._loop is not None
-        if turn.task is not None:
-            _CANCELLED_FROM_OUTSIDE.add(turn.task)
-        if not any(map(_lives, asyncio.all_tasks(self._loop))):
-            self._loop_ends = self._cut_short = True
-
-    def _held_back(self, turn: Turn) -> bool:
-        """Start no queued runner while everything around it is torn down: look again later."""
-        assert self._loop is not None
-        if any(map(_lives, asyncio.all_tasks(self._loop))):
-            self._loop_ends = self._cut_short = False
-            return False
-        self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
-        return True
-
-    def _look_again(self, turn: Turn, steps: int = 2) -> None:
-        """Start a turn that was held back, unless the loop is still coming to its end.
-
-        A loop without any task may be about to stop, which takes it so many steps.
-        """
-        assert self._loop is not None
-        tasks = asyncio.all_tasks(self._loop)
-        if tasks and not any(map(_lives, tasks)):
-            self._loop.call_later(_SECOND_LOOK, self._look_again, turn)
-        elif not tasks and steps > 0:
-            self._loop.call_soon(self._look_again, turn, steps - 1)
-        else:
-            self._loop_ends = self._cut_short = False
-            self._start(turn)
+        start_without_factory(self._loop, turn, conduct(self, core, turn, why), turn.run._context)
 
 
-def _lives(task: asyncio.Task[object]) -> bool:
-    """Say whether a task goes on, unlike all those on a loop that comes to its end."""
-    if task.cancelling() or isinstance(task, StandIn) or task in _CANCELLED_FROM_OUTSIDE:
-        return False
-    return getattr(task.get_coro(), "__name__", "") not in _THE_LOOPS_OWN
+def _close_awaitable(about: str, answer: object) -> None:
+    """Close what nobody will await, and say so; a future is the business of whoever made it."""
+    if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
+        complain(None, "%s returned an awaitable, which nobody awaits", about)
+        if (close := getattr(answer, "close", None)) is not None:
+            close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sqlite3
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngate._errors import UnknownSchema
+from turngate._json import given_back
+from turngate._limits import whole_number
 from turngate._messages import ListOfMessages, Message
 
 if TYPE_CHECKING:
@@ -35,17 +38,34 @@ _MIGRATIONS = (
         """,
         "CREATE INDEX messages_of_session ON messages (session_id, position)",
     ),
+    (
+        "ALTER TABLE messages ADD COLUMN data TEXT",
+        "CREATE INDEX messages_of_run ON messages (run_id, position)",
+    ),
 )
 
 _PUT = """
-    INSERT INTO messages (id, session_id, run_id, role, text, finish_reason) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO messages (id, session_id, run_id, role, text, finish_reason, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET
         session_id = excluded.session_id, run_id = excluded.run_id, role = excluded.role,
-        text = excluded.text, finish_reason = excluded.finish_reason
+        text = excluded.text, finish_reason = excluded.finish_reason, data = excluded.data
 """
 _LIST = """
-    SELECT id, session_id, run_id, role, text, finish_reason FROM messages
-    WHERE session_id = ? ORDER BY position
+    SELECT id, session_id, run_id, role, text, finish_reason, data FROM messages
+    WHERE session_id = ? AND position > ? ORDER BY position LIMIT ?
+"""
+_POSITION = "SELECT position FROM messages WHERE session_id = ? AND id = ?"
+_LAST_OF_RUN = "SELECT session_id, position FROM messages WHERE run_id = ? ORDER BY position DESC LIMIT 1"
+_TURN_BEGINS = """
+    SELECT max(position) FROM messages WHERE session_id = ? AND position < ? AND role = 'assistant'
+"""
+_TURN_ENDS = """
+    SELECT min(position) FROM messages WHERE session_id = ? AND position >= ? AND role = 'assistant'
+"""
+_TURN = """
+    SELECT id, session_id, run_id, role, text, finish_reason, data FROM messages
+    WHERE session_id = ? AND position > ? AND position <= ? ORDER BY position
 """
 
 
@@ -68,10 +88,24 @@ class SqliteMessages:
         """Write all the messages or none. When cancelled while waiting, they may still be written."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._put, messages)
 
-    async def list(self, session_id: str) -> ListOfMessages:
-        """Return the messages of the session in the order in which they were first put."""
-        rows = await asyncio.get_running_loop().run_in_executor(self._thread, self._rows, session_id)
-        return [Message(*row) for row in rows]
+    async def list(
+        self, session_id: str, *, after: str | None = None, limit: int | None = None
+    ) -> ListOfMessages:
+        """Return the messages of the session, at most `limit`, from the one behind `after` on.
+
+        They come in the order in which they were first put. Raises ValueError if the session has no message
+        `after`.
+        """
+        if limit is not None:
+            whole_number("limit", limit, at_least=0)
+        return await self._in_thread(self._list, session_id, after, limit)
+
+    async def of_run(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that the run was part of."""
+        return await self._in_thread(self._of_run, run_id)
+
+    async def _in_thread(self, call: Callable[..., ListOfMessages], *about: object) -> ListOfMessages:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *about)
 
     async def close(self) -> None:
         """Close the file when everything that was put is written. Idempotent.
@@ -98,13 +132,30 @@ class SqliteMessages:
     # In the thread.
 
     def _put(self, messages: Sequence[Message]) -> None:
-        rows = [_encodable(message) for message in messages]
+        rows = [_encodable((*message[:-1], _as_json(message.data))) for message in messages]
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(_PUT, rows)
 
-    def _rows(self, session_id: str) -> Sequence[tuple[Any, ...]]:
-        rows = self._connected().execute(_LIST, _encodable((session_id,))).fetchall()
+    def _list(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
+        behind = 0
+        if after is not None:
+            found = self._query(_POSITION, session_id, after)
+            if not found:
+                raise ValueError(f"session {session_id!r} has no message {after!r}")
+            behind = found[0][0]
+        return _messages(self._query(_LIST, session_id, behind, -1 if limit is None else limit))
+
+    def _of_run(self, run_id: str) -> ListOfMessages:
+        """Find the turn of the run: it is written at once, and its assistant message comes last."""
+        for session_id, position in self._query(_LAST_OF_RUN, run_id):
+            ((begins,),) = self._query(_TURN_BEGINS, session_id, position)
+            ((ends,),) = self._query(_TURN_ENDS, session_id, position)
+            return _messages(self._query(_TURN, session_id, begins or 0, ends))
+        return []
+
+    def _query(self, query: str, *about: object) -> Sequence[tuple[Any, ...]]:
+        rows = self._connected().execute(query, _encodable(about)).fetchall()
         return [tuple(_decoded(value) for value in row) for row in rows]
 
     def _connected(self) -> sqlite3.Connection:
@@ -124,6 +175,14 @@ class SqliteMessages:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _as_json(data: object) -> str | None:
+    return None if data is None else json.dumps(data)
+
+
+def _messages(rows: Sequence[tuple[Any, ...]]) -> ListOfMessages:
+    return [Message(*row)._replace(data=given_back(row[-1])) for row in rows]
 
 
 def _wait_for_lock(

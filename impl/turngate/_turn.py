@@ -24,12 +24,15 @@ from turngate._settle import settle
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine, Generator
+    from contextvars import Context
 
     from turngate._core import SessionCore
     from turngate._run import Turn
     from turngate._shell import Shell
 
 CANCELLED_FROM_OUTSIDE: Final = "the turn was cancelled from outside the dispatcher"
+CANCELLED_BY_ITSELF: Final = "CancelledError: the runner awaited something that was cancelled"
+ENDED_UNBEGUN: Final = "the turn's task ended without calling the runner"
 CLOSED_UNWRITTEN: Final = "the turn was closed before it could be written"
 
 
@@ -37,10 +40,12 @@ class StandIn(asyncio.Task[None]):
     """Conducts a turn whose own task came to nothing."""
 
 
-def start_without_factory(loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None]) -> None:
-    """Make a task for a turn whose own task came to nothing."""
+def start_without_factory(
+    loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None], context: Context | None
+) -> None:
+    """Make a plain task for a turn whose runner will not be called."""
     turn._conducting = conducting
-    turn._made = StandIn(conducting, loop=loop, name=turn.run.run_id)
+    turn._made = StandIn(conducting, loop=loop, name=turn.run.run_id, context=context)
     turn._made.add_done_callback(turn._task_is_over)
 
 
@@ -54,7 +59,9 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
     turn.task = current_task()
     if turn.task is None:
         raise RuntimeError("the task factory runs the turn outside of any task")
-    if turn._made is not None:
+    if turn._made is not None and turn._by_factory:
+        d._guard("what the task factory returned", forget_callback, turn)
+    elif turn._made is not None:
         turn._made.remove_done_callback(turn._task_is_over)
     text: str | None = None
     error = unbegun
@@ -74,6 +81,8 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
         d._writing.release()  # `with` takes three times as long
     if turn._unsent is not None:
         d._send_unsent(turn)
+    if turn.has_place:
+        d._give_back_place(turn)
     try:
         if stopped_by is not None and isinstance(stopped_by, GeneratorExit):
             raise stopped_by
@@ -96,12 +105,18 @@ def _came_of(
 ) -> tuple[str, KeyboardInterrupt | SystemExit | GeneratorExit | None]:
     """Return the error of a turn whose runner raised, and the exception if more than the turn ends by it.
 
-    There are four cases. A CancelledError: it is an error unless a cancel explains it. KeyboardInterrupt and
-    SystemExit: they go on when the turn is settled. A GeneratorExit from outside: the turn is being closed,
-    and may not wait any more. Whatever else the runner raises is logged.
+    There are four cases. A CancelledError: it is an error unless a cancel explains it, and whoever cancelled
+    nothing but what the runner awaited is told so. KeyboardInterrupt and SystemExit: they go on when the turn
+    is settled. A GeneratorExit from outside: the turn is being closed, and may not wait any more. Whatever
+    else the runner raises is logged.
     """
     if isinstance(exc, asyncio.CancelledError):
-        return CANCELLED_FROM_OUTSIDE, None
+        if turn.covered or turn.task is None or turn.task.cancelling():
+            return CANCELLED_FROM_OUTSIDE, None
+        complain(
+            exc, "the runner was cancelled in run %s of session %r", turn.run.run_id, turn.run.session_id
+        )
+        return CANCELLED_BY_ITSELF, None
     error = describe(exc)
     if isinstance(exc, KeyboardInterrupt | SystemExit):
         return error, exc
@@ -109,6 +124,12 @@ def _came_of(
         return error, GeneratorExit()
     complain(exc, "the runner raised in run %s of session %r", turn.run.run_id, turn.run.session_id)
     return error, None
+
+
+def forget_callback(turn: Turn) -> None:
+    """Have the end of what the loop has made mean nothing any more: the turn is being conducted."""
+    assert turn._made is not None
+    turn._made.remove_done_callback(turn._task_is_over)
 
 
 @types.coroutine

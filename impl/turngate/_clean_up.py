@@ -1,0 +1,53 @@
+"""Clean-up that a second Escape does not cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from turngate._guard import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+T = TypeVar("T")
+
+
+async def clean_up(awaitable: Awaitable[T], within: float) -> T:
+    """Await to the end, for so many seconds, however often the caller is cancelled meanwhile.
+
+    There are four ways to end. The awaitable returns: so does this. It raises: so does this. The time is up:
+    it is cancelled, and TimeoutError is raised. The caller was cancelled meanwhile: then CancelledError is
+    raised when it is over, whichever of the three it was.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    work: asyncio.Future[T] = asyncio.ensure_future(_awaited(awaitable))
+    interrupt: asyncio.CancelledError | None = None
+    try:
+        while not work.done() and (left := deadline - loop.time()) > 0:
+            try:
+                await asyncio.wait({work}, timeout=left)
+            except asyncio.CancelledError as exc:
+                interrupt = exc
+    finally:
+        if not work.done():
+            work.cancel()
+            work.add_done_callback(_retrieve)
+    if interrupt is not None:
+        if work.done():
+            _retrieve(work)
+        raise interrupt
+    if not work.done():
+        raise TimeoutError(f"the clean-up took longer than {within:g} s")
+    return work.result()
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _retrieve(work: asyncio.Future[Any]) -> None:
+    """Log what nobody will be told: an interrupt, or a time-out, is raised instead."""
+    if not work.cancelled() and (exc := work.exception()) is not None:
+        complain(exc, "a clean-up raised")
