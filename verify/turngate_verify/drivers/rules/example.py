@@ -71,12 +71,12 @@ def rule(**arguments: st.SearchStrategy[Any]) -> Callable[[RuleMethod], RuleMeth
     return decorate
 
 
-def when(there_is: Callable[[Any], object]) -> Callable[[RuleMethod], RuleMethod]:
+def when(there_is: Callable[[Example], object]) -> Callable[[RuleMethod], RuleMethod]:
     """Let Hypothesis choose a rule only while the condition is true of the example."""
     return stateful.precondition(lambda self: bool(there_is(self)))
 
 
-def one_of(choices: Callable[[Any], Sequence[Any]]) -> st.SearchStrategy[Any]:
+def one_of(choices: Callable[[Example], Sequence[Any]]) -> st.SearchStrategy[Any]:
     """Draw one of the choices that the example offers at this moment."""
     return st.runner().flatmap(lambda self: st.sampled_from(choices(self)))
 
@@ -161,6 +161,11 @@ class Example(stateful.RuleBasedStateMachine):
     def followed(self) -> list[str]:
         """The players whose session has a queue."""
         return [run for run in self.players if self.world.sessions[self.world.runs[run].session_id].queue]
+
+    @property
+    def slow_writes(self) -> range:
+        """The positions of the slow writes that still wait."""
+        return range(sum(not door.done() for door in self.world.store.waiting))
 
     @property
     def callers(self) -> list[asyncio.Task[Any]]:

@@ -14,11 +14,6 @@ _PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
 class StoreRules(Example):
     """What the store does."""
 
-    @property
-    def slow_writes(self) -> range:
-        """The positions of the slow writes that still wait."""
-        return range(sum(not door.done() for door in self.world.store.waiting))
-
     @when(lambda self: self.uncovered and not self.world.store.plans)
     @rule(plan=_PLANS)
     def store(self, plan: Plan) -> None:
