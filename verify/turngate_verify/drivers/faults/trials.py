@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 from turngate_verify.drivers.faults.found import FaultFound, Faults
 from turngate_verify.drivers.faults.play import Inject, Play, drop_all
@@ -129,7 +129,7 @@ class Trials:
         if self._warned:
             self._stop(kind, where, AssertionError(f"somebody is warned: {self._warned[0].message}"))
 
-    def _stop(self, kind: str, where: str, wrong: Exception) -> None:
+    def _stop(self, kind: str, where: str, wrong: Exception) -> NoReturn:
         """Keep what is wrong as the failure, and make no more injections."""
         broken, what = None, f"{type(wrong).__name__}: {wrong}"
         if isinstance(wrong, Broken):
