@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 import broken_dispatchers
 from turngate import Dispatcher, Run
 from turngate_model import TABLE
-from turngate_verify.drivers.rules.program import Line, run, shrink, text
+from turngate_verify.drivers.rules.program import RuleCall, program_text, run_program, shrink
 from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
 from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
 from turngate_verify.world.expecting import Broken
@@ -43,7 +43,7 @@ def run_profile(profile: settings, make: type[Dispatcher] = Dispatcher) -> None:
     except Exception as raised:
         if rules.tally.raised is not None:
             smallest, _ = shrink(rules_of(make), rules.tally.program, rules.tally.raised)
-            raised.add_note(text(smallest, make))
+            raised.add_note(program_text(smallest, make))
         raise
 
 
@@ -166,32 +166,34 @@ def test_the_rules_find_a_dispatcher_that_is_wrong_about(name: str) -> None:
 
 def test_what_a_hook_does_now_is_told_after_what_is_being_told() -> None:
     program = (
-        Line("accept", {"session": "s", "prompts": ["fold"], "hook": "cancel now"}),
-        Line("enter", {"run": "r1", "then": 1}),
-        Line("submit", {"session": "s", "prompts": ["fold", "queue", "queue"], "waits": False, "then": 3}),
-        Line("runner", {"run": "r1", "does": ["fold", "finish"], "then": 2}),
+        RuleCall("accept", {"session": "s", "prompts": ["fold"], "hook": "cancel now"}),
+        RuleCall("enter", {"run": "r1", "then": 1}),
+        RuleCall(
+            "submit", {"session": "s", "prompts": ["fold", "queue", "queue"], "waits": False, "then": 3}
+        ),
+        RuleCall("runner", {"run": "r1", "does": ["fold", "finish"], "then": 2}),
     )
-    assert run(rules_of(), program) is None
-    raised = run(rules_of(broken_dispatchers.PerformsAtOnce), program)
+    assert run_program(rules_of(), program) is None
+    raised = run_program(rules_of(broken_dispatchers.PerformsAtOnce), program)
     assert str(raised) == "subscribers are told of [4, 2, 3], which became complete as [2, 4, 3]"
 
 
 def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:
     rules = rules_of(SilentDrop, claimed=["EXACTLY_ONE_COMPLETE"])
     program = (
-        Line("accept", {"session": "t", "prompts": ["fold", "queue"], "hook": "listen", "then": 2}),
-        Line("store", {"plan": "slow", "then": 1}),
-        Line("accept", {"session": "s", "prompts": ["fold", "queue", "fold"], "hook": "", "then": 0}),
-        Line("enter", {"run": "r3", "then": 0}),
-        Line("enter", {"run": "r5", "then": 3}),
-        Line("cancel", {"session": "s", "then": 0}),
+        RuleCall("accept", {"session": "t", "prompts": ["fold", "queue"], "hook": "listen", "then": 2}),
+        RuleCall("store", {"plan": "slow", "then": 1}),
+        RuleCall("accept", {"session": "s", "prompts": ["fold", "queue", "fold"], "hook": "", "then": 0}),
+        RuleCall("enter", {"run": "r3", "then": 0}),
+        RuleCall("enter", {"run": "r5", "then": 3}),
+        RuleCall("cancel", {"session": "s", "then": 0}),
     )
-    raised = run(rules, program)
+    raised = run_program(rules, program)
     assert isinstance(raised, Broken)
     smallest, also = shrink(rules, program, raised)
     assert isinstance(also, Broken)
     assert also.violation.property == raised.violation.property
-    accept, *others = text(smallest, SilentDrop, ["EXACTLY_ONE_COMPLETE"]).splitlines()[4:]
+    accept, *others = program_text(smallest, SilentDrop, ["EXACTLY_ONE_COMPLETE"]).splitlines()[4:]
     assert accept.startswith("state.accept(hook='', prompts=[")
     assert len(smallest[0].arguments["prompts"]) == 2
     assert others == [

@@ -1,1 +1,1 @@
-"""What makes things happen in the world: lockstep, rules, schedules, faults, and sabotage."""
+"""The drivers try the real dispatcher: lockstep, rules, schedules, faults. They must find every sabotage."""

@@ -1,9 +1,12 @@
-"""What makes two moments of a scenario the same: all that what may still happen depends on.
+"""The fingerprint of a moment: everything that the rest of a scenario depends on.
 
-It is read off the dispatcher, its tasks (where each is suspended, with which
-local variables), the loop, the actors and the monitor. Two moments with the
-same fingerprint have the same options in the same order, and the same outcomes
-ahead of them.
+Two moments with the same fingerprint have the same options in the same order,
+and the same outcomes ahead of them. So the schedules that lead on from the
+second need not be executed.
+
+The fingerprint is taken from the stage, the loop and its tasks (where each is
+suspended, with which local variables), the runner and the store, the
+dispatcher, and the monitor.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from turngate._queue import Queue
 from turngate._settle import _Clock
 from turngate._waiters import Waiters
 from turngate_verify.world.stage import Stage
+from turngate_verify.world.virtual_loop import VirtualLoop
+from turngate_verify.world.world import World
 
-# What never changes, or is looked at by itself.
-_FIXED = frozenset({
+# The attributes of a dispatcher that never change, or that other parts of the fingerprint contain.
+_LEFT_OUT = frozenset({
     "_accepted_limit", "_complete_limit", "_completions", "_delta_bytes", "_delta_limit", "_journal", "_loop",
     "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions", "_settle_timeout",
     "_subscribers", "_thread", "_timers", "_writing", "messages",
@@ -32,54 +37,76 @@ _FIXED = frozenset({
 
 
 def fingerprint(stage: Stage) -> Hashable:
-    """Return what the rest of a scenario depends on, as it stands now."""
-    world = stage.world
-    loop, store, dispatcher = world.loop, world.store, world.dispatcher
-    tasks = {task: _of_task(task) for task in loop.tasks if not task.done()}
+    """Return what the rest of a scenario depends on at this moment."""
     return (
-        tuple(stage.done),
-        tuple(stage.told.items()),
-        stage.times,
-        frozenset(stage.threads),
-        tuple([left.waits for left in world.left]),
-        tuple([(lead, loop.time() - since) for lead, since in store.since.items()]),
-        tuple([(lead, tuple(parts)) for lead, parts in world._parts.items()]),
+        _of_script(stage),
+        _of_loop(stage.world.loop),
+        _of_actors(stage.world),
+        _of_dispatcher(stage.world.dispatcher),
+        _of_monitor(stage.world),
+    )
+
+
+def _of_script(stage: Stage) -> Hashable:
+    """Return how far the callers and the runner are in what the scenario has them do."""
+    return (tuple(stage.done), tuple(stage.told.items()), stage.times, frozenset(stage.threads))
+
+
+def _of_loop(loop: VirtualLoop) -> Hashable:
+    """Return the ready callbacks, the timers and the tasks."""
+    tasks = {task: _of_task(task) for task in loop.tasks if not task.done()}
+    now = loop.time()
+    timers = [timer for timer in loop.timers if not timer.cancelled()]
+    return (
         tuple([_of_handle(handle, tasks) for handle in loop.ready]),
-        tuple(
-            [
-                (timer.when() - loop.time(), _of_handle(timer, tasks))
-                for timer in loop.timers
-                if not timer.cancelled()
-            ]
-        ),
+        tuple([(timer.when() - now, _of_handle(timer, tasks)) for timer in timers]),
         tuple(tasks.values()),
-        tuple(
-            [
-                (lead, player.swallows, _of_all(player._commands), player.listens)
-                for lead, player in world.players.items()
-            ]
-        ),
+    )
+
+
+def _of_actors(world: World) -> Hashable:
+    """Return what the runner and the store are doing, and what they have written."""
+    store, now = world.store, world.loop.time()
+    players = [
+        (lead, player.swallows, _of_all(player._commands), player.listens)
+        for lead, player in world.players.items()
+    ]
+    return (
+        tuple(players),
+        tuple([left.waits for left in world.left]),
+        tuple([(lead, tuple(parts)) for lead, parts in world._parts.items()]),
         tuple([(store.about[door], _of_future(door)) for door in store.waiting]),
+        tuple([(lead, now - since) for lead, since in store.since.items()]),
         len(store.plans),
         tuple([_of_all(of_session.values()) for of_session in store._inner._sessions.values()]),
-        tuple([_of_run(run) for run in world.runs.values()]),
+    )
+
+
+def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
+    """Return the sessions, the subscribers, and whatever else the dispatcher holds."""
+    others = [
+        (name, _LOOKS[type(value)](value))
+        for name, value in vars(dispatcher).items()
+        if name not in _LEFT_OUT
+    ]
+    subscribers = [
+        (len(each._unread), each._closed)
+        for of_session in dispatcher._subscribers.by_session.values()
+        for reference in of_session
+        if (each := reference()) is not None
+    ]
+    return (
         tuple([(name, _of_core(core)) for name, core in dispatcher._sessions.items()]),
-        tuple(
-            [
-                (name, _LOOKS[type(value)](value))
-                for name, value in vars(dispatcher).items()
-                if name not in _FIXED
-            ]
-        ),
+        tuple(others),
         len(dispatcher._journal.untold),
-        tuple(
-            [
-                (len(each._unread), each._closed)
-                for of_session in dispatcher._subscribers.by_session.values()
-                for reference in of_session
-                if (each := reference()) is not None
-            ]
-        ),
+        tuple(subscribers),
+    )
+
+
+def _of_monitor(world: World) -> Hashable:
+    """Return the runs and what the monitor knows about them."""
+    return (
+        tuple([_of_run(run) for run in world.runs.values()]),
         frozenset(world.active),
         world.ended,
         tuple([(name, abstract.key()) for name, abstract in world.sessions.items()]),
@@ -105,17 +132,17 @@ def _of_core(core: SessionCore) -> Hashable:
 def _of_turn(turn: Turn) -> Hashable:
     runs = tuple([run.run_id for run in turn._runs])
     begun = (turn._made is None, turn.task is None)
-    return (runs, turn.covered, turn.phase, tuple(turn.parts or ()), *_came_of(turn), begun)
+    return (runs, turn.covered, turn.phase, tuple(turn.parts or ()), *_outcome_of(turn), begun)
 
 
-def _came_of(turn: Turn) -> tuple[Hashable, ...]:
+def _outcome_of(turn: Turn) -> tuple[Hashable, ...]:
     return (turn.text, turn.error) if turn.phase is Phase.SETTLING else ()
 
 
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
-    """Return what a task is and where it waits, down to what it waits for."""
+    """Return the name of a task and where it is suspended, in every coroutine down to what it waits for."""
     name = task.get_name()
-    # The name of a task that was given none tells when it was made, not what it does.
+    # The loop names a task "task 7" if nobody else does. That only says when it was made.
     found: list[Hashable] = ["" if name.startswith("task ") else name, task.cancelling()]
     found.append((task._must_cancel, _of(task._fut_waiter)))  # type: ignore[attr-defined]  # not in the stubs
     waits: Any = task.get_coro()
@@ -125,7 +152,7 @@ def _of_task(task: asyncio.Task[Any]) -> Hashable:
             break
         local = frame.f_locals
         found.append((frame.f_code.co_name, frame.f_lasti, tuple(local), _of_all(local.values())))
-        # A coroutine that began before its task did is driven by hand, and so in no chain of awaits.
+        # A coroutine that began before its task did is not awaited: the local variable holds it.
         driven = local.get("coroutine")
         waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None) or driven
     return tuple(found)
@@ -144,7 +171,7 @@ def _of_handle(handle: asyncio.Handle, tasks: Mapping[asyncio.Task[Any], Hashabl
 
 
 def _of(value: Any) -> Hashable:
-    """Return a value as far as it matters; what is looked at elsewhere, by what it is called."""
+    """Return what matters of a value; of runs and turns only the name, as other parts contain the rest."""
     return _LOOKS[type(value)](value)
 
 
@@ -177,7 +204,7 @@ def _of_future(future: asyncio.Future[Any]) -> Hashable:
     return "done" if raised is None else ("raised", type(raised).__name__)
 
 
-_KINDS: dict[Any, Callable[[Any], Hashable]] = {
+_LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     Enum: lambda value: value.name,
     str | int | float | None: lambda value: value,
     Run: lambda run: ("run", run.run_id),
@@ -197,7 +224,7 @@ _KINDS: dict[Any, Callable[[Any], Hashable]] = {
 
 
 class _Slots(dict[type, list[str]]):
-    """What every core of a type holds, and is not its own affair."""
+    """The names of the public slots of a class of cores, with those that it inherits."""
 
     def __missing__(self, kind: type) -> list[str]:
         names = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
@@ -209,15 +236,16 @@ _SLOTS = _Slots()
 
 
 class _Looks(dict[type, Callable[[Any], Hashable]]):
-    """How to look at a value, by its type."""
+    """The function that returns what matters of a value, by the type of the value."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Hashable]:
-        look = next((look for each, look in _KINDS.items() if issubclass(kind, each)), None)
+        look = next((look for each, look in _LOOKS_BY_BASE.items() if issubclass(kind, each)), None)
         self[kind] = look = look or _look_at_other(kind)
         return look
 
 
 def _look_at_other(kind: type) -> Callable[[Any], Hashable]:
+    """Return a look at the fields of a dataclass, or else at nothing but the name of the type."""
     name = kind.__name__
     if not dataclasses.is_dataclass(kind):
         return lambda _: name

@@ -1,16 +1,15 @@
-"""Lockstep: the real dispatcher takes every step that the mechanism takes, from every state it can be in.
+"""Lockstep: the real dispatcher takes every step that the model's mechanism takes, from every state.
 
-For every state of a session that the model reaches within bounds, the real
-dispatcher is brought there by the shortest way, then takes each step that the
-mechanism could take next. What is seen of each step must be the same: every
-move the dispatcher makes is one the model makes, and every move of the model
-is seen on the dispatcher.
+The explorer of the model finds every state of a session within bounds. For each
+state, and for each step that the mechanism can take from it, the driver brings a
+new dispatcher into that state by the shortest way and has it take the step. The
+events that follow must be the events that the mechanism makes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from turngate import Dispatcher, DispatcherClosed
@@ -26,23 +25,24 @@ from turngate_verify.world.world import Make, RunnerFailed, StoreDown, WhenBusy,
 SESSION = "s"
 _WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
 DECLARED = frozenset((str(row.trigger), str(row.source), str(row.target)) for row in TABLE)
+"""The declared moves of a run: trigger, from, to."""
 
 
 @dataclass
 class Lockstep:
-    """What came of comparing the dispatcher with the mechanism."""
+    """The result of comparing the dispatcher with the mechanism."""
 
     states: int = 0
     steps: int = 0
     moves: set[tuple[str, str, str]] = field(default_factory=set)
-    """The declared moves that the dispatcher was seen to make: trigger, from, to."""
+    """The declared moves that the dispatcher has made: trigger, from, to."""
     violation: Violation | None = None
     path: list[str] = field(default_factory=list)
     """The steps that led to the violation."""
 
     @property
     def unseen(self) -> frozenset[tuple[str, str, str]]:
-        """The declared moves that the dispatcher was not seen to make."""
+        """The declared moves that the dispatcher has not made."""
         return DECLARED - self.moves
 
 
@@ -60,30 +60,37 @@ def _compare_all(explorer: Explorer, make: Make) -> Lockstep:
         result.states += 1
         for action, events in steps:
             result.steps += 1
-            taken = [*path, action]
-            world = PatientWorld(make)
-            world.store.always = "slow"
-            try:
-                for step in path:
-                    _perform(world, step)
-                _take(world, action, events)
-                world.check()
-                world.finish()
-                result.moves |= _moves(world)
-            except Broken as broken:
-                result.violation = broken.violation
-            except Exception as wrong:  # whatever else a wrong dispatcher raises is a difference too
-                said = f"the dispatcher raised {wrong!r} where the mechanism does not"
-                result.violation = Violation(Property.REFINES, said)
-            world.abandon()
+            _compare_step(result, path, action, events, make)
             if result.violation:
+                taken = [*path, action]
                 result.path = [" ".join((step.name, step.run, step.how)).strip() for step in taken]
                 return result
     return result
 
 
+def _compare_step(
+    result: Lockstep, path: Sequence[Action], action: Action, expected: tuple[Event, ...], make: Make
+) -> None:
+    """Have a new dispatcher take the path and then one step more; note its moves, or what is wrong."""
+    world = PatientWorld(make)
+    world.store.always = "slow"
+    try:
+        for step in path:
+            _perform(world, step)
+        _take(world, action, expected)
+        world.check()
+        world.finish()
+        result.moves |= _moves(world)
+    except Broken as broken:
+        result.violation = broken.violation
+    except Exception as wrong:  # whatever else a wrong dispatcher raises is a difference too
+        said = f"the dispatcher raised {wrong!r} where the mechanism does not"
+        result.violation = Violation(Property.REFINES, said)
+    world.abandon()
+
+
 def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:
-    """Take one step, and compare what is seen of it."""
+    """Take one step, and expect the events that the mechanism makes."""
     before = len(world.history)
     _perform(world, action)
     seen = _outcomes(event for _, event in world.history[before:])
@@ -94,17 +101,23 @@ def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:
 
 
 def _outcomes(events: Iterable[Event]) -> list[Event]:
-    """Leave out commands, which only their caller decides, and the words of errors that others chose."""
-    fixed = (None, "released before entry", "cleared from the queue")
+    """Return the events that can be compared.
+
+    Cancels and clears are left out: they are what the caller did, not what followed. Errors that runner or
+    store worded are replaced by one word.
+    """
+    worded_by_dispatcher = (None, "released before entry", "cleared from the queue")
     return [
-        event._replace(error="failed") if isinstance(event, Complete) and event.error not in fixed else event
+        event._replace(error="failed")
+        if isinstance(event, Complete) and event.error not in worded_by_dispatcher
+        else event
         for event in events
         if not isinstance(event, Cancel | Clear)
     ]
 
 
 def _perform(world: World, action: Action) -> None:
-    """Have the real world do what the mechanism does in one step."""
+    """Do to the real dispatcher what the mechanism does in one step."""
     match action.name, action.how:
         case "accept", how:
             world.accept(SESSION, action.run, when_busy=_WHEN_BUSY[how])
@@ -133,16 +146,17 @@ def _perform(world: World, action: Action) -> None:
             raise AssertionError(f"no such step: {name}")
     world.loop.settle()
     for player in world.players.values():
-        # In the model a cancelled runner ends in a step of its own.
+        # In the model a cancelled runner goes on until a step ends it. Here it must not end by itself either.
         player.swallows = 1_000
 
 
 def _accept_again(world: World, run_id: str) -> None:
+    """Accept the same prompt under the same run_id: the dispatcher must return the run that it knows."""
     known = world.runs[run_id]
     try:
         again = world.accept(SESSION, run_id, when_busy=known.when_busy)
     except DispatcherClosed:
-        # A dispatcher that closes refuses everything, and that changes nothing either.
+        # A dispatcher that is closing refuses instead, which changes nothing either.
         if not world.dispatcher._closing:
             raise
         return
@@ -151,6 +165,7 @@ def _accept_again(world: World, run_id: str) -> None:
 
 
 def _end(world: World, lead: str, outcome: str) -> None:
+    """Have the runner of a turn return, fail, or give in to a cancel."""
     player = world.players[lead]
     match outcome:
         case "end_turn":
@@ -162,7 +177,7 @@ def _end(world: World, lead: str, outcome: str) -> None:
 
 
 def _moves(world: World) -> set[tuple[str, str, str]]:
-    """Return the moves that a history shows, as the table declares them."""
+    """Return the moves in the history of a world, in the words of the table."""
     at: dict[str, str] = {}
     moves = set()
     for _, event in world.history:

@@ -1,8 +1,9 @@
-"""Sabotage: the known-bad designs, each as a few lines done otherwise in the real dispatcher.
+"""Sabotage: the known-bad designs, each built into the real dispatcher with a few changed lines.
 
-Each is a subclass of the dispatcher, mostly with a core of its own, so there
-is no switch in production code. Where a design takes two steps for what the
-core does in one, the second half comes in a callback of its own, ``later``.
+Each design is a subclass of the dispatcher, and most have a changed core. So
+production code has no switch for them. Some designs take two steps where the real
+core takes one. Their core passes the second step to ``later``, and the loop runs
+it in a callback.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from turngate._queue import Queue
 from turngate_model import DESIGNS, Property
 
 EXAMPLES = 2000
-"""Within so many examples of up to forty steps the rules find each of these, with each of ten seeds.
+"""The rules find each design within so many examples of up to forty steps, with each of ten seeds.
 
-The hardest, `unlocked-drain`, takes a third of them at worst; `make sabotage` measures it.
+The hardest to find, `unlocked-drain`, takes up to a third of them. `make sabotage` measures this.
 """
 
 
 class Core(JournaledCore):
-    """A core that can leave the second half of a step for later."""
+    """A core that can take the second half of a step later."""
 
     later: Callable[[Callable[[], list[Effect]]], None]
 
@@ -42,16 +43,16 @@ class Core(JournaledCore):
         return effects
 
     def is_quiet(self) -> bool:
-        """Whether nothing is in flight; unlike in the real core there may be a queue without a turn."""
+        """Whether nothing is in flight. Unlike the real core, this one may have a queue and no turn."""
         return super().is_quiet() and not self.queue
 
 
 class Sabotaged(Dispatcher):
-    """The dispatcher with another core."""
+    """The dispatcher with a core that can be changed."""
 
     core: ClassVar[type[Core]] = Core
     claimed: ClassVar[tuple[Property, ...]] = ()
-    """What it is said to break."""
+    """The properties that the design is said to break."""
 
     def _new_core(self, session_id: str) -> SessionCore:
         core = self.core(session_id, self._message_prefix, self._journal.untold)
@@ -269,7 +270,7 @@ class UnlockedClear(Sabotaged):
         def delete(self, read: list[Run]) -> list[Effect]:
             self.queue = Queue()
             for run in read:
-                run.state = QUEUED  # as it was read, whatever became of it meanwhile
+                run.state = QUEUED  # as it was when it was read; it may have changed since
             return [self._complete(run, "drop", "", CLEARED, cancelled=False) for run in read]
 
 
@@ -286,7 +287,7 @@ class Untracked(Sabotaged):
             return (self.mark > 0 and run in in_process) or super()._covers(run)
 
     async def submit(self, *args: Any, **options: Any) -> Run:
-        """Submit from within the process: the run gets no sequence that a mark could be compared with."""
+        """Submit a prompt, and remember that its run comes from within the process."""
         run = await super().submit(*args, **options)
         self.in_process.add(run)
         return run
@@ -313,7 +314,7 @@ class LateMark(Untracked):
             return []
 
         def is_quiet(self) -> bool:
-            """Whether nothing is in flight; a mark is kept for as long as it is set."""
+            """Whether nothing is in flight, and no mark is set or about to be set."""
             return super().is_quiet() and not self.setting and not self.mark
 
 
@@ -361,7 +362,7 @@ class ReusedId(Sabotaged):
     """A second prompt under a known run_id runs as well."""
 
     async def accept(self, *args: Any, run_id: str | None = None, **options: Any) -> Run:
-        """Accept, whether the run_id is known or not."""
+        """Forget the run_id if it is known, and accept."""
         if run_id is not None:
             self._runs.pop(run_id, None)
             self._completions._kept.pop(run_id, None)
@@ -372,29 +373,30 @@ class LeakySession(Sabotaged):
     """The per-session lock or mark stays when the session is quiet."""
 
     def _forget_if_quiet(self, core: SessionCore) -> None:
-        """Keep it."""
+        """Keep the core, also when the session is quiet."""
 
 
 class Sabotage(NamedTuple):
-    """A known-bad design on the real dispatcher, and what it is said to break."""
+    """A known-bad design, built into the real dispatcher, and the properties that it is said to break."""
 
     name: str
     make: type[Dispatcher]
     breaks: tuple[Property, ...]
     race: bool
-    """Whether it takes something to come between two steps."""
+    """Whether it breaks them only if something else happens between two of its steps."""
 
 
 _RACES = {UnlockedDrain, IdleGap, UnserializedEntry, BlindRelease, UnlockedClear, LateMark}
 
 
-def _said_to_break(name: str, make: type[Sabotaged]) -> Sabotage:
+def _sabotage(name: str, make: type[Sabotaged]) -> Sabotage:
+    """Tell the class what its design is said to break, according to the model."""
     make.claimed = DESIGNS[name].breaks
     return Sabotage(name, make, make.claimed, make in _RACES)
 
 
 SABOTAGES = {
-    name: _said_to_break(name, make)
+    name: _sabotage(name, make)
     for name, make in (
         ("no-accept-tracking", NoAcceptTracking),
         ("pending-flag", PendingFlag),

@@ -1,15 +1,16 @@
 """Schedules: a scenario in every order there is, on the real dispatcher.
 
-At each point where more than one thing could happen next, each is taken in
-turn. A schedule is the list of choices made; taking the first option each time
-is plain order, and any other choice a deviation. Nothing is saved and
-restored: each schedule is executed from the beginning. They are executed in
-the order of how many deviations they have, and of how late these come, so that
-the first that fails has as few as any.
+At each point of a scenario one or more things could happen next: its options. A
+schedule is the list of the options chosen. To choose the first option each time
+is plain order; any other choice is a deviation.
 
-With ``reduce``, an execution stops when it comes to a moment that was met
-before: what lies ahead of it has been, or will be, executed once already. How
-many schedules there are in all is counted nevertheless, along the moments.
+The explorer executes each schedule from the beginning. It executes those with
+few deviations first, and among these the ones that deviate late. So no failing
+schedule has fewer deviations than the first one that it finds.
+
+With ``reduce``, it stops an execution at a moment that it has met before,
+because it executes what lies ahead of that moment only once. It still counts all
+schedules, by counting the ways from each moment to the next.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ __all__ = [
 ]
 
 MAX_STEPS = 2_000
-"""More than any scenario takes; a schedule that goes on beyond it does not come to its end."""
+"""More steps than any scenario takes. A schedule that takes more never ends, and fails."""
 
 Choices = tuple[int, ...]
 
 
-class Step(NamedTuple):
-    """One step of a told schedule."""
+class ScheduledStep(NamedTuple):
+    """One step of a schedule, in words."""
 
     what: str
     """What happened."""
     instead_of: str | None
-    """What plain order would have had here, None if it is what happened."""
+    """What plain order would have done instead; None if the step is in plain order."""
     seen: str
-    """What came of it."""
+    """What followed from it."""
 
     def said(self) -> str:
-        """Say what happened and what came of it."""
+        """Say what happened and what followed from it."""
         return f"{self.what}: {self.seen}" if self.seen else self.what
 
 
@@ -76,13 +77,13 @@ class Failure:
     scenario: str
     mode: Mode
     choices: Choices
-    """Which option was taken at each point; the first at all the later ones."""
-    steps: tuple[Step, ...]
+    """Which option was chosen at each point. At all later points it is the first."""
+    steps: tuple[ScheduledStep, ...]
     make: Make = Dispatcher
 
     @property
     def deviations(self) -> list[str]:
-        """Where the schedule departs from plain order."""
+        """Say where the schedule deviates from plain order."""
         return [f"{step.what}, before {step.instead_of}" for step in self.steps if step.instead_of]
 
     @property
@@ -93,7 +94,7 @@ class Failure:
         return command + dispatcher_option(self.make)
 
     def told(self) -> list[str]:
-        """Return the schedule in words: what broke, where it departs from plain order, and every step."""
+        """Say what broke, where the schedule deviates from plain order, and every step."""
         name = f"{self.broken}: " if self.broken else ""
         found = self.deviations
         return [
@@ -111,32 +112,36 @@ class Failure:
 
 @dataclass
 class Schedules:
-    """What came of a scenario in one mode."""
+    """The result of exploring one scenario in one mode."""
 
     scenario: str
     mode: Mode
     schedules: int = 0
-    """How many schedules there are in all, as far as explored."""
+    """How many schedules there are, as far as the explorer came."""
     executed: int = 0
-    """How many executions it took; fewer than schedules when executions were stopped at known moments."""
+    """How many executions it took. There are fewer than schedules when some stopped at known moments."""
     moments: int = 0
-    """How many different moments were met; 0 when not reduced."""
+    """How many different moments it met; 0 without ``reduce``."""
     steps: int = 0
-    """How many steps were taken and checked."""
+    """How many steps it took and checked."""
     complete: bool = False
-    """Whether every schedule is accounted for."""
+    """Whether the explorer came to every schedule."""
     outcomes: set[Hashable] = field(default_factory=set)
-    """The RunCompletes and the messages that schedules end with, and the violations found."""
+    """What the schedules ended with: RunCompletes and messages, or a failure."""
     failure: Failure | None = None
     seconds: float = 0.0
     """How long it took."""
 
 
 class _Pending(NamedTuple):
-    way: tuple[Option, ...]
+    """The beginning of a schedule that is still to be executed. It ends with a deviation."""
+
+    options: tuple[Option, ...]
+    """The options to take."""
     choices: Choices
+    """Their numbers."""
     parent: int
-    """The moment at which the last choice is made."""
+    """The number of the moment at which the last option is taken; -1 before the first moment."""
 
 
 def explore_schedules(
@@ -150,14 +155,12 @@ def explore_schedules(
 ) -> Schedules:
     """Execute a scenario in every order; stop at the first schedule in which something does not hold.
 
-    ``make`` is the dispatcher's class, ``limit`` the number of executions after which to give up: then the
-    result is not complete. Without ``stop``, go on after a failure, and keep the first.
+    ``make`` is the class of the dispatcher. After ``limit`` executions, give up: the result is then not
+    complete. Without ``stop``, go on after a failure, and keep the first.
     """
     began = time.monotonic()
-    with (
-        without_log(),
-        _nothing_collected(),
-    ):  # until the explorer is gone too, with all the moments that it keeps
+    # The explorer goes before the garbage collector comes back, which would look at all of its moments.
+    with without_log(), _no_garbage_collection():
         found = _Explorer(scenario, mode, make, reduce, stop).run(limit)
     found.seconds = time.monotonic() - began
     return found
@@ -171,33 +174,33 @@ def explore_in_turn(
     reduce: bool = True,
     limit: int | None = None,
 ) -> Iterator[Schedules]:
-    """Explore scenarios in their modes, and yield what came of each in the order asked.
+    """Explore scenarios in their modes, and yield the results in the order asked.
 
-    ``workers`` is the number of processes that share them, as many as there are processors unless given;
-    it changes nothing but the time.
+    ``workers`` is the number of processes that share the work; by default there is one for each processor.
+    Their number makes no difference to the results.
     """
     explore = partial(_explore_asked, make=make, reduce=reduce, limit=limit)
     if workers == 1:
         yield from map(explore, asked)
         return
     before = multiprocessing.active_children()
-    # A fork would take the threads of whoever asks with it, half alive.
+    # A forked process would inherit locks that the other threads of this process hold, for ever.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         try:
-            with _uninterrupted():
+            with _interrupts_blocked():
                 results = [pool.submit(explore, each) for each in asked]
             for result in results:
                 yield result.result()
         except BaseException:
             for worker in multiprocessing.active_children():
                 if worker not in before:
-                    worker.terminate()  # nobody waits for what is left to do
+                    worker.terminate()  # nobody wants the remaining results
             raise
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C from whatever is started here, for good, and from ourselves until all is started."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this process for now, and for good in the processes that it starts meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -210,8 +213,8 @@ def _explore_asked(asked: tuple[str, Mode], *, make: Make, reduce: bool, limit: 
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Let no time go into looking for garbage: a world that is abandoned leaves hardly any."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Switch the garbage collector off, to save time: an abandoned world leaves hardly any garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -222,44 +225,49 @@ def _nothing_collected() -> Iterator[None]:
 
 
 class _Explorer:
+    """Executes the schedules of one scenario in one mode, each once."""
+
     def __init__(self, scenario: str | Scenario, mode: Mode, make: Make, reduce: bool, stop: bool) -> None:
         name, self._scenario = _named(scenario)
         self._mode: Mode = mode
         self._make, self._reduce, self._stop = make, reduce, stop
         self._found = Schedules(name, mode)
         self._numbers: dict[Hashable, int] = {}
+        """The number of each moment, by its fingerprint."""
         self._next: list[list[int]] = []
-        """What can come after each moment."""
-        self._deviating: deque[list[_Pending]] = deque([[_Pending((), (), -1)]])
-        """What is still to be executed, by the number of deviations beyond the ones at hand."""
+        """By the number of a moment: the moments that can come next."""
+        self._pending: deque[list[_Pending]] = deque([[_Pending((), (), -1)]])
+        """What is still to be executed: first what has the fewest deviations, then what has one more."""
 
     def run(self, limit: int | None) -> Schedules:
+        """Execute every schedule, or as many as the limit allows."""
         found = self._found
-        while self._deviating:
-            at_hand = self._deviating[0]
-            if not at_hand:
-                self._deviating.popleft()
-                if self._deviating:
-                    self._deviating[0].sort(key=lambda each: each.choices, reverse=True)
+        while self._pending:
+            fewest = self._pending[0]
+            if not fewest:
+                self._pending.popleft()
+                if self._pending:
+                    self._pending[0].sort(key=lambda each: each.choices, reverse=True)
                 continue
             if found.executed == limit or (found.failure and self._stop):
                 break
             found.executed += 1
-            self._execute(at_hand.pop())
+            self._execute(fewest.pop())
             if found.executed % 2_000 == 0:
                 gc.collect(1)
-        found.complete = not any(self._deviating)
+        found.complete = not any(self._pending)
         found.moments = len(self._numbers)
         found.schedules = self._count() if self._reduce else found.executed
         return found
 
     def _execute(self, pending: _Pending) -> None:
+        """Execute a schedule in plain order after its beginning; keep the deviations on the way for later."""
         stage = Stage(self._scenario, self._mode, self._make)
-        taken, way = [*pending.choices], [*pending.way]
+        taken, way = [*pending.choices], [*pending.options]
         here = pending.parent
         passed: set[int] = set()
         try:
-            # The way up to the last choice was checked when it was first taken.
+            # All options but the last were taken and checked in an earlier execution.
             for option in way[:-1]:
                 stage.take(option)
             for option in way[-1:]:
@@ -293,15 +301,15 @@ class _Explorer:
         stage.world.check()
 
     def _branch(self, way: list[Option], taken: list[int], options: list[Option], here: int) -> None:
-        """Keep the other options of this moment for later."""
-        if len(self._deviating) == 1:
-            self._deviating.append([])
-        self._deviating[1] += [
+        """Keep the options after the first for later."""
+        if len(self._pending) == 1:
+            self._pending.append([])
+        self._pending[1] += [
             _Pending((*way, options[choice]), (*taken, choice), here) for choice in range(1, len(options))
         ]
 
     def _arrive(self, stage: Stage, parent: int) -> tuple[bool, int]:
-        """Say whether this moment was met before, and which it is."""
+        """Say whether the explorer has met this moment before, and return its number."""
         numbers = self._numbers
         fresh = len(numbers)
         number = numbers.setdefault(fingerprint(stage), fresh)
@@ -312,6 +320,7 @@ class _Explorer:
         return number != fresh, number
 
     def _fail(self, wrong: Exception, taken: list[int], here: int) -> None:
+        """Keep a failure if it is the first. It is counted as a schedule that ends here."""
         failure = _failure(wrong, self._found.scenario, self._scenario, self._mode, self._make, taken)
         self._found.outcomes.add((failure.broken, failure.what))
         self._found.failure = self._found.failure or failure
@@ -322,7 +331,10 @@ class _Explorer:
             self._next.append([])
 
     def _count(self) -> int:
-        """Count the ways from the first moment to an end; one that comes back to itself has none."""
+        """Count the ways from the first moment to an end.
+
+        A way that comes back to a moment never ends. Then the count is not complete.
+        """
         counts: dict[int, int] = {}
         entered: set[int] = set()
         to_do = [0]
@@ -343,7 +355,7 @@ class _Explorer:
 def replay_schedule(
     scenario: str | Scenario, mode: Mode, choices: Iterable[int], *, make: Make = Dispatcher
 ) -> Failure | None:
-    """Execute one schedule, in plain order after the choices; return its failure, None if all holds.
+    """Execute one schedule, in plain order after the choices; return its failure, or None if all holds.
 
     Raises ValueError when there is no such choice at some point.
     """
@@ -374,10 +386,12 @@ def _replay(scenario: str | Scenario, mode: Mode, choices: Iterable[int], make: 
     raise ValueError(f"there is no option {choice} at point {len(taken) + 1}, of {len(options)}")
 
 
-def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: Make) -> tuple[Step, ...]:
-    """Execute the choices and say each; the last may be the one that fails."""
+def tell_schedule(
+    scenario: Scenario, mode: Mode, choices: Iterable[int], make: Make
+) -> tuple[ScheduledStep, ...]:
+    """Execute the choices, and return each step in words. The last may be the one that fails."""
     stage = Stage(scenario, mode, make)
-    steps: list[Step] = []
+    steps: list[ScheduledStep] = []
     for choice in choices:
         options = stage.options()
         what, plain = stage.label(options[choice]), stage.label(options[0])
@@ -385,15 +399,15 @@ def tell_schedule(scenario: Scenario, mode: Mode, choices: Iterable[int], make: 
         try:
             stage.take(options[choice])
         except Exception:
-            steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
+            steps.append(ScheduledStep(what, plain if choice else None, stage.seen_since(before)))
             break
-        steps.append(Step(what, plain if choice else None, stage.seen_since(before)))
+        steps.append(ScheduledStep(what, plain if choice else None, stage.seen_since(before)))
     stage.abandon()
     return tuple(steps)
 
 
 def outcome(stage: Stage) -> Hashable:
-    """Return what a schedule has ended with: the RunCompletes, and the messages on record."""
+    """Return the RunCompletes and the messages that a schedule has ended with."""
     world = stage.world
     completes = sorted(world.published.values(), key=lambda complete: complete.run_id)
     return (

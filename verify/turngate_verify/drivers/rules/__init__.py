@@ -1,1 +1,1 @@
-"""Rules for Hypothesis: what callers, runners, stores and readers may do, in any order."""
+"""Rules for Hypothesis: what callers, subscribers, runners, the store and the loop do, in any order."""

@@ -1,4 +1,8 @@
-"""What a run of the rules has reached, so that one which exercised nothing does not pass for a check."""
+"""What the examples have reached: which rules, moves, refusals and ways for a run to end.
+
+A check that exercised nothing proves nothing, so whoever runs the rules demands
+that they reach all of it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from turngate._core import CLEARED, RELEASED
 from turngate_model import TABLE, Row, Successor
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import State, Trigger
-from turngate_verify.drivers.rules.program import Program
+from turngate_verify.drivers.rules.program import RulesProgram
 from turngate_verify.world.world import World
 
 WAYS_TO_END = (
@@ -32,51 +36,57 @@ WAYS_TO_END = (
 
 @dataclass
 class Tally:
-    """Examples begun, rules taken, names of what was reached; and what the first failing example did."""
+    """What all examples together have done and reached, and the first failure among them."""
 
     examples: int = 0
+    """How many examples have begun."""
     steps: int = 0
+    """How many rules they have called."""
     reached: set[str] = field(default_factory=set)
     raised: Exception | None = None
+    """What the first failing example raised."""
     found_in: int = 0
-    program: Program = ()
+    """Which example that was, counted from 1."""
+    program: RulesProgram = ()
+    """The calls that it made."""
 
-    def note(self, raised: Exception, program: Program) -> None:
-        """Keep the first failure: the others are the same again."""
+    def note(self, raised: Exception, program: RulesProgram) -> None:
+        """Keep a failure if it is the first. Hypothesis runs a failing example again, so others follow."""
         if self.raised is None:
             self.raised, self.program, self.found_in = raised, program, self.examples
 
 
 def name_of(row: Row) -> str:
-    """Return a declared move as it is called among what was reached."""
+    """Return the name that a declared move has among what was reached."""
     return f"move: {row.trigger} {row.source} -> {row.target}, {row.when}"
 
 
-class Noting(Successor):
-    """The declared moves, noting by which of them a run has moved."""
+class DeclaredMovesNoted(Successor):
+    """The table of declared moves; it notes every row by which a run moves."""
 
     def __init__(self, reached: set[str]) -> None:
         super().__init__(TABLE)
         self._reached = reached
 
     def __call__(self, state: State, trigger: Trigger, facts: int) -> State | None:
-        """Return the state after the trigger, or None if no row allows it."""
+        """Return the state after the trigger, or None if no row allows the move."""
         target = super().__call__(state, trigger, facts)
-        for row, need, forbid in _MASKS.get((state, trigger), ()):
-            if facts & need == need and not facts & forbid:
+        for row, needed, forbidden in _ROWS.get((state, trigger), ()):
+            if facts & needed == needed and not facts & forbidden:
                 self._reached.add(name_of(row))
         return target
 
 
-_MASKS: dict[tuple[State, Trigger], list[tuple[Row, int, int]]] = {}
+_ROWS: dict[tuple[State, Trigger], list[tuple[Row, int, int]]] = {}
+"""The rows by state and trigger, each with the facts that it needs and those that it forbids, as bits."""
 for _row in TABLE:
-    _MASKS.setdefault((_row.source, _row.trigger), []).append(
+    _ROWS.setdefault((_row.source, _row.trigger), []).append(
         (_row, sum(map(int, _row.conditions)), sum(map(int, _row.unless)))
     )
 
 
 def ways_to_end(world: World) -> set[str]:
-    """Return in which ways the runs of a world have ended."""
+    """Return the ways in which the runs of a world have ended."""
     at: dict[str, str] = {}
     ways = set()
     for _, event in world.history:
@@ -95,6 +105,7 @@ def ways_to_end(world: World) -> set[str]:
 
 
 def _way(at: str, cancelled: bool, error: str) -> str:
+    """Name the way in which a run ended: where it was, whether it was cancelled, and its error."""
     if error == RELEASED:
         return "released when covered" if cancelled else "released"
     if error == CLEARED:

@@ -1,4 +1,4 @@
-"""A subscriber that reads when it is told to, and in between lags, until it is cut off."""
+"""A subscriber that reads only when it is told to. If it lags too far behind, the dispatcher cuts it off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turngate_verify.world.expecting import expect
 
 
 class Reader:
-    """One subscription, what was read from it, and what should have been."""
+    """One subscription, the events read from it, and what it should have received."""
 
     def __init__(self, world: RulesWorld, session: str | None, limit: int) -> None:
         self.session = session
@@ -22,16 +22,19 @@ class Reader:
         self._world = world
         self._limit = limit
         self._from = world.received
+        """How many RunCompletes the world had seen when the reader subscribed."""
         self._to: int | None = None
+        """The same for when it unsubscribed."""
         self._read_at: list[int] = []
-        """How many RunCompletes there had been in the world when one was read, for each that was."""
+        """For each RunComplete that it read: how many the world had seen by then."""
         self._deltas = -self._written()
+        """How many deltas it should receive; known once it has unsubscribed."""
         self._reading: asyncio.Task[None] | None = None
         with world.loop:
             self._events = world.dispatcher.subscribe(session)
 
     def read(self) -> asyncio.Task[None] | None:
-        """Read one event in a task, which may have to wait; one at a time."""
+        """Read one event in a task, unless such a task still waits for one."""
         if self.waits:
             return None
         self._reading = self._world.loop.create_task(self._next(), name="reads")
@@ -39,7 +42,7 @@ class Reader:
 
     @property
     def waits(self) -> bool:
-        """Whether it is reading already."""
+        """Whether a task still waits for an event."""
         return self._reading is not None and not self._reading.done()
 
     async def _next(self) -> None:
@@ -54,17 +57,17 @@ class Reader:
         self._ended = True
 
     def unsubscribe(self) -> None:
-        """Receive nothing more."""
+        """Unsubscribe; what was received before can still be read."""
         if self._to is None:
             self._to = self._world.received
             self._deltas += self._written()
             with self._world.loop:
                 self._events.close()
 
-    def see_that_nothing_is_missing(self) -> None:
-        """Read what is left, and see that no RunComplete is missing up to where it should be cut off.
+    def expect_nothing_missing(self) -> None:
+        """Read the rest, and expect every RunComplete up to where the dispatcher should cut the reader off.
 
-        Every delta is accounted for, too, unless it came after that.
+        Up to there every delta was read or dropped. Later ones may be neither.
         """
         self.unsubscribe()
         while not self._ended:
@@ -82,7 +85,7 @@ class Reader:
             expect(accounted_for, f"{deltas} deltas were read or dropped, of {self._deltas}")
 
     def _should(self) -> tuple[list[RunComplete], bool]:
-        """Return the RunCompletes that it should receive, and whether it should be cut off after them."""
+        """Return the RunCompletes that the reader should receive, and whether it is then cut off."""
         should: list[RunComplete] = []
         for nth, complete in enumerate(self._world.delivered[self._from : self._to], self._from):
             if self.session in (None, complete.session_id):
@@ -93,7 +96,7 @@ class Reader:
         return should, False
 
     def _written(self) -> int:
-        """Return how many deltas a subscriber like this one was given so far."""
+        """Return how many deltas there have been so far in what the reader subscribes to."""
         written = self._world.deltas.copy()
         written.update(event.session_id for event in self._world._events._unread if isinstance(event, Delta))
         return written.total() if self.session is None else written[self.session]

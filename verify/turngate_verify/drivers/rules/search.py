@@ -1,13 +1,10 @@
-"""Rules: everything that a caller, a runner and a store can do to the real dispatcher, in any order.
+"""Run the rules: Hypothesis has callers, runners and the others do anything to the real dispatcher.
 
-Hypothesis draws a program, one call of a rule per line, and with it the
-interleaving: nothing happens on the loop except when a rule lets it. After
-every rule the world is checked, at teardown it is run to its end. What
-Hypothesis prints of a failure is a program that can be pasted and run, and
-does the same again: there is no clock, no chance and no thread in it.
-
-A check that exercised nothing proves nothing, so a run counts what it reached:
-every rule, entry state, declared move and way for a run to end.
+Hypothesis draws a program, which is a list of calls of rules. It draws the
+interleaving with it, because the loop runs nothing unless a rule says so. After
+every rule the example checks its world; at the end it lets the world come to its
+end. A failing program can be pasted and run, and fails again in the same way:
+there is no clock, no chance and no thread in it.
 """
 
 from __future__ import annotations
@@ -23,9 +20,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from turngate import Dispatcher
 from turngate_model import TABLE, Property, Violation
-from turngate_verify.drivers.rules.machine import COMMANDS, CUT_OFF, HOOKS, REFUSALS, RULES, TurngateRules
-from turngate_verify.drivers.rules.program import shrink, text
+from turngate_verify.drivers.rules.example import RULES
+from turngate_verify.drivers.rules.hooks import HOOKS
+from turngate_verify.drivers.rules.machine import CUT_OFF, TurngateRules
+from turngate_verify.drivers.rules.program import program_text, shrink
 from turngate_verify.drivers.rules.reached import WAYS_TO_END, Tally, name_of
+from turngate_verify.drivers.rules.refusals import REFUSALS
+from turngate_verify.drivers.rules.runners import COMMANDS
 from turngate_verify.world.expecting import Broken
 
 TO_REACH = frozenset(
@@ -39,33 +40,33 @@ TO_REACH = frozenset(
         *(name_of(row) for row in TABLE),
     }
 )
-"""What a run of the rules is to reach; a move of a run is called as the table has it."""
+"""What the examples together must reach."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What came of a run of the rules."""
+    """The result of running the rules."""
 
     examples: int
-    """How many were run, the one that broke something included."""
+    """How many examples were run, up to and including the first that failed."""
     steps: int
     reached: frozenset[str]
     violation: Violation | None = None
     error: str = ""
-    """What went wrong that no property speaks of."""
+    """What went wrong, if it breaks no property."""
     program: str = ""
-    """The smallest program found that does it, to be pasted and run."""
+    """The smallest program found that fails in this way, as Python."""
 
     @property
     def missed(self) -> frozenset[str]:
-        """What was to be reached and was not."""
+        """What the examples did not reach, and should have."""
         return TO_REACH - self.reached
 
 
 def rules_of(
     make: type[Dispatcher] = Dispatcher, *, claimed: Sequence[str] = (), tally: Tally | None = None
 ) -> type[TurngateRules]:
-    """Return the rules for a dispatcher; for a design, with the properties that it is said to break."""
+    """Return the rules for a class of dispatchers, ``claimed`` being the properties it is said to break."""
 
     class Chosen(TurngateRules):
         pass
@@ -83,10 +84,10 @@ def run_rules(
     steps: int = 40,
     claimed: Sequence[Property] = (),
 ) -> Rules:
-    """Run so many examples of so many steps, up to the first that breaks something, and shrink that one.
+    """Run examples up to the first that fails, and shrink its program.
 
-    The same seed gives the same examples; without one they are always the same. With ``claimed`` nothing
-    but these properties is looked for.
+    The same seed gives the same examples, and so does no seed. With ``claimed``, only a violation of one of
+    these properties is a failure.
     """
     tally = Tally()
     machine = rules_of(make, claimed=claimed, tally=tally)
@@ -100,7 +101,7 @@ def run_rules(
         deadline=None,
         report_multiple_bugs=False,
         phases=[Phase.generate],
-        # Forty steps are a lot to draw, and how long they take is no concern of a world without a clock.
+        # Hypothesis would complain that examples of forty steps are large and slow. They may be.
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     with suppress(Exception), with_reporter(lambda _: None):
@@ -115,5 +116,5 @@ def run_rules(
         reached=reached,
         violation=raised.violation if isinstance(raised, Broken) else None,
         error="" if isinstance(raised, Broken) else f"{type(raised).__name__}: {raised}",
-        program=text(program, make, claimed),
+        program=program_text(program, make, claimed),
     )

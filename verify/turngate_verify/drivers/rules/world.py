@@ -1,4 +1,8 @@
-"""The world of the rules: it lives long enough for completions to be forgotten, and has hooks that act."""
+"""The world of the rules. In it the dispatcher forgets completions, and hooks call the dispatcher.
+
+An example has many runs and the dispatcher keeps few completions, so it forgets
+some. A caller may then use a forgotten run_id for a new run: the run_id lives again.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +22,33 @@ T = TypeVar("T")
 
 
 class RulesWorld(World):
-    """A world that keeps few completions, and whose hooks do something when they are called."""
+    """A world whose dispatcher keeps few completions, and whose hooks act."""
 
     def __init__(self, make: Make = Dispatcher, *, completions_kept: int, **options: Any) -> None:
         super().__init__(make, completions_kept=completions_kept, **options)
         self.closing = False
         """Whether the dispatcher has begun to close."""
         self.former: dict[str, Run] = {}
-        """The runs that were forgotten before their run_id was used again."""
+        """The forgotten runs whose run_id was used again, by the name that each has since."""
         self.on_hook: Callable[[RunComplete], None] = lambda complete: None
-        """What a hook does."""
+        """What a hook does when the dispatcher calls it."""
         self.recording: list[str] = []
-        """What the dispatcher has recorded; a run_id that lives again has another name there."""
+        """What the dispatcher has recorded; two runs with the same run_id have different names there."""
         self._kept = completions_kept
         self._recorded_as: dict[str, str] = {}
         self._completed: list[int] = []
-        """The sequences of the complete runs, in the order in which they became so."""
+        """The sequences of the complete runs, in the order of their completion."""
         self._to_hooks: set[int] = set()
-        self._events._complete_limit = sys.maxsize  # the monitor must not be cut off
+        """The sequences of the runs whose RunComplete went to a hook."""
+        self._events._complete_limit = sys.maxsize  # so that the dispatcher never cuts the monitor off
 
     @property
     def received(self) -> int:
-        """How many RunCompletes a subscriber to all sessions was given so far."""
+        """How many RunCompletes the subscribers to all sessions have received so far."""
         return len(self.delivered) + sum(isinstance(event, RunComplete) for event in self._events._unread)
 
     def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        """Do what a caller does; a hook or a task calls from within the loop, which then goes on running."""
+        """Run a caller's coroutine, and leave the loop running if the caller is a hook or a task on it."""
         running = asyncio._get_running_loop()
         try:
             return super().call(coroutine, what)
@@ -53,7 +58,7 @@ class RulesWorld(World):
             asyncio._set_running_loop(running)
 
     def close(self, finish: float = 0.0) -> asyncio.Task[None]:
-        """Have somebody close the dispatcher, in a task that can be cancelled."""
+        """Close the dispatcher in a task, which rules can cancel."""
         return self.loop.create_task(self._close(finish), name="closes")
 
     async def _close(self, finish: float) -> None:
@@ -63,19 +68,22 @@ class RulesWorld(World):
     # Hooks.
 
     def hook(self, complete: RunComplete) -> None:
-        """Receive a RunComplete, and do what the hook does then."""
+        """Receive a RunComplete, and act."""
         super().hook(complete)
         self._to_hooks.add(complete.seq)
         self.on_hook(complete)
 
     def release(self, run_id: str) -> None:
-        """Close the handle of a run; what its hook does then may be in any session."""
+        """Close the handle of a run.
+
+        If the run has a hook, do not demand that other sessions stay as they are: the hook may act there.
+        """
         if run_id in self._hooks:
             self.call(self.runs[run_id].close(), f"release {run_id}")
         else:
             super().release(run_id)
 
-    # Completions that are no longer kept.
+    # Completions that the dispatcher has forgotten.
 
     def _recorded(self, entry: dict[str, Any]) -> None:
         super()._recorded(entry)
@@ -84,7 +92,7 @@ class RulesWorld(World):
             self._completed.append(entry["seq"])
 
     def _with_recorded_names(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """Return an entry in which no two runs have the same name."""
+        """Rename the runs of an entry, so that no two runs of the recording have the same name."""
         if entry["event"] == "accept":
             self._recorded_as[entry["run"]] = f"{entry['run']} #{entry['seq']}"
         named: dict[str, Any] = {
@@ -95,11 +103,11 @@ class RulesWorld(World):
         return {**entry, **named}
 
     def knows(self, run_id: str) -> bool:
-        """Whether the dispatcher should know a run: it is in flight, or among the last to become complete."""
+        """Whether the dispatcher must know a run: it is in flight, or among the last to complete."""
         return run_id in self.runs and self.runs[run_id].seq not in self._completed[: -self._kept]
 
     def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
-        """Have somebody wait for a run, which is known or forgotten when the task runs."""
+        """Wait for a run in a task. The dispatcher may have forgotten the run by the time the task runs."""
         return self.loop.create_task(self._wait(run_id), name=f"waits for {run_id}")
 
     async def _wait(self, run_id: str) -> RunComplete:
@@ -117,8 +125,8 @@ class RulesWorld(World):
         expect(known, f"{run_id} is found: its completion should be forgotten")
         return complete
 
-    def let_go(self, run_id: str) -> None:
-        """Give what is known of a forgotten run another name, so that its run_id may live again."""
+    def rename_forgotten(self, run_id: str) -> None:
+        """Give a forgotten run another name everywhere in the world: a new run is going to take its id."""
         former = f"{run_id}, life {len(self.former) + 1}"
         run = self.former[former] = self.runs.pop(run_id)
         self.sessions[run.session_id].forget(run_id)
@@ -140,7 +148,7 @@ class RulesWorld(World):
     # The end.
 
     def finish(self) -> None:
-        """Let everything come to its end, and see that what was forgotten is as it was."""
+        """Let everything come to its end, and expect that handles of forgotten runs have not changed."""
         super().finish()
         for name, run in self.former.items():
             if (run.state, run.complete) != (State.COMPLETE, self.published[name]):
@@ -153,10 +161,10 @@ class RulesWorld(World):
             told = [complete.seq for complete in self.delivered]
             decided = [seq for seq in self._completed if seq not in self._to_hooks]
             expect(told == decided, f"subscribers are told of {told}, which became complete as {decided}")
-            self._see_that_the_recording_holds()
+            self._expect_clean_recording()
 
-    def _see_that_the_recording_holds(self) -> None:
-        """See that whoever has the recording alone comes to the same verdict: nothing was wrong."""
+    def _expect_clean_recording(self) -> None:
+        """Expect that ``turngate trace``, which has only the recording, finds nothing wrong either."""
         checked = check(self.recording)
         if checked.offence:
             line, broken, what = checked.offence

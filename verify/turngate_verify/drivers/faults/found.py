@@ -1,0 +1,53 @@
+"""The result of the injections, and the first one after which something does not hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from turngate import Dispatcher
+from turngate_model import Property
+from turngate_verify.world.world import Make, dispatcher_option
+
+
+class FaultFound(NamedTuple):
+    """An injection after which something does not hold."""
+
+    kind: str
+    """One of KINDS; "none" when the scenario fails without any injection."""
+    scenario: str
+    number: int
+    """Which injection into the scenario it is; 0 when nothing was injected."""
+    where: str
+    """What was spoiled, in domain words."""
+    broken: Property | None
+    """The property that does not hold; None when something else is wrong, such as a warning."""
+    what: str
+    make: Make = Dispatcher
+
+    @property
+    def replay(self) -> str:
+        """The command that makes the injection again."""
+        command = f"turngate faults --scenario {self.scenario} --replay {self.number}"
+        return command + dispatcher_option(self.make)
+
+    def told(self) -> list[str]:
+        """Say what was wrong, what was spoiled, and how to do it again."""
+        name = f"{self.broken}: " if self.broken else ""
+        return [
+            f"{name}{self.what}",
+            f"in the scenario {self.scenario!r}, with {self.where}",
+            f"again: {self.replay}",
+        ]
+
+
+@dataclass
+class Faults:
+    """The result of all injections."""
+
+    injections: Counter[str] = field(default_factory=Counter)
+    """How many injections there were, by kind."""
+    awaits: int = 0
+    """How many different awaits the tasks reached; each was cancelled there."""
+    failure: FaultFound | None = None

@@ -1,0 +1,93 @@
+"""A world whose hooks, recording, log and task factory misbehave as they are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from turngate import Run, RunComplete, State
+from turngate._lifecycle import STARTING
+from turngate_model import Property, Violation
+from turngate_verify.world.expecting import Broken, expect
+from turngate_verify.world.foreign import Factory
+from turngate_verify.world.stage import PatientWorld
+from turngate_verify.world.world import told_to
+
+
+class FaultyWorld(PatientWorld):
+    """A world in which the parts around the dispatcher may misbehave.
+
+    When the recording raises, the dispatcher records nothing more. The monitor
+    is then blind, and the world only counts the RunCompletes.
+    """
+
+    hook_raises: BaseException | None = None
+    """What every hook raises."""
+    record_raises: BaseException | None = None
+    """What the recording raises, once."""
+    record_fails_at = 0
+    """At which entry the recording raises, counted from 1."""
+    entries = 0
+    """How many entries the dispatcher has recorded."""
+    log_raises: BaseException | None = None
+    """What the log handler raises at every line."""
+    factory: Factory | None = None
+    """The task factory of the loop."""
+
+    def hook(self, complete: RunComplete) -> None:
+        """Receive a RunComplete, and raise if told to."""
+        super().hook(complete)
+        if self.hook_raises:
+            raise self.hook_raises
+
+    def accept(self, session: str, run_id: str, **options: Any) -> Run:
+        """Accept a prompt, and keep its run: a recording that fails does not name it."""
+        return self.runs.setdefault(run_id, super().accept(session, run_id, **options))
+
+    def submit(self, session: str, run_id: str, **options: Any) -> Run:
+        """Submit a prompt, and keep its run: a recording that fails does not name it."""
+        return self.runs.setdefault(run_id, super().submit(session, run_id, **options))
+
+    def _recorded(self, entry: dict[str, Any]) -> None:
+        self.entries += 1
+        if self.record_raises and self.entries == self.record_fails_at:
+            self.ended = entry["event"] == "end"
+            self.blind = not self.ended
+            raise self.record_raises
+        super()._recorded(entry)
+
+    def check(self) -> None:
+        """Check the world. While the monitor is blind, check only that the loop was told of no problem."""
+        if not self.blind:
+            super().check()
+        elif self.loop.problems:
+            raise AssertionError(f"the loop was told: {told_to(self.loop)}")
+
+    def finish(self) -> None:
+        """Let everything come to its end, and expect that no RunComplete and no task is outstanding."""
+        if not self.blind:
+            super().finish()
+            return
+        closing = self.close()
+        for _ in range(200):
+            self.loop.settle()
+            if closing.done() or not self._go_on():
+                break
+        self.count_completes()
+        left = [task.get_name() for task in self.loop.tasks if not task.done()]
+        expect(not left, f"tasks are left behind: {', '.join(left)}")
+
+    def count_completes(self) -> None:
+        """Expect one RunComplete for every run that has entered, whatever the recording says."""
+        events = [event for event in self._events._unread if isinstance(event, RunComplete)]
+        counts = Counter(complete.run_id for complete in (*events, *self.hooked, *self.published.values()))
+        for run_id, run in self.runs.items():
+            if counts[run_id] != 1 and run.state is not State.ACCEPTED and not self._never_began(run):
+                wrong = f"{run_id} gets {counts[run_id]} RunCompletes: it should get one"
+                raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, wrong))
+
+    def _never_began(self, run: Run) -> bool:
+        """Whether the run waits for a turn whose task has not begun. Nobody can complete such a run."""
+        core = self.dispatcher._sessions.get(run.session_id)
+        turn = None if core is None else core.settling.get(run.seq) or core.turn
+        return turn is not None and turn.phase is STARTING
