@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,12 @@ def test_the_example_runs_as_pasted(tmp_path: Path) -> None:
     example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     (tmp_path / "agent.py").write_text(example, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "agent.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "impl")},
     )
     assert (done.stderr, done.returncode) == ("", 0)
     expected = re.findall(r"print\(.*# (.+)", example)
