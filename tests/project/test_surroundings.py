@@ -7,7 +7,7 @@ import shutil
 import pytest
 from conftest import MARKED, marker, pytest_runtest_setup
 
-from surroundings import ROOT, insist_on
+from surroundings import ROOT, insist_on, insist_on_package
 
 
 def test_a_program_that_is_missing_fails_in_ci_and_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +18,13 @@ def test_a_program_that_is_missing_fails_in_ci_and_is_told_elsewhere(monkeypatch
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match="NOT RUN: the program dot is not installed"):
         insist_on("dot")
+
+
+def test_a_package_that_is_missing_is_told_like_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    insist_on_package("pytest")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="NOT RUN: the package no_such_package is not installed"):
+        insist_on_package("no_such_package")
 
 
 def test_a_program_that_is_there_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -15,8 +16,18 @@ ROOT = Path(__file__).resolve().parents[2]
 def insist_on(program: str) -> None:
     """Skip what needs a program that is missing, and say so; where CI is set it must be there."""
     if shutil.which(program) is None:
-        missing = f"NOT RUN: the program {program} is not installed"
-        pytest.fail(missing, pytrace=False) if os.environ.get("CI") else pytest.skip(missing)
+        _miss(f"the program {program}")
+
+
+def insist_on_package(package: str) -> None:
+    """Do the same about a package of Python."""
+    if importlib.util.find_spec(package) is None:
+        _miss(f"the package {package}")
+
+
+def _miss(what: str) -> None:
+    missing = f"NOT RUN: {what} is not installed"
+    pytest.fail(missing, pytrace=False) if os.environ.get("CI") else pytest.skip(missing)
 
 
 class StandingStill:

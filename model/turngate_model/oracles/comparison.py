@@ -134,7 +134,8 @@ class PythonOracle:
     def timed(self, bounds: Bounds) -> float:
         """Return the time to a verdict of an interpreter that has loaded nothing yet."""
         arguments = f"{bounds.prompts}, {bounds.cancels}, {bounds.sessions}, HEART"
-        code = f"from turngate_model.checker import *; assert Explorer(Bounds({arguments})).run().verdict == 'holds'"
+        holds = f"Explorer(Bounds({arguments})).run().verdict == 'holds'"
+        code = f"from turngate_model.checker import *; assert {holds}"
         return _run("Python", [sys.executable, "-c", code], Path.cwd())[1]
 
 

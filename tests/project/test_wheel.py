@@ -1,0 +1,178 @@
+"""The wheel: what works without the extra, what needs it and says so. No test here needs a network."""
+
+from __future__ import annotations
+
+import email
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from surroundings import ROOT, insist_on_package
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRA = {re.split(r"[<>=]", each)[0] for each in PROJECT["optional-dependencies"]["verify"]}
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+IMPORT_ALL = """
+import importlib, importlib.util, json, pathlib
+came_of = {}
+for package in ("turngate", "turngate_model", "turngate_verify"):
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    for path in sorted(pathlib.Path(folder).rglob("*.py")):
+        parts = path.relative_to(pathlib.Path(folder).parent).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            came_of[name] = missing.name
+        else:
+            came_of[name] = None
+print(json.dumps(came_of))
+"""
+"""Prints, for every module, the package that was missing when it was imported, or null."""
+
+
+class Installed(NamedTuple):
+    """A virtual environment that the wheel is installed in, and an empty folder to be in."""
+
+    bin: Path
+    elsewhere: Path
+
+    def run(self, program: str, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(self.bin / program), *arguments]
+        return subprocess.run(
+            command, cwd=self.elsewhere, input=typed, capture_output=True, text=True, check=False
+        )
+
+    def imports(self) -> dict[str, str | None]:
+        done = self.run("python", "-c", IMPORT_ALL)
+        assert (done.stderr, done.returncode) == ("", 0)
+        came_of: dict[str, str | None] = json.loads(done.stdout)
+        return came_of
+
+
+def build(project: Path, to: Path) -> Path:
+    """Build the wheel with what is installed here."""
+    insist_on_package("hatchling")
+    subprocess.run([*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", to, project], check=True)
+    (built,) = to.glob("*.whl")
+    return built
+
+
+def install(built: Path, to: Path) -> Installed:
+    venv.create(to / "venv", symlinks=True)
+    python = to / "venv" / "bin" / "python"
+    subprocess.run([*PIP, "--python", python, "install", "--no-deps", "--no-index", built], check=True)
+    (to / "elsewhere").mkdir()
+    return Installed(python.parent, to / "elsewhere")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel, and nothing else."""
+    return install(wheel, tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel, and behind it what is installed here, the extra among it."""
+    installed = install(wheel, tmp_path_factory.mktemp("full"))
+    (packages,) = (installed.bin.parent / "lib").glob("python*/site-packages")
+    (packages / "behind.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    return installed
+
+
+def test_it_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name.split("/")[0] for name in archive.namelist()}
+    assert held == {
+        "turngate",
+        "turngate_model",
+        "turngate_verify",
+        f"turngate-{PROJECT['version']}.dist-info",
+    }
+
+
+def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_needs(bare: Installed) -> None:
+    came_of = bare.imports()
+    whole = [name for name in came_of if name.split(".")[0] == "turngate"]
+    assert len(whole) > 10
+    assert {came_of[name] for name in whole} == {None}
+    # What pytest and the shell load in every environment must not need the extra either.
+    assert came_of["turngate_verify.command"] is None
+    assert came_of["turngate_verify.pytest_plugin"] is None
+    assert {missing for missing in came_of.values() if missing} <= EXTRA
+
+
+@pytest.mark.parametrize("arguments", ["", "--help", "verify", "trace history.jsonl", "no-such-command"])
+def test_without_the_extra_the_command_line_says_in_one_line_what_to_install(
+    bare: Installed, arguments: str
+) -> None:
+    for program in (("turngate",), ("python", "-m", "turngate")):
+        done = bare.run(*program, *arguments.split())
+        assert (done.stdout, done.returncode) == ("", 2)
+        assert re.fullmatch(r"turngate: .* pip install 'turngate\[verify\]'\n", done.stderr)
+
+
+def test_with_the_extra_everything_imports_from_the_wheel(full: Installed) -> None:
+    assert set(full.imports().values()) == {None}
+    done = full.run("python", "-c", "import turngate; print(turngate.__file__)")
+    assert str(full.bin.parent) in done.stdout
+
+
+def test_with_the_extra_the_commands_work_in_an_empty_folder(full: Installed) -> None:
+    assert "--report" in full.run("turngate", "verify", "--help").stdout
+    explored = full.run("turngate", "explore", "--prompts", "2", "--cancels", "1")
+    assert "596 states" in explored.stdout
+    assert (explored.stderr, explored.returncode) == ("", 0)
+    told = '{"event": "accept", "session": "s", "run": "a"}\n{"event": "end"}\n'
+    traced = full.run("turngate", "trace", "-", typed=told)
+    assert "EXACTLY_ONE_COMPLETE" in traced.stdout
+    assert (traced.stderr, traced.returncode) == ("", 1)
+    assert [*full.elsewhere.iterdir()] == []
+
+
+def described(wheel: Path) -> str:
+    """Return the README as the wheel has it."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        description = email.message_from_bytes(archive.read(name)).get_payload(decode=True)
+    assert isinstance(description, bytes)
+    return description.decode()
+
+
+def links(page: str) -> list[str]:
+    return re.findall(r"\]\(([^)]+)\)", page)
+
+
+def test_the_readme_links_to_the_source_as_soon_as_its_address_is_known(wheel: Path, tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert described(wheel) == readme
+    for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    for package in ("impl/turngate", "model/turngate_model", "verify/turngate_verify"):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").touch()
+    with (tmp_path / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write('[project.urls]\nSource = "https://example.org/turngate"\n')
+    shown = described(build(tmp_path, tmp_path / "wheel"))
+    at = f"v{PROJECT['version']}"
+    assert f"![The lifecycle of a run](https://example.org/turngate/raw/{at}/diagrams/lifecycle.svg)" in shown
+    assert f"[SPEC.md](https://example.org/turngate/blob/{at}/SPEC.md)" in shown
+    assert len(links(shown)) == len(links(readme))
+    assert [link for link in links(shown) if not link.startswith(("https://", "#"))] == []
