@@ -282,7 +282,7 @@ class Dispatcher(Closing):
         return None if complete is None else self._completed(complete, "", ())
 
     def completions(self, after: str | None = None) -> CompletionStream:
-        """Return `(cursor, RunComplete)` for each run that is complete, oldest kept first, then for those to come.
+        """Return `(cursor, RunComplete)` of each complete run, oldest kept first, then of those to come.
 
         An async iterator that ends when the dispatcher is closed. `after` is a cursor that it gave: go on
         behind it. Raises CursorExpired, here or while iterating, when what comes behind it is no longer all

@@ -9,16 +9,16 @@ from turngate_model.abstract_session import AbstractSession
 from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, Design
 from turngate_model.lifecycle import (
     TABLE,
+    DeclaredState,
     Guard,
     Lifecycle,
     Row,
-    State,
     Successor,
     Trigger,
     UndeclaredMove,
     successor,
 )
-from turngate_model.mechanism import How
+from turngate_model.mechanism import Mechanism
 from turngate_model.properties import Property, Violation
 
 __all__ = [
@@ -26,13 +26,13 @@ __all__ = [
     "NOT_IN_DESIGNS",
     "TABLE",
     "AbstractSession",
+    "DeclaredState",
     "Design",
     "Guard",
-    "How",
     "Lifecycle",
+    "Mechanism",
     "Property",
     "Row",
-    "State",
     "Successor",
     "Trigger",
     "UndeclaredMove",

@@ -29,14 +29,14 @@ from turngate_model.history import (
     Handoff,
     Wrote,
 )
-from turngate_model.lifecycle import Guard, State, Successor, Trigger, successor
+from turngate_model.lifecycle import DeclaredState, Guard, Successor, Trigger, successor
 from turngate_model.properties import Property, Violation
 
 _COMPLETING = {
-    State.ACCEPTED: Trigger.RELEASE,
-    State.QUEUED: Trigger.DROP,
-    State.CANCEL_ON_ENTRY: Trigger.SETTLE,
-    State.ACTIVE: Trigger.FINISH,
+    DeclaredState.ACCEPTED: Trigger.RELEASE,
+    DeclaredState.QUEUED: Trigger.DROP,
+    DeclaredState.CANCEL_ON_ENTRY: Trigger.SETTLE,
+    DeclaredState.ACTIVE: Trigger.FINISH,
 }
 
 
@@ -52,7 +52,7 @@ class AbstractSession:
 
     def __init__(self, declared: Successor = successor) -> None:
         self._declared = declared
-        self.states: dict[str, State] = {}
+        self.states: dict[str, DeclaredState] = {}
         """Every run of the session, in the order of acceptance."""
         self.queue: list[str] = []
         """The queued runs, which wait in the order of acceptance however late they entered."""
@@ -76,19 +76,19 @@ class AbstractSession:
 
     # What can be said of a session.
 
-    def in_state(self, state: State) -> list[str]:
+    def in_state(self, state: DeclaredState) -> list[str]:
         """Return the runs in a state, in the order of acceptance."""
         return [run for run, at in self.states.items() if at is state]
 
     @property
     def in_flight(self) -> list[str]:
         """The runs that are not complete."""
-        return [run for run, at in self.states.items() if at is not State.COMPLETE]
+        return [run for run, at in self.states.items() if at is not DeclaredState.COMPLETE]
 
     @property
     def quiet(self) -> bool:
         """Nothing is in flight."""
-        return all(at is State.COMPLETE for at in self.states.values())
+        return all(at is DeclaredState.COMPLETE for at in self.states.values())
 
     def facts(self, run: str) -> int:
         """Return the guards of the machine that are true of a run at this moment."""
@@ -120,7 +120,7 @@ class AbstractSession:
         return [
             Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} has ended without a RunComplete: it is owed one")
             for run, at in self.states.items()
-            if at not in (State.ACCEPTED, State.COMPLETE)
+            if at not in (DeclaredState.ACCEPTED, DeclaredState.COMPLETE)
         ]
 
     # What happens to it.
@@ -129,7 +129,7 @@ class AbstractSession:
         """Take one event in and return what it breaks."""
         match event:
             case Accept(run, foldable):
-                self.states[run] = State.ACCEPTED
+                self.states[run] = DeclaredState.ACCEPTED
                 self._nth[run] = self._accepts = self._accepts + 1
                 if foldable:
                     self.foldable.add(run)
@@ -150,40 +150,40 @@ class AbstractSession:
             case Enter(run, state):
                 return self._move(run, Trigger.ENTER, state, self._entered(run, state))
             case Handoff(run):
-                return self._move(run, Trigger.HANDOFF, State.ACTIVE, self._started(run))
+                return self._move(run, Trigger.HANDOFF, DeclaredState.ACTIVE, self._started(run))
             case Fold(run, into):
-                return self._move(run, Trigger.FOLD, State.ACTIVE, self._folded(run, into))
+                return self._move(run, Trigger.FOLD, DeclaredState.ACTIVE, self._folded(run, into))
             case Complete(run, cancelled, _):
                 trigger = _COMPLETING.get(self.states[run], Trigger.FINISH)
-                return self._move(run, trigger, State.COMPLETE, self._completed(run, cancelled))
+                return self._move(run, trigger, DeclaredState.COMPLETE, self._completed(run, cancelled))
             case _:
                 assert_never(event)
 
     def _move(
-        self, run: str, trigger: Trigger, target: State, broken: Iterator[Violation]
+        self, run: str, trigger: Trigger, target: DeclaredState, broken: Iterator[Violation]
     ) -> list[Violation]:
         """Move a run, and ask the machine whether it declares the move if nothing else is wrong with it."""
         source = self.states[run]
         expected = self._declared(source, trigger, self.facts(run))
         violations = list(broken)
-        if source is State.COMPLETE and target is not State.COMPLETE:
+        if source is DeclaredState.COMPLETE and target is not DeclaredState.COMPLETE:
             final = f"{run} is complete, and must not {trigger} again"
             violations.append(Violation(Property.TERMINAL_IS_FINAL, final))
         elif expected is not target and not violations:
             undeclared = f"the machine declares no {trigger} of {run} from {source} to {target} here"
             violations.append(Violation(Property.DECLARED_MOVE, undeclared))
         self.states[run] = target
-        if source is State.QUEUED:
+        if source is DeclaredState.QUEUED:
             del self.queue[bisect_left(self.queue, self._nth[run], key=self._nth.__getitem__)]
-        if target is State.QUEUED:
+        if target is DeclaredState.QUEUED:
             insort(self.queue, run, key=self._nth.__getitem__)
         else:
             self.foldable.discard(run)
-        if target is State.ACTIVE and trigger is not Trigger.FOLD:
+        if target is DeclaredState.ACTIVE and trigger is not Trigger.FOLD:
             self.turn, self.lead, self.running = [run], run, True
-        elif target is State.ACTIVE:
+        elif target is DeclaredState.ACTIVE:
             self.turn.append(run)
-        elif target is State.COMPLETE:
+        elif target is DeclaredState.COMPLETE:
             self._forget(run)
         return violations
 
@@ -199,12 +199,12 @@ class AbstractSession:
 
     # What each kind of event can break.
 
-    def _entered(self, run: str, state: State) -> Iterator[Violation]:
-        if state is State.CANCEL_ON_ENTRY and run not in self.covered:
+    def _entered(self, run: str, state: DeclaredState) -> Iterator[Violation]:
+        if state is DeclaredState.CANCEL_ON_ENTRY and run not in self.covered:
             yield _poisoned(run)
-        if state is not State.CANCEL_ON_ENTRY and run in self.covered:
+        if state is not DeclaredState.CANCEL_ON_ENTRY and run in self.covered:
             yield _uncovered(run, f"it should be cancelled on entry, not {state}")
-        if state is State.ACTIVE:
+        if state is DeclaredState.ACTIVE:
             yield from self._turn_begins(run)
 
     def _started(self, run: str) -> Iterator[Violation]:
@@ -242,26 +242,26 @@ class AbstractSession:
 
     def _wrote(self, run: str, reason: FinishReason) -> Iterator[Violation]:
         state = self.states[run]
-        if state is State.COMPLETE:
+        if state is DeclaredState.COMPLETE:
             yield Violation(
                 Property.LAST_WORD,
                 f"the messages of {run} are written after its RunComplete: they should come first",
             )
             return
-        if state is State.QUEUED:
+        if state is DeclaredState.QUEUED:
             yield Violation(Property.ON_RECORD, f"{run} is queued, and should leave no message")
         self.record[run] = reason
 
     def _completed(self, run: str, cancelled: bool) -> Iterator[Violation]:
         state = self.states[run]
-        if state is State.COMPLETE:
+        if state is DeclaredState.COMPLETE:
             yield Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
             return
         if cancelled and run not in self.covered and run not in self.cleared:
             yield _poisoned(run)
         if run in self.covered and not cancelled:
             yield _uncovered(run, "its RunComplete should say cancelled=True")
-        if state in (State.ACTIVE, State.CANCEL_ON_ENTRY):
+        if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY):
             said = self.record.get(run)
             if said is None:
                 yield Violation(

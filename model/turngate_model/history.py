@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 
 FinishReason: TypeAlias = Literal["end_turn", "error", "canceled", "unwritten"]
 """What the record of a run says; ``unwritten`` when the store has failed."""
@@ -24,7 +24,7 @@ class Enter(NamedTuple):
     """An accepted run was decided."""
 
     run: str
-    state: State
+    state: DeclaredState
 
 
 class Fold(NamedTuple):

@@ -39,7 +39,7 @@ from typing import NamedTuple
 from transitions import Machine, MachineError
 
 
-class State(StrEnum):
+class DeclaredState(StrEnum):
     """Where a run is in its life."""
 
     ACCEPTED = "accepted"
@@ -49,8 +49,8 @@ class State(StrEnum):
     COMPLETE = "complete"
 
 
-INITIAL = State.ACCEPTED
-TERMINAL = State.COMPLETE
+INITIAL = DeclaredState.ACCEPTED
+TERMINAL = DeclaredState.COMPLETE
 
 
 class Trigger(StrEnum):
@@ -99,71 +99,80 @@ class Row(NamedTuple):
     """One declared move."""
 
     trigger: Trigger
-    source: State
-    target: State
+    source: DeclaredState
+    target: DeclaredState
     conditions: tuple[Guard, ...]
     unless: tuple[Guard, ...]
     when: str
 
 
 TABLE = (
-    Row(Trigger.ENTER, State.ACCEPTED, State.CANCEL_ON_ENTRY, (Guard.COVERED,), (), "covered"),
+    Row(
+        Trigger.ENTER, DeclaredState.ACCEPTED, DeclaredState.CANCEL_ON_ENTRY, (Guard.COVERED,), (), "covered"
+    ),
     Row(
         Trigger.ENTER,
-        State.ACCEPTED,
-        State.QUEUED,
+        DeclaredState.ACCEPTED,
+        DeclaredState.QUEUED,
         (Guard.OCCUPIED,),
         (Guard.COVERED,),
         "not covered, and the session is busy or has a queue",
     ),
     Row(
         Trigger.ENTER,
-        State.ACCEPTED,
-        State.ACTIVE,
+        DeclaredState.ACCEPTED,
+        DeclaredState.ACTIVE,
         (),
         (Guard.COVERED, Guard.OCCUPIED),
         "not covered, session idle, queue empty",
     ),
     Row(
         Trigger.RELEASE,
-        State.ACCEPTED,
-        State.COMPLETE,
+        DeclaredState.ACCEPTED,
+        DeclaredState.COMPLETE,
         (),
         (),
         "the holder gives the handle up before entry, or the dispatcher shuts down",
     ),
     Row(
         Trigger.HANDOFF,
-        State.QUEUED,
-        State.ACTIVE,
+        DeclaredState.QUEUED,
+        DeclaredState.ACTIVE,
         (Guard.FIRST, Guard.VACATED),
         (Guard.COVERED,),
         "the turn before it ended, whatever its outcome; first of the queue",
     ),
     Row(
         Trigger.FOLD,
-        State.QUEUED,
-        State.ACTIVE,
+        DeclaredState.QUEUED,
+        DeclaredState.ACTIVE,
         (Guard.FIRST, Guard.JOINABLE, Guard.FOLDABLE),
         (Guard.COVERED,),
         "the runner asks for follow-ups; one after another from the head of the queue",
     ),
-    Row(Trigger.DROP, State.QUEUED, State.COMPLETE, (Guard.COVERED,), (), "a cancel covers it"),
     Row(
-        Trigger.DROP, State.QUEUED, State.COMPLETE, (Guard.CLEARED,), (Guard.COVERED,), "the queue is cleared"
+        Trigger.DROP, DeclaredState.QUEUED, DeclaredState.COMPLETE, (Guard.COVERED,), (), "a cancel covers it"
+    ),
+    Row(
+        Trigger.DROP,
+        DeclaredState.QUEUED,
+        DeclaredState.COMPLETE,
+        (Guard.CLEARED,),
+        (Guard.COVERED,),
+        "the queue is cleared",
     ),
     Row(
         Trigger.SETTLE,
-        State.CANCEL_ON_ENTRY,
-        State.COMPLETE,
+        DeclaredState.CANCEL_ON_ENTRY,
+        DeclaredState.COMPLETE,
         (Guard.SETTLED,),
         (),
         "the canceled turn is written, or writing it failed",
     ),
     Row(
         Trigger.FINISH,
-        State.ACTIVE,
-        State.COMPLETE,
+        DeclaredState.ACTIVE,
+        DeclaredState.COMPLETE,
         (Guard.SETTLED,),
         (),
         "the turn ended: finished, failed or cancelled",
@@ -198,12 +207,12 @@ class Lifecycle:
     would only add at run time.
     """
 
-    def __init__(self, initial: State = INITIAL, table: tuple[Row, ...] = TABLE) -> None:
+    def __init__(self, initial: DeclaredState = INITIAL, table: tuple[Row, ...] = TABLE) -> None:
         self.facts = Guard(0)
         self._model = _Model()
         self._machine = Machine(
             model=self._model,
-            states=[{"name": state.value, "final": state is TERMINAL} for state in State],
+            states=[{"name": state.value, "final": state is TERMINAL} for state in DeclaredState],
             transitions=[
                 {
                     "trigger": row.trigger.value,
@@ -219,11 +228,11 @@ class Lifecycle:
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> DeclaredState:
         """Where the run is now."""
-        return State(self._model.state)
+        return DeclaredState(self._model.state)
 
-    def fire(self, trigger: Trigger) -> State:
+    def fire(self, trigger: Trigger) -> DeclaredState:
         """Move the run; raise UndeclaredMove, and change nothing, if no row allows it."""
         self._model.facts = self.facts
         event = self._machine.events.get(trigger.value)
@@ -236,31 +245,31 @@ class Lifecycle:
             raise UndeclaredMove(f"{trigger} from {self.state} with {facts}")
         return self.state
 
-    def enter(self) -> State:
+    def enter(self) -> DeclaredState:
         """Decide: cancel_on_entry, queued or active."""
         return self.fire(Trigger.ENTER)
 
-    def release(self) -> State:
+    def release(self) -> DeclaredState:
         """Give the handle up before entry."""
         return self.fire(Trigger.RELEASE)
 
-    def handoff(self) -> State:
+    def handoff(self) -> DeclaredState:
         """Become the next turn."""
         return self.fire(Trigger.HANDOFF)
 
-    def fold(self) -> State:
+    def fold(self) -> DeclaredState:
         """Join the turn that is active."""
         return self.fire(Trigger.FOLD)
 
-    def drop(self) -> State:
+    def drop(self) -> DeclaredState:
         """Leave the queue without a turn."""
         return self.fire(Trigger.DROP)
 
-    def settle(self) -> State:
+    def settle(self) -> DeclaredState:
         """End what was cancelled on entry."""
         return self.fire(Trigger.SETTLE)
 
-    def finish(self) -> State:
+    def finish(self) -> DeclaredState:
         """End with the turn."""
         return self.fire(Trigger.FINISH)
 
@@ -269,13 +278,13 @@ class Successor:
     """The table, compiled: what a trigger makes of a state, given the facts."""
 
     def __init__(self, table: tuple[Row, ...]) -> None:
-        self._rows: dict[tuple[State, Trigger], list[tuple[int, int, State]]] = {}
+        self._rows: dict[tuple[DeclaredState, Trigger], list[tuple[int, int, DeclaredState]]] = {}
         for row in table:
             need = sum(int(guard) for guard in row.conditions)
             forbid = sum(int(guard) for guard in row.unless)
             self._rows.setdefault((row.source, row.trigger), []).append((need, forbid, row.target))
 
-    def __call__(self, state: State, trigger: Trigger, facts: int) -> State | None:
+    def __call__(self, state: DeclaredState, trigger: Trigger, facts: int) -> DeclaredState | None:
         """Return the state after the trigger, or None if no row allows it."""
         for need, forbid, target in self._rows.get((state, trigger), ()):
             if facts & need == need and not facts & forbid:

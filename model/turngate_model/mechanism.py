@@ -41,13 +41,13 @@ from turngate_model.history import (
     Handoff,
     Wrote,
 )
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 
 Mode: TypeAlias = Literal["fold", "queue", "interrupt", "in-process"]
 """``when_busy`` of an accept; ``in-process`` exists in designs that treat such prompts apart."""
 
 
-class Run(NamedTuple):
+class ModelRun(NamedTuple):
     """A run as the mechanism knows it: a name, and the sequence stamped at accept."""
 
     name: str
@@ -58,7 +58,7 @@ class Half(NamedTuple):
     """What is still to be done by a design that does in two steps what has to be one."""
 
     name: str
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ModelRun, ...] = ()
     mark: int = 0
 
     @property
@@ -68,17 +68,17 @@ class Half(NamedTuple):
 
 
 @dataclass
-class Turn:
+class ModelTurn:
     """One call of the runner, and the settling after it."""
 
-    lead: Run
-    folded: list[Run] = field(default_factory=list)
+    lead: ModelRun
+    folded: list[ModelRun] = field(default_factory=list)
     cancelled: bool = False
     writing: FinishReason | Literal["", "paused"] = ""
     """Empty while the runner runs; then what is being written about the turn."""
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ModelRun]:
         """The lead, then the runs folded in."""
         return [self.lead, *self.folded]
 
@@ -88,21 +88,21 @@ class Turn:
 
 
 @dataclass
-class Session:
+class ModelSession:
     """All that the mechanism holds for one session. A quiet session holds nothing."""
 
-    accepted: list[Run] = field(default_factory=list)
+    accepted: list[ModelRun] = field(default_factory=list)
     foldable: set[str] = field(default_factory=set)
     """Of the accepted and queued runs, those that may join an active turn."""
     mark: int = 0
     singled_out: set[str] = field(default_factory=set)
     """Accepted runs that were cancelled alone."""
-    entering: list[Run] = field(default_factory=list)
+    entering: list[ModelRun] = field(default_factory=list)
     """Runs cancelled on entry whose canceled turn is being written."""
-    queue: list[Run] = field(default_factory=list)
+    queue: list[ModelRun] = field(default_factory=list)
     active: str = ""
     """The lead of the turn that the dispatcher holds to be active."""
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[ModelTurn] = field(default_factory=list)
     """The turns that there really are; a sound mechanism never has two."""
     pending: int = 0
     """For designs that keep a flag or a count instead of a mark."""
@@ -129,9 +129,9 @@ class Session:
             tuple(self.unfinished),
         )
 
-    def copy(self) -> Session:
+    def copy(self) -> ModelSession:
         """Return a session that goes its own way from here."""
-        return Session(
+        return ModelSession(
             list(self.accepted),
             set(self.foldable),
             self.mark,
@@ -139,17 +139,17 @@ class Session:
             list(self.entering),
             list(self.queue),
             self.active,
-            [Turn(turn.lead, list(turn.folded), turn.cancelled, turn.writing) for turn in self.turns],
+            [ModelTurn(turn.lead, list(turn.folded), turn.cancelled, turn.writing) for turn in self.turns],
             self.pending,
             list(self.unfinished),
         )
 
-    def turn_of(self, lead: str) -> Turn | None:
+    def turn_of(self, lead: str) -> ModelTurn | None:
         """Return the turn that a run leads."""
         return next((turn for turn in self.turns if turn.lead.name == lead), None)
 
     @property
-    def in_flight(self) -> list[Run]:
+    def in_flight(self) -> list[ModelRun]:
         """Every run that the mechanism still holds, in sequence order."""
         turns = [run for turn in self.turns for run in turn.runs]
         return sorted([*self.accepted, *self.entering, *self.queue, *turns], key=lambda run: run.seq)
@@ -170,7 +170,7 @@ INTERNAL = ("end", "written", "settle", "resume")
 """Steps that happen of themselves, if runners end and stores answer."""
 
 
-class How:
+class Mechanism:
     """The mechanism. A known-bad design is a subclass that does one thing otherwise."""
 
     modes: tuple[Mode, ...] = ("fold", "queue", "interrupt")
@@ -183,7 +183,7 @@ class How:
 
     # Steps of the callers.
 
-    def accept(self, s: Session, run: Run, mode: Mode) -> None:
+    def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
         """Take a prompt in; one that interrupts cancels first, in the same step."""
         if mode == "interrupt":
             self.cancel(s)
@@ -192,39 +192,39 @@ class How:
         if mode == "fold":
             s.foldable.add(run.name)
 
-    def again(self, s: Session, run: Run) -> None:
+    def again(self, s: ModelSession, run: ModelRun) -> None:
         """Accept under a known run_id: the same run comes back and nothing changes."""
 
-    def enter(self, s: Session, run: Run) -> None:
+    def enter(self, s: ModelSession, run: ModelRun) -> None:
         """Decide what becomes of an accepted run."""
         covered = self.is_covered(s, run)
         self.leave_accepted(s, run)
         if covered:
             s.foldable.discard(run.name)
             s.entering.append(run)
-            self.see(Enter(run.name, State.CANCEL_ON_ENTRY))
+            self.see(Enter(run.name, DeclaredState.CANCEL_ON_ENTRY))
         elif self.is_occupied(s):
             self.enqueue(s, run)
-            self.see(Enter(run.name, State.QUEUED))
+            self.see(Enter(run.name, DeclaredState.QUEUED))
         else:
             self.start(s, run)
-            self.see(Enter(run.name, State.ACTIVE))
+            self.see(Enter(run.name, DeclaredState.ACTIVE))
 
-    def release(self, s: Session, run: Run) -> None:
+    def release(self, s: ModelSession, run: ModelRun) -> None:
         """Give an accepted run up."""
         covered = self.is_covered(s, run)
         self.leave_accepted(s, run)
         s.foldable.discard(run.name)
         self.see(Complete(run.name, covered, "released before entry"))
 
-    def cancel(self, s: Session) -> None:
+    def cancel(self, s: ModelSession) -> None:
         """Cover all that is in flight: mark what is accepted, drop the queue, interrupt the turn."""
         self.see(Cancel())
         self.raise_mark(s)
         self.drop(s, s.queue, cancelled=True)
         self.interrupt(s)
 
-    def cancel_run(self, s: Session, run: Run) -> None:
+    def cancel_run(self, s: ModelSession, run: ModelRun) -> None:
         """Cover one run, or the whole turn if the run is part of it."""
         turn = next((turn for turn in s.turns if run in turn.runs), None)
         self.see(Cancel(frozenset(each.name for each in (turn.runs if turn else [run]))))
@@ -235,12 +235,12 @@ class How:
         elif turn:
             turn.cancelled = True
 
-    def clear(self, s: Session) -> None:
+    def clear(self, s: ModelSession) -> None:
         """Drop what is queued; accepted and active runs go on."""
         self.see(Clear())
         self.drop(s, s.queue, cancelled=False)
 
-    def close(self, s: Session) -> None:
+    def close(self, s: ModelSession) -> None:
         """Shut down: cancel everything, and release what has not entered."""
         self.cancel(s)
         for run in list(s.accepted):
@@ -248,19 +248,19 @@ class How:
 
     # Steps of the runner.
 
-    def fold(self, s: Session, turn: Turn) -> None:
+    def fold(self, s: ModelSession, turn: ModelTurn) -> None:
         """Take follow-ups into the turn, from the head of the queue up to the first that wants its own."""
         while s.queue and s.queue[0].name in s.foldable and not turn.cancelled:
             self.join(s, turn, s.queue.pop(0))
 
-    def end(self, s: Session, turn: Turn, outcome: FinishReason) -> None:
+    def end(self, s: ModelSession, turn: ModelTurn, outcome: FinishReason) -> None:
         """End the runner's call and begin to write down what came of it."""
         self.see(Ended(turn.lead.name))
         turn.writing = "canceled" if turn.cancelled else outcome
 
     # Steps of the store.
 
-    def written(self, s: Session, turn: Turn, ok: bool) -> None:
+    def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
         """Return from the write. If a cancel came meanwhile the record is wrong: write it again first."""
         self.record(turn.runs, turn.writing, ok)
         if ok and turn.cancelled and turn.writing != "canceled":
@@ -269,94 +269,94 @@ class How:
         self.complete_turn(s, turn, None if ok else "store failed")
         self.hand_off(s, turn)
 
-    def settle(self, s: Session, run: Run, ok: bool) -> None:
+    def settle(self, s: ModelSession, run: ModelRun, ok: bool) -> None:
         """Return from writing the canceled turn of a run cancelled on entry, well or not."""
         self.record([run], "canceled", ok)
         s.entering.remove(run)
         self.see(Complete(run.name, True, None if ok else "store failed"))
 
-    def resume(self, s: Session, half: Half) -> None:
+    def resume(self, s: ModelSession, half: Half) -> None:
         """Do the second half of what a design does in two steps. A sound mechanism has none."""
         raise NotImplementedError(half)
 
-    def resumable(self, s: Session, half: Half) -> bool:
+    def resumable(self, s: ModelSession, half: Half) -> bool:
         """Tell whether a second half can be done yet."""
         return True
 
     # What the steps are made of.
 
-    def is_covered(self, s: Session, run: Run) -> bool:
+    def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
         """Tell whether a cancel covers an accepted run."""
         return run.seq <= s.mark or run.name in s.singled_out
 
-    def is_occupied(self, s: Session) -> bool:
+    def is_occupied(self, s: ModelSession) -> bool:
         """Tell whether a newcomer has to wait."""
         return bool(s.active or s.queue)
 
-    def raise_mark(self, s: Session) -> None:
+    def raise_mark(self, s: ModelSession) -> None:
         """Cover every accepted run: a later one gets a higher sequence."""
         if s.accepted:
             s.mark = max(s.mark, s.in_flight[-1].seq)
 
-    def lower_mark(self, s: Session) -> None:
+    def lower_mark(self, s: ModelSession) -> None:
         """Take the mark away once no accepted run needs it."""
         if not any(run.seq <= s.mark for run in s.accepted):
             s.mark = 0
 
-    def leave_accepted(self, s: Session, run: Run) -> None:
+    def leave_accepted(self, s: ModelSession, run: ModelRun) -> None:
         """Take a run out of those accepted, and with it what was kept about it."""
         s.accepted.remove(run)
         s.singled_out.discard(run.name)
         self.lower_mark(s)
 
-    def enqueue(self, s: Session, run: Run) -> None:
+    def enqueue(self, s: ModelSession, run: ModelRun) -> None:
         """Queue a run where its sequence belongs, however late it entered."""
         s.queue.append(run)
         s.queue.sort(key=lambda queued: queued.seq)
 
-    def start(self, s: Session, run: Run) -> None:
+    def start(self, s: ModelSession, run: ModelRun) -> None:
         """Make the run active, as the lead of a new turn."""
         s.foldable.discard(run.name)
         s.active = run.name
-        s.turns.append(Turn(run))
+        s.turns.append(ModelTurn(run))
 
-    def join(self, s: Session, turn: Turn, run: Run) -> None:
+    def join(self, s: ModelSession, turn: ModelTurn, run: ModelRun) -> None:
         """Fold a run that has left the queue into the turn."""
         s.foldable.discard(run.name)
         turn.folded.append(run)
         self.see(Fold(run.name, turn.lead.name))
 
-    def interrupt(self, s: Session) -> None:
+    def interrupt(self, s: ModelSession) -> None:
         """Cancel the active turn; if it is being written already, the step after the write will look."""
         turn = s.turn_of(s.active)
         if turn:
             turn.cancelled = True
 
-    def drop(self, s: Session, runs: list[Run], *, cancelled: bool) -> None:
+    def drop(self, s: ModelSession, runs: list[ModelRun], *, cancelled: bool) -> None:
         """Complete queued runs that will never be active, because of a cancel or of a clear."""
         for run in list(runs):
             s.queue.remove(run)
             s.foldable.discard(run.name)
             self.see(Complete(run.name, cancelled, None if cancelled else "cleared from the queue"))
 
-    def record(self, runs: list[Run], reason: Any, ok: bool) -> None:
+    def record(self, runs: list[ModelRun], reason: Any, ok: bool) -> None:
         """Write the messages of the runs, or fail to."""
         for run in runs:
             self.see(Wrote(run.name, reason if ok else "unwritten"))
 
-    def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
+    def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
         """Complete every run of the turn, all with the same outcome."""
         failed = "runner failed" if turn.writing == "error" else None
         for run in turn.runs:
             self.see(Complete(run.name, turn.cancelled, error or failed))
 
-    def hand_off(self, s: Session, turn: Turn) -> None:
+    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
         """Start the next queued run in the step that ends the turn, whatever its outcome."""
         s.turns.remove(turn)
         s.active = ""
         self.start_next(s)
 
-    def start_next(self, s: Session) -> None:
+    def start_next(self, s: ModelSession) -> None:
         """Start the first of the queue, if there is one."""
         if s.queue:
             run = s.queue.pop(0)
@@ -365,7 +365,7 @@ class How:
 
     # The steps that could be taken next, and taking one.
 
-    def actions(self, s: Session, complete: list[str]) -> Iterator[Action]:
+    def actions(self, s: ModelSession, complete: list[str]) -> Iterator[Action]:
         """Yield every step but accept and close, which need to know about other sessions.
 
         Of the complete runs one is enough to be accepted again: they are all alike.
@@ -389,7 +389,7 @@ class How:
             if self.resumable(s, half):
                 yield Action("session", "resume", half.about, half.name)
 
-    def turn_actions(self, s: Session, turn: Turn) -> Iterator[Action]:
+    def turn_actions(self, s: ModelSession, turn: ModelTurn) -> Iterator[Action]:
         """Yield the steps that a turn could take next."""
         if turn.writing == "":
             if s.queue:
@@ -399,7 +399,7 @@ class How:
         elif turn.writing != "paused":
             yield from _stored("written", turn.lead)
 
-    def take(self, s: Session, action: Action) -> None:
+    def take(self, s: ModelSession, action: Action) -> None:
         """Take one step, changing the session in place."""
         step = getattr(self, action.name)
         if action.name in ("fold", "end", "written"):
@@ -413,11 +413,11 @@ class How:
         elif action.name in ("cancel", "clear", "close"):
             step(s)
         else:
-            held = next((run for run in s.in_flight if run.name == action.run), Run(action.run, 0))
+            held = next((run for run in s.in_flight if run.name == action.run), ModelRun(action.run, 0))
             step(s, held, *_argument(action))
 
 
-def _stored(name: str, run: Run) -> Iterator[Action]:
+def _stored(name: str, run: ModelRun) -> Iterator[Action]:
     yield Action("store", name, run.name, "ok")
     yield Action("store", name, run.name, "fails")
 

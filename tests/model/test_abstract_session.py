@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turngate_model import AbstractSession, Property, State
+from turngate_model import AbstractSession, DeclaredState, Property
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 
 
@@ -16,7 +16,7 @@ def broken_by(*events: Event) -> list[Property]:
     return [violation.property for violation in session.observe(events[-1])]
 
 
-ACTIVE, QUEUED, ON_ENTRY = State.ACTIVE, State.QUEUED, State.CANCEL_ON_ENTRY
+ACTIVE, QUEUED, ON_ENTRY = DeclaredState.ACTIVE, DeclaredState.QUEUED, DeclaredState.CANCEL_ON_ENTRY
 A_ACTIVE = (Accept("a"), Enter("a", ACTIVE))
 B_QUEUED = (*A_ACTIVE, Accept("b"), Enter("b", QUEUED))
 A_OVER = (Ended("a"), Wrote("a", "end_turn"))

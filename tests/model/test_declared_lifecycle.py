@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from turngate_model import TABLE, Guard, Lifecycle, State, Trigger, UndeclaredMove, successor
+from turngate_model import TABLE, DeclaredState, Guard, Lifecycle, Trigger, UndeclaredMove, successor
 from turngate_model.checker import Bounds, Explorer
 from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TERMINAL
 
@@ -26,7 +26,7 @@ def test_the_moves_are_those_of_the_contract() -> None:
         ("settle", "cancel_on_entry", "complete"),
         ("finish", "active", "complete"),
     ]
-    assert INITIAL is State.ACCEPTED
+    assert INITIAL is DeclaredState.ACCEPTED
 
 
 def test_every_guard_is_used_and_explained() -> None:
@@ -36,7 +36,7 @@ def test_every_guard_is_used_and_explained() -> None:
 
 @pytest.mark.requirement("R-MAC-2")
 def test_at_most_one_row_applies() -> None:
-    for state, trigger, facts in itertools.product(State, Trigger, EVERY_COMBINATION):
+    for state, trigger, facts in itertools.product(DeclaredState, Trigger, EVERY_COMBINATION):
         applying = [
             row
             for row in TABLE
@@ -56,12 +56,12 @@ def test_an_undeclared_move_raises_and_changes_nothing() -> None:
     run = Lifecycle()
     with pytest.raises(UndeclaredMove, match="handoff from accepted with no facts"):
         run.handoff()
-    assert run.state is State.ACCEPTED
-    queued = Lifecycle(State.QUEUED)
+    assert run.state is DeclaredState.ACCEPTED
+    queued = Lifecycle(DeclaredState.QUEUED)
     queued.facts = Guard.OCCUPIED
     with pytest.raises(UndeclaredMove, match="fold from queued with occupied"):
         queued.fold()
-    assert queued.state is State.QUEUED
+    assert queued.state is DeclaredState.QUEUED
 
 
 def test_every_trigger_has_its_typed_method() -> None:
@@ -69,17 +69,17 @@ def test_every_trigger_has_its_typed_method() -> None:
         run.facts = facts
         return run
 
-    assert moved(Lifecycle(), Guard.COVERED).enter() is State.CANCEL_ON_ENTRY
-    assert moved(Lifecycle(), Guard(0)).release() is State.COMPLETE
-    queued, first = State.QUEUED, Guard.FIRST
-    assert moved(Lifecycle(queued), first | Guard.VACATED).handoff() is State.ACTIVE
-    assert moved(Lifecycle(queued), first | Guard.JOINABLE | Guard.FOLDABLE).fold() is State.ACTIVE
-    assert moved(Lifecycle(queued), Guard.CLEARED).drop() is State.COMPLETE
-    assert moved(Lifecycle(State.CANCEL_ON_ENTRY), Guard.SETTLED).settle() is State.COMPLETE
-    assert moved(Lifecycle(State.ACTIVE), Guard.SETTLED).finish() is State.COMPLETE
+    assert moved(Lifecycle(), Guard.COVERED).enter() is DeclaredState.CANCEL_ON_ENTRY
+    assert moved(Lifecycle(), Guard(0)).release() is DeclaredState.COMPLETE
+    queued, first = DeclaredState.QUEUED, Guard.FIRST
+    assert moved(Lifecycle(queued), first | Guard.VACATED).handoff() is DeclaredState.ACTIVE
+    assert moved(Lifecycle(queued), first | Guard.JOINABLE | Guard.FOLDABLE).fold() is DeclaredState.ACTIVE
+    assert moved(Lifecycle(queued), Guard.CLEARED).drop() is DeclaredState.COMPLETE
+    assert moved(Lifecycle(DeclaredState.CANCEL_ON_ENTRY), Guard.SETTLED).settle() is DeclaredState.COMPLETE
+    assert moved(Lifecycle(DeclaredState.ACTIVE), Guard.SETTLED).finish() is DeclaredState.COMPLETE
 
 
-def _executed(state: State, trigger: Trigger, facts: Guard) -> State | None:
+def _executed(state: DeclaredState, trigger: Trigger, facts: Guard) -> DeclaredState | None:
     run = Lifecycle(state)
     run.facts = facts
     try:
@@ -104,5 +104,5 @@ def test_the_package_and_the_compiled_table_agree_on_every_edge_of_every_reachab
 
 
 def test_the_package_and_the_compiled_table_agree_whatever_the_facts() -> None:
-    for state, trigger, facts in itertools.product(State, Trigger, EVERY_COMBINATION[::3]):
+    for state, trigger, facts in itertools.product(DeclaredState, Trigger, EVERY_COMBINATION[::3]):
         assert _executed(state, trigger, facts) is successor(state, trigger, facts)

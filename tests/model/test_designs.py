@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, How, Property
+from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
 from turngate_model.checker import Bounds, Explorer
 from turngate_model.pictures import refute
 
@@ -95,7 +95,7 @@ def test_a_design_is_as_small_as_its_flaw() -> None:
     for design in DESIGNS.values():
         own = [name for name in vars(design.mechanism) if not name.startswith("__") and name != "modes"]
         assert 1 <= len(own) <= 3, design.name
-        assert issubclass(design.mechanism, How)
+        assert issubclass(design.mechanism, Mechanism)
 
 
 def test_designs_are_refuted_with_every_operation_too() -> None:

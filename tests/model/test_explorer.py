@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, How, Property
+from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
 from turngate_model.checker import HEART, Bounds, Explorer, Limits, Progress
 from turngate_model.checker.counts import COUNTS, Count
-from turngate_model.mechanism import Run, Session, Turn
+from turngate_model.mechanism import ModelRun, ModelSession, ModelTurn
 
 
 @pytest.mark.requirement("REFINES")
@@ -66,8 +66,8 @@ def test_what_nothing_put_to_the_test_is_unknown() -> None:
 
 
 def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
-    class NeverFolds(How):
-        def fold(self, s: Session, turn: Turn) -> None:
+    class NeverFolds(Mechanism):
+        def fold(self, s: ModelSession, turn: ModelTurn) -> None:
             """Give the runner nothing."""
 
     result = Explorer(Bounds(2, 1), NeverFolds).run()
@@ -113,13 +113,13 @@ def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:
 
 @pytest.mark.requirement("ISOLATION")
 def test_a_session_that_disturbs_another_breaks_isolation() -> None:
-    class SharedMark(How):
+    class SharedMark(Mechanism):
         """One cancel mark for all sessions."""
 
-        def raise_mark(self, s: Session) -> None:
+        def raise_mark(self, s: ModelSession) -> None:
             self.common = max(self.common, int(bool(s.accepted)))
 
-        def is_covered(self, s: Session, run: Run) -> bool:
+        def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
             return bool(self.common)
 
     result = Explorer(
@@ -131,10 +131,10 @@ def test_a_session_that_disturbs_another_breaks_isolation() -> None:
 
 @pytest.mark.requirement("R-LIV-1")
 def test_work_that_need_not_end_is_found() -> None:
-    class RetriesForEver(How):
+    class RetriesForEver(Mechanism):
         """A write that fails is tried again, and again."""
 
-        def settle(self, s: Session, run: Run, ok: bool) -> None:
+        def settle(self, s: ModelSession, run: ModelRun, ok: bool) -> None:
             if ok:
                 super().settle(s, run, ok)
 
@@ -148,10 +148,10 @@ def test_work_that_need_not_end_is_found() -> None:
 
 @pytest.mark.requirement("R-LIV-1")
 def test_a_longer_loop_is_found_too() -> None:
-    class PingPong(How):
+    class PingPong(Mechanism):
         """A write that fails goes back to the runner, which ends again."""
 
-        def written(self, s: Session, turn: Turn, ok: bool) -> None:
+        def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
             if ok:
                 super().written(s, turn, ok)
             else:
@@ -163,7 +163,9 @@ def test_a_longer_loop_is_found_too() -> None:
 
 
 def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
-    result = Explorer(Bounds(2, 1, without=NOT_IN_DESIGNS), How, name="sound", claimed=tuple(Property)).run()
+    result = Explorer(
+        Bounds(2, 1, without=NOT_IN_DESIGNS), Mechanism, name="sound", claimed=tuple(Property)
+    ).run()
     assert (result.verdict, result.counterexample) == ("unknown", None)
 
 

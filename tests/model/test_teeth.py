@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from turngate_model import TABLE, Guard, How, Property, Row, State, Successor, Trigger
+from turngate_model import TABLE, DeclaredState, Guard, Mechanism, Property, Row, Successor, Trigger
 from turngate_model.checker import Bounds, Explorer
 from turngate_model.history import Complete, Handoff
 from turngate_model.lifecycle import successor
-from turngate_model.mechanism import Run, Session, Turn
+from turngate_model.mechanism import ModelRun, ModelSession, ModelTurn
 
 SMALL = Bounds(prompts=3, cancels=1, sessions=1)
 
 
 def broken(
-    mechanism: type[How] = How, declared: Successor = successor, claimed: Property | None = None
+    mechanism: type[Mechanism] = Mechanism, declared: Successor = successor, claimed: Property | None = None
 ) -> set[str]:
     """Return the ids that exploring a broken mechanism reports."""
     wanted = (claimed,) if claimed else ()
@@ -24,113 +24,113 @@ def broken(
     return set(map(str, result.counterexamples))
 
 
-class ForgetsTheRunBelowTheMark(How):
+class ForgetsTheRunBelowTheMark(Mechanism):
     """At or below the mark becomes below it."""
 
-    def is_covered(self, s: Session, run: Run) -> bool:
+    def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
         return run.seq < s.mark or run.name in s.singled_out
 
 
-class CoversOneTooMany(How):
+class CoversOneTooMany(Mechanism):
     """The mark is one too high."""
 
-    def raise_mark(self, s: Session) -> None:
+    def raise_mark(self, s: ModelSession) -> None:
         super().raise_mark(s)
         s.mark += bool(s.accepted)
 
 
-class CompletesTwice(How):
-    def complete_turn(self, s: Session, turn: Turn, error: str | None) -> None:
+class CompletesTwice(Mechanism):
+    def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
         super().complete_turn(s, turn, error)
         self.see(Complete(turn.lead.name, turn.cancelled, error))
 
 
-class NeverBusy(How):
-    def is_occupied(self, s: Session) -> bool:
+class NeverBusy(Mechanism):
+    def is_occupied(self, s: ModelSession) -> bool:
         return False
 
 
-class HandsOffWhenFinished(How):
-    def hand_off(self, s: Session, turn: Turn) -> None:
+class HandsOffWhenFinished(Mechanism):
+    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
         super().hand_off(s, turn) if turn.writing == "end_turn" else self.park(s, turn)
 
-    def park(self, s: Session, turn: Turn) -> None:
+    def park(self, s: ModelSession, turn: ModelTurn) -> None:
         s.turns.remove(turn)
         s.active = ""
 
 
-class LastInFirstOut(How):
-    def start_next(self, s: Session) -> None:
+class LastInFirstOut(Mechanism):
+    def start_next(self, s: ModelSession) -> None:
         if s.queue:
             run = s.queue.pop()
             self.start(s, run)
             self.see(Handoff(run.name))
 
 
-class QueuesInOrderOfEntry(How):
-    def enqueue(self, s: Session, run: Run) -> None:
+class QueuesInOrderOfEntry(Mechanism):
+    def enqueue(self, s: ModelSession, run: ModelRun) -> None:
         s.queue.append(run)
 
 
-class RemembersIdleCancels(How):
-    def raise_mark(self, s: Session) -> None:
+class RemembersIdleCancels(Mechanism):
+    def raise_mark(self, s: ModelSession) -> None:
         s.mark = max([s.mark, 1, *(run.seq for run in s.in_flight)])
 
 
-class WritesLate(How):
-    def written(self, s: Session, turn: Turn, ok: bool) -> None:
+class WritesLate(Mechanism):
+    def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
         self.complete_turn(s, turn, None)
         self.record(turn.runs, turn.writing, ok)
         self.hand_off(s, turn)
 
 
-class DoesNotLookAfterTheWrite(How):
-    def written(self, s: Session, turn: Turn, ok: bool) -> None:
+class DoesNotLookAfterTheWrite(Mechanism):
+    def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
         self.record(turn.runs, turn.writing, ok)
         self.complete_turn(s, turn, None if ok else "store failed")
         self.hand_off(s, turn)
 
 
-class BelievesTheRunner(How):
+class BelievesTheRunner(Mechanism):
     """A turn that was cancelled during the write completes as it ended."""
 
-    def written(self, s: Session, turn: Turn, ok: bool) -> None:
+    def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
         turn.cancelled = turn.writing == "canceled"
         super().written(s, turn, ok)
 
 
-class KeepsTheMark(How):
-    def lower_mark(self, s: Session) -> None:
+class KeepsTheMark(Mechanism):
+    def lower_mark(self, s: ModelSession) -> None:
         """Keep it."""
 
 
-class RunsCompleteRunsAgain(How):
-    def again(self, s: Session, run: Run) -> None:
+class RunsCompleteRunsAgain(Mechanism):
+    def again(self, s: ModelSession, run: ModelRun) -> None:
         if run.seq == 0 and not s.accepted:
             s.accepted.append(run._replace(seq=99))
 
 
-class FoldsIntoADyingTurn(How):
-    def fold(self, s: Session, turn: Turn) -> None:
+class FoldsIntoADyingTurn(Mechanism):
+    def fold(self, s: ModelSession, turn: ModelTurn) -> None:
         while s.queue and s.queue[0].name in s.foldable:
             self.join(s, turn, s.queue.pop(0))
 
 
-class FoldsWhatWantsItsOwnTurn(How):
-    def fold(self, s: Session, turn: Turn) -> None:
+class FoldsWhatWantsItsOwnTurn(Mechanism):
+    def fold(self, s: ModelSession, turn: ModelTurn) -> None:
         while s.queue and not turn.cancelled:
             self.join(s, turn, s.queue.pop(0))
 
 
-class ForgetsACancelledRun(How):
+class ForgetsACancelledRun(Mechanism):
     """The mechanism's own books are wrong, though nothing shows yet."""
 
-    def cancel_run(self, s: Session, run: Run) -> None:
+    def cancel_run(self, s: ModelSession, run: ModelRun) -> None:
         super().cancel_run(s, run)
         s.foldable.clear()
 
 
-BREAKS: dict[type[How], Property] = {
+BREAKS: dict[type[Mechanism], Property] = {
     ForgetsTheRunBelowTheMark: Property.FULL_COVERAGE,
     CoversOneTooMany: Property.NEVER_POISONED,
     CompletesTwice: Property.EXACTLY_ONE_COMPLETE,
@@ -166,7 +166,7 @@ BREAKS: dict[type[How], Property] = {
     "REFINES",
 )
 @pytest.mark.parametrize("mechanism", BREAKS, ids=lambda mechanism: mechanism.__name__)
-def test_a_broken_mechanism_is_reported_under_the_right_id(mechanism: type[How]) -> None:
+def test_a_broken_mechanism_is_reported_under_the_right_id(mechanism: type[Mechanism]) -> None:
     assert str(BREAKS[mechanism]) in broken(mechanism, claimed=BREAKS[mechanism])
 
 
@@ -199,7 +199,7 @@ def test_a_broken_guard_is_reported(row: Row, changes: dict[str, Any]) -> None:
 
 def test_a_wrong_target_is_reported() -> None:
     release = next(row for row in TABLE if row.trigger is Trigger.RELEASE)
-    assert broken(declared=_with(release, target=State.CANCEL_ON_ENTRY)) == {"DECLARED_MOVE"}
+    assert broken(declared=_with(release, target=DeclaredState.CANCEL_ON_ENTRY)) == {"DECLARED_MOVE"}
 
 
 def test_the_sound_mechanism_is_not_reported() -> None:

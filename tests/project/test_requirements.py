@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from turngate_model import State
+from turngate_model import DeclaredState
 from turngate_model.checker import HEART, Bounds, Explorer
 from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.pictures.scenes import play
@@ -53,28 +53,28 @@ def test_an_accept_that_interrupts_covers_all_before_it_and_not_itself() -> None
     seen = last_step(*B_QUEUED, "accept c", "accept d interrupt")
     assert seen == (Cancel(), Complete("b", cancelled=True), Accept("d", foldable=False))
     after = events(*B_QUEUED, "accept c", "accept d interrupt", "enter c", "enter d", *A_UNWINDS)
-    assert Enter("c", State.CANCEL_ON_ENTRY) in after
-    assert Enter("d", State.QUEUED) in after
+    assert Enter("c", DeclaredState.CANCEL_ON_ENTRY) in after
+    assert Enter("d", DeclaredState.QUEUED) in after
     assert after[-1] == Handoff("d")
 
 
 @pytest.mark.requirement("R-ENT-1")
 @pytest.mark.parametrize("before", [IDLE, A_ACTIVE], ids=["idle", "busy"])
 def test_a_covered_run_is_cancelled_on_entry(before: tuple[str, ...]) -> None:
-    assert last_step(*before, "accept z", "cancel", "enter z") == (Enter("z", State.CANCEL_ON_ENTRY),)
+    assert last_step(*before, "accept z", "cancel", "enter z") == (Enter("z", DeclaredState.CANCEL_ON_ENTRY),)
 
 
 @pytest.mark.requirement("R-ENT-2")
 def test_a_run_that_enters_a_busy_session_is_queued() -> None:
-    assert last_step(*B_QUEUED) == (Enter("b", State.QUEUED),)
+    assert last_step(*B_QUEUED) == (Enter("b", DeclaredState.QUEUED),)
     settling = (*A_ACTIVE, "end a end_turn", "accept b", "enter b")
-    assert last_step(*settling) == (Enter("b", State.QUEUED),)
+    assert last_step(*settling) == (Enter("b", DeclaredState.QUEUED),)
 
 
 @pytest.mark.requirement("R-ENT-3")
 def test_a_run_that_enters_an_idle_session_is_active() -> None:
-    assert last_step(*A_ACTIVE) == (Enter("a", State.ACTIVE),)
-    assert last_step(*A_ACTIVE, *A_ENDS, "accept b", "enter b") == (Enter("b", State.ACTIVE),)
+    assert last_step(*A_ACTIVE) == (Enter("a", DeclaredState.ACTIVE),)
+    assert last_step(*A_ACTIVE, *A_ENDS, "accept b", "enter b") == (Enter("b", DeclaredState.ACTIVE),)
 
 
 @pytest.mark.requirement("R-ENT-4")
@@ -83,8 +83,8 @@ def test_an_entry_is_decided_and_done_in_one_step() -> None:
     explorer.run()
     for before, action, after in explorer.steps():
         if action.name == "enter":
-            assert before.states[action.run] is State.ACCEPTED
-            assert after.states[action.run] is not State.ACCEPTED
+            assert before.states[action.run] is DeclaredState.ACCEPTED
+            assert after.states[action.run] is not DeclaredState.ACCEPTED
 
 
 @pytest.mark.requirement("R-QUE-1")
@@ -120,7 +120,7 @@ def test_a_cancel_does_not_cover_a_run_accepted_after_it() -> None:
     seen = events(
         "accept a", "cancel", "accept b", "enter b", "enter a", "settle a", "end b end_turn", "written b"
     )
-    assert Enter("b", State.ACTIVE) in seen
+    assert Enter("b", DeclaredState.ACTIVE) in seen
     assert completes(seen) == {"a": (True, None), "b": (False, None)}
 
 
@@ -144,15 +144,15 @@ def test_a_covered_turn_is_cancelled_however_its_runner_ends() -> None:
 @pytest.mark.requirement("R-CAN-5", "IDLE_CANCEL")
 def test_a_cancel_of_a_quiet_session_changes_nothing() -> None:
     seen = events("cancel", "accept a", "enter a", *A_ENDS, "cancel", "cancel", "accept b", "enter b")
-    assert seen[-1] == Enter("b", State.ACTIVE)
+    assert seen[-1] == Enter("b", DeclaredState.ACTIVE)
     assert completes(seen) == {"a": (False, None)}
 
 
 @pytest.mark.requirement("R-CAN-6")
 def test_a_cancel_of_one_run_leaves_the_others() -> None:
     accepted = events("accept a", "accept b", "cancel_run a", "enter b", "enter a", "settle a")
-    assert Enter("b", State.ACTIVE) in accepted
-    assert Enter("a", State.CANCEL_ON_ENTRY) in accepted
+    assert Enter("b", DeclaredState.ACTIVE) in accepted
+    assert Enter("a", DeclaredState.CANCEL_ON_ENTRY) in accepted
     queued = events(*B_QUEUED, "accept c", "enter c", "cancel_run b", *A_ENDS)
     assert completes(queued) == {"b": (True, None), "a": (False, None)}
     assert queued[-1] == Handoff("c")
@@ -164,9 +164,11 @@ def test_a_cancel_of_one_run_leaves_the_others() -> None:
 @pytest.mark.requirement("R-CAN-7")
 def test_coverage_outlasts_the_entry_of_others_and_the_end_of_turns() -> None:
     covered = ("accept a", "accept b", "accept c", "cancel")
-    assert last_step(*covered, "enter a", "settle a", "enter b") == (Enter("b", State.CANCEL_ON_ENTRY),)
+    assert last_step(*covered, "enter a", "settle a", "enter b") == (
+        Enter("b", DeclaredState.CANCEL_ON_ENTRY),
+    )
     turn = ("accept d", "enter d", "end d end_turn", "written d")
-    assert last_step(*covered, *turn, "enter c") == (Enter("c", State.CANCEL_ON_ENTRY),)
+    assert last_step(*covered, *turn, "enter c") == (Enter("c", DeclaredState.CANCEL_ON_ENTRY),)
 
 
 @pytest.mark.requirement("R-FLD-1")

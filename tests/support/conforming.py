@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 
 from turngate_model import Property
 from turngate_model.history import FinishReason
-from turngate_verify.conform import Complete, Enter, Features, Fold, Handoff, Observed, State, Subject, Wrote
+from turngate_verify.conform import (
+    Complete,
+    DeclaredState,
+    Enter,
+    Features,
+    Fold,
+    Handoff,
+    Observed,
+    Subject,
+    Wrote,
+)
 
 
 class Lane:
@@ -50,17 +60,17 @@ class Plain:
         poisoned = session in self.flag
         self.flag.discard(session)
         if (run in self.covered and self.flaw != "covered runs enter") or poisoned:
-            self.seen.append(Enter(run, State.CANCEL_ON_ENTRY))
+            self.seen.append(Enter(run, DeclaredState.CANCEL_ON_ENTRY))
             self.settle(run, cancelled=True)
         elif (lane.turn or lane.queue) and self.flaw != "never waits":
-            self.seen.append(Enter(run, State.QUEUED))
+            self.seen.append(Enter(run, DeclaredState.QUEUED))
             order = list(self.session_of).index
             lane.queue = sorted([*lane.queue, run], key=order, reverse=self.flaw == "last in, first out")
         elif self.flaw == "says queued":
-            self.seen += [Enter(run, State.QUEUED), Handoff(run)]
+            self.seen += [Enter(run, DeclaredState.QUEUED), Handoff(run)]
             lane.turn = [run]
         else:
-            self.seen.append(Enter(run, State.ACTIVE))
+            self.seen.append(Enter(run, DeclaredState.ACTIVE))
             lane.turn = [run]
 
     def cancel(self, session: str) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from turngate import Dispatcher
-from turngate_model import Property, State
+from turngate_model import DeclaredState, Property
 from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_verify.conform import Features, Limits, Observed, written
 from turngate_verify.conform.judge import Stage
@@ -53,7 +53,9 @@ class HeardWorld(World):
         with suppress(AssertionError):
             self.finish()
         self.abandon()
-        if not self.ended and not any(each.in_state(State.ACCEPTED) for each in self.sessions.values()):
+        if not self.ended and not any(
+            each.in_state(DeclaredState.ACCEPTED) for each in self.sessions.values()
+        ):
             # Nothing more will happen, and nobody holds a run that is still to enter.
             self.recording.append(json.dumps({"event": "end"}))
 
@@ -173,7 +175,7 @@ def _possible(world: HeardWorld) -> Iterator[tuple[Any, ...]]:
         if (abstract := world.sessions.get(session)) is not None:
             yield "cancel", world.cancel, session
             yield "clear", world.clear, session
-            yield from (("enter", world.enter, run) for run in abstract.in_state(State.ACCEPTED))
+            yield from (("enter", world.enter, run) for run in abstract.in_state(DeclaredState.ACCEPTED))
     yield from (("again", world.accept, run.session_id, name) for name, run in world.runs.items())
     for lead, player in world.players.items():
         yield from ((f"runner of {lead}:", player.obey, does) for does in ("fold", "finish", "fail"))

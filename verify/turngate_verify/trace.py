@@ -20,14 +20,17 @@ from typing import Any, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
 
 NEVER_SHOWN = (Property.ON_RECORD, Property.NO_RESIDUE)
 """What a recording cannot show: messages, and the memory of the dispatcher."""
 
 KINDS = ("accept", "enter", "fold", "handoff", "cancel", "clear", "complete", "end")
-_ENTERED = {state.value: state for state in (State.CANCEL_ON_ENTRY, State.QUEUED, State.ACTIVE)}
+_ENTERED = {
+    state.value: state
+    for state in (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
+}
 
 
 class BadRecording(Exception):
@@ -191,7 +194,7 @@ class _Checker:
         unseen: list[Event] = []
         if run in session.turn:
             unseen.append(Ended(session.lead))
-        if session.states[run] in (State.ACTIVE, State.CANCEL_ON_ENTRY):
+        if session.states[run] in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY):
             unseen.append(Wrote(run, "unwritten"))
         violation = _first(session, *unseen, Complete(run, cancelled, error))
         self._complete.add(run)
@@ -216,7 +219,7 @@ class _Checker:
             raise self._bad(f"{record['event']} needs {key}: a string that is not empty")
         return value
 
-    def _state(self, record: dict[str, Any]) -> State:
+    def _state(self, record: dict[str, Any]) -> DeclaredState:
         state = record.get("state")
         if not isinstance(state, str) or state not in _ENTERED:
             raise self._bad(f"enter needs a state: one of {', '.join(_ENTERED)}")

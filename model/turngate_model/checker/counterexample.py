@@ -8,7 +8,7 @@ from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.nodes import at_rest, take
 from turngate_model.history import Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import Successor
-from turngate_model.mechanism import Action, How, Run, Session
+from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
 from turngate_model.properties import Property, Violation
 
 Place: TypeAlias = int
@@ -44,7 +44,7 @@ class Counterexample(NamedTuple):
 
 
 def replay(
-    design: type[How],
+    design: type[Mechanism],
     declared: Successor,
     path: list[tuple[Place, Action]],
     violation: Violation,
@@ -52,7 +52,7 @@ def replay(
     refine: bool,
 ) -> Counterexample:
     """Take the steps again in a world of their own, with the runs named in the order of acceptance."""
-    sessions = [(Session(), AbstractSession(declared)) for _ in range(2)]
+    sessions = [(ModelSession(), AbstractSession(declared)) for _ in range(2)]
     names: dict[tuple[Place, str], str] = {}
     common = 0
     steps: list[Step] = []
@@ -61,7 +61,7 @@ def replay(
         run = None
         if action.name == "accept":
             names[place, action.run] = _NAMES[len(names)]
-            run = Run(names[place, action.run], len(names))
+            run = ModelRun(names[place, action.run], len(names))
         named = action._replace(run=" ".join(names[place, each] for each in action.run.split()))
         events: list[Event] = []
         found: list[Violation] = []

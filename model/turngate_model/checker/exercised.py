@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.lifecycle import TABLE, Guard, State
+from turngate_model.lifecycle import TABLE, DeclaredState, Guard
 from turngate_model.mechanism import Action
 from turngate_model.properties import Property
 
@@ -21,7 +21,7 @@ _ASKED = {
         for guard in Guard
         if any(guard in (*row.conditions, *row.unless) for row in TABLE if row.source is state)
     )
-    for state in State
+    for state in DeclaredState
 }
 """For each state, the guards that a row leaving it asks for, and how to note them."""
 
@@ -107,7 +107,7 @@ class Witness:
             case Enter(run, state):
                 self._guards(run, what)
                 self.exercised.add(Property.DECLARED_MOVE)
-                if state is State.ACTIVE:
+                if state is DeclaredState.ACTIVE:
                     self.exercised.add(Property.ONE_TURN)
             case Handoff(run) | Fold(run, _):
                 self._guards(run, what)
@@ -129,7 +129,7 @@ class Witness:
             self.exercised.add(Property.IDLE_CANCEL)
         if what.quiet and not was_quiet:
             self.exercised.add(Property.NO_RESIDUE)
-        if action.name == "again" and what.states[action.run] is State.COMPLETE:
+        if action.name == "again" and what.states[action.run] is DeclaredState.COMPLETE:
             self.exercised.add(Property.TERMINAL_IS_FINAL)
 
     def _guards(self, run: str, what: AbstractSession) -> None:
@@ -141,18 +141,18 @@ class Witness:
         self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
         state = what.states[run]
         folded = run != what.lead
-        if state in (State.ACTIVE, State.CANCEL_ON_ENTRY):
+        if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY):
             self.exercised.add(Property.LAST_WORD)
             if cancelled:
                 self.exercised.add(Property.ON_RECORD)
         match state, cancelled, error:
-            case State.ACCEPTED, _, _:
+            case DeclaredState.ACCEPTED, _, _:
                 ending = "released and cancelled" if cancelled else "released"
-            case State.QUEUED, _, _:
+            case DeclaredState.QUEUED, _, _:
                 ending = "cancelled while queued" if cancelled else "cleared"
             case _, _, "store failed":
                 ending = "store failed"
-            case State.CANCEL_ON_ENTRY, _, _:
+            case DeclaredState.CANCEL_ON_ENTRY, _, _:
                 ending = "cancelled on entry"
             case _, True, _:
                 ending = "cancelled while folded" if folded else "cancelled while active"

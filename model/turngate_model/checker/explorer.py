@@ -43,7 +43,7 @@ from turngate_model.checker.exercised import required
 from turngate_model.checker.nodes import BUDGETED, Edge, Nodes, components
 from turngate_model.history import Event
 from turngate_model.lifecycle import Successor, successor
-from turngate_model.mechanism import INTERNAL, Action, How, Mode, Run
+from turngate_model.mechanism import INTERNAL, Action, Mechanism, Mode, ModelRun
 from turngate_model.properties import Property, Violation
 
 NAMES = "abcdefgh"
@@ -165,7 +165,7 @@ class Explorer:
     def __init__(
         self,
         bounds: Bounds,
-        design: type[How] = How,
+        design: type[Mechanism] = Mechanism,
         *,
         name: str | None = None,
         claimed: tuple[Property, ...] = (),
@@ -298,7 +298,7 @@ class Explorer:
         if kind == _ACCEPTS:
             runs = self.nodes.runs(node)
             for mode in self._modes:
-                yield self.nodes.accept(node, common, Run(NAMES[runs], runs + 1), mode)
+                yield self.nodes.accept(node, common, ModelRun(NAMES[runs], runs + 1), mode)
         else:
             actions = [CLOSE] if kind == _CLOSING else self.nodes.actions(node)
             for action in actions:
@@ -312,7 +312,7 @@ class Explorer:
         for name in NAMES[: self.bounds.prompts]:
             if name not in taken:
                 for mode in self._modes:
-                    yield self.nodes.accept(nodes[place], common, Run(name, len(taken) + 1), mode)
+                    yield self.nodes.accept(nodes[place], common, ModelRun(name, len(taken) + 1), mode)
 
     def _closed(self, state: int, nodes: tuple[int, int]) -> tuple[int, tuple[Violation, ...]]:
         """Shut down, which is one step for all sessions."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.exercised import Witness
 from turngate_model.history import Event
-from turngate_model.lifecycle import State, Successor
-from turngate_model.mechanism import INTERNAL, Action, How, Mode, Run, Session
+from turngate_model.lifecycle import DeclaredState, Successor
+from turngate_model.mechanism import INTERNAL, Action, Mechanism, Mode, ModelRun, ModelSession
 from turngate_model.properties import Property, Violation
 
 BUDGETED = ("cancel", "cancel_run")
@@ -38,12 +38,12 @@ class Edge(NamedTuple):
 
 
 def take(
-    design: type[How],
-    how: Session,
+    design: type[Mechanism],
+    how: ModelSession,
     what: AbstractSession,
     common: int,
     action: Action,
-    run: Run | None = None,
+    run: ModelRun | None = None,
     witness: Witness | None = None,
 ) -> Taken:
     """Take one step in place, let the abstract session judge its events, and return what came of it.
@@ -76,18 +76,20 @@ def take(
     return Taken(tuple(events), tuple(violations), mechanism.common)
 
 
-def at_rest(design: type[How], how: Session, what: AbstractSession, *, refine: bool) -> Iterator[Violation]:
+def at_rest(
+    design: type[Mechanism], how: ModelSession, what: AbstractSession, *, refine: bool
+) -> Iterator[Violation]:
     """Yield what is wrong with a session that a step has led to."""
     actions = design(_unseen).actions(how, [])
     if not any(action.name in INTERNAL for action in actions):
         yield from what.owed()
-        if what.quiet and how.frozen() != Session().frozen():
+        if what.quiet and how.frozen() != ModelSession().frozen():
             yield Violation(Property.NO_RESIDUE, "nothing is in flight: the session should hold nothing")
     if refine:
         yield from _unrefined(how, what)
 
 
-def _unrefined(how: Session, what: AbstractSession) -> Iterator[Violation]:
+def _unrefined(how: ModelSession, what: AbstractSession) -> Iterator[Violation]:
     """Yield how a mechanism's state differs from the abstract one that it should map to."""
     turn = how.turns[0] if how.turns else None
     runs = [run.name for run in turn.runs] if turn else []
@@ -96,8 +98,11 @@ def _unrefined(how: Session, what: AbstractSession) -> Iterator[Violation]:
     if turn and turn.cancelled:
         covered.update(runs)
     pairs = {
-        "accepted": ([run.name for run in how.accepted], what.in_state(State.ACCEPTED)),
-        "cancel_on_entry": ({run.name for run in how.entering}, set(what.in_state(State.CANCEL_ON_ENTRY))),
+        "accepted": ([run.name for run in how.accepted], what.in_state(DeclaredState.ACCEPTED)),
+        "cancel_on_entry": (
+            {run.name for run in how.entering},
+            set(what.in_state(DeclaredState.CANCEL_ON_ENTRY)),
+        ),
         "queued": ([run.name for run in how.queue], what.queue),
         "active": (runs, what.turn),
         "covered": (covered, what.covered),
@@ -116,15 +121,15 @@ def _unrefined(how: Session, what: AbstractSession) -> Iterator[Violation]:
 class Nodes:
     """The nodes seen so far, and the steps worked out for them."""
 
-    def __init__(self, design: type[How], declared: Successor, *, refine: bool) -> None:
+    def __init__(self, design: type[Mechanism], declared: Successor, *, refine: bool) -> None:
         self.design = design
         self.refine = refine
         self.witness = Witness()
-        self._sessions: list[tuple[Session, AbstractSession]] = []
+        self._sessions: list[tuple[ModelSession, AbstractSession]] = []
         self._ids: dict[Any, int] = {}
         self._faults: list[tuple[Violation, ...]] = []
-        self._accepts: dict[tuple[int, int, Run, Mode], Edge] = {}
-        self.empty = self._intern(Session(), AbstractSession(declared))
+        self._accepts: dict[tuple[int, int, ModelRun, Mode], Edge] = {}
+        self.empty = self._intern(ModelSession(), AbstractSession(declared))
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -137,7 +142,7 @@ class Nodes:
         """Return the names of the runs that a node's session has ever had."""
         return list(self._sessions[node][1].states)
 
-    def how(self, node: int) -> Session:
+    def how(self, node: int) -> ModelSession:
         """Return the mechanism's session of a node."""
         return self._sessions[node][0]
 
@@ -148,9 +153,9 @@ class Nodes:
     def actions(self, node: int) -> list[Action]:
         """Return every step that a node could take next, but accept and close."""
         how, what = self._sessions[node]
-        return list(self.design(_unseen).actions(how, what.in_state(State.COMPLETE)))
+        return list(self.design(_unseen).actions(how, what.in_state(DeclaredState.COMPLETE)))
 
-    def step(self, node: int, common: int, action: Action, run: Run | None = None) -> Edge:
+    def step(self, node: int, common: int, action: Action, run: ModelRun | None = None) -> Edge:
         """Return one step of a node."""
         how, what = self._sessions[node][0].copy(), self._sessions[node][1].copy()
         taken = take(self.design, how, what, common, action, run, self.witness)
@@ -160,10 +165,10 @@ class Nodes:
     def events(self, node: int, action: Action) -> tuple[Event, ...]:
         """Return what is seen of a step of a node whose runs are named by rank."""
         how, what = self._sessions[node][0].copy(), self._sessions[node][1].copy()
-        run = Run(action.run, len(what.states) + 1) if action.name == "accept" else None
+        run = ModelRun(action.run, len(what.states) + 1) if action.name == "accept" else None
         return take(self.design, how, what, 0, action, run).events
 
-    def accept(self, node: int, common: int, run: Run, mode: Mode) -> Edge:
+    def accept(self, node: int, common: int, run: ModelRun, mode: Mode) -> Edge:
         """Return the step that accepts a run."""
         key = (node, common, run, mode)
         edge = self._accepts.get(key)
@@ -173,7 +178,7 @@ class Nodes:
             )
         return edge
 
-    def _intern(self, how: Session, what: AbstractSession) -> int:
+    def _intern(self, how: ModelSession, what: AbstractSession) -> int:
         key = (how.frozen(), what.key())
         node = self._ids.get(key)
         if node is None:

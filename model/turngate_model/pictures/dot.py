@@ -11,7 +11,7 @@ import shutil
 
 import graphviz
 
-from turngate_model.lifecycle import INITIAL, TABLE, TERMINAL, Row, State, Trigger
+from turngate_model.lifecycle import INITIAL, TABLE, TERMINAL, DeclaredState, Row, Trigger
 from turngate_model.pictures.overview import Overview
 from turngate_model.pictures.sequence import COLOURS
 
@@ -51,7 +51,7 @@ def lifecycle() -> str:
     graph.node(
         "accept", "", shape="circle", width="0.18", style="filled", fillcolor="#1f2933", fixedsize="true"
     )
-    for state in State:
+    for state in DeclaredState:
         graph.node(state.value, fillcolor=COLOURS[state], peripheries="2" if state is TERMINAL else "1")
     graph.edge("accept", INITIAL.value, label="accept")
     for (trigger, source, target), rows in _grouped().items():
@@ -62,8 +62,8 @@ def lifecycle() -> str:
     return str(graph.source)
 
 
-def _grouped() -> dict[tuple[Trigger, State, State], list[Row]]:
-    rows: dict[tuple[Trigger, State, State], list[Row]] = {}
+def _grouped() -> dict[tuple[Trigger, DeclaredState, DeclaredState], list[Row]]:
+    rows: dict[tuple[Trigger, DeclaredState, DeclaredState], list[Row]] = {}
     for row in TABLE:
         rows.setdefault((row.trigger, row.source, row.target), []).append(row)
     return rows

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.explorer import Bounds, Explorer
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
 
 _COLOURS = {"idle": "#ffffff", "running": "#4d9d6a", "unwinding": "#e08e45", "settling": "#9fc5ad"}
@@ -58,7 +58,7 @@ def _label(before: AbstractSession, action: Action, after: AbstractSession) -> s
         case "accept" | "cancel" | "close":
             return "cancel, interrupt or shut down"
         case "cancel_run":
-            queued = before.states[action.run] is State.QUEUED
+            queued = before.states[action.run] is DeclaredState.QUEUED
             return "cancel_run of a queued run" if queued else "cancel_run of the turn"
         case "written":
             return "messages settled: handoff" if after.turn else "messages settled"

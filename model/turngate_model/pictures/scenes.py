@@ -13,8 +13,8 @@ from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.counterexample import Counterexample, Step, consequences, told
 from turngate_model.checker.nodes import at_rest, take
 from turngate_model.history import Accept, Complete, Enter, Event, Fold, Handoff
-from turngate_model.lifecycle import State, successor
-from turngate_model.mechanism import Action, How, Run, Session
+from turngate_model.lifecycle import DeclaredState, successor
+from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
 
 CALLERS, SESSION = "callers", "session"
 
@@ -38,7 +38,7 @@ class Moves(NamedTuple):
     """A run's new state."""
 
     run: str
-    state: State
+    state: DeclaredState
 
 
 Line = Arrow | Note | Moves
@@ -88,15 +88,15 @@ def _lines(steps: tuple[Step, ...]) -> Iterator[Line]:
 def _seen(event: Event) -> Iterator[Line]:
     match event:
         case Accept(run, _):
-            yield Moves(run, State.ACCEPTED)
+            yield Moves(run, DeclaredState.ACCEPTED)
         case Enter(run, state):
             yield Moves(run, state)
             yield Arrow(SESSION, run, str(state), reply=True)
         case Handoff(run) | Fold(run, _):
-            yield Moves(run, State.ACTIVE)
+            yield Moves(run, DeclaredState.ACTIVE)
             yield Arrow(SESSION, run, consequences((event,)), reply=True)
         case Complete(run, _, _):
-            yield Moves(run, State.COMPLETE)
+            yield Moves(run, DeclaredState.COMPLETE)
             yield Arrow(SESSION, run, consequences((event,)).replace(f" of {run}", ""), reply=True)
         case _:
             pass
@@ -224,14 +224,14 @@ def races() -> list[Scene]:
 
 def play(script: tuple[str, ...]) -> tuple[Step, ...]:
     """Take the steps of a script on the mechanism. A step that breaks anything is an error in the script."""
-    how, what = Session(), AbstractSession(successor)
+    how, what = ModelSession(), AbstractSession(successor)
     steps = []
     for line in script:
         name, run, result = (*line.split(), "", "")[:3]
         action = _action(name, run, result)
-        created = Run(run, len(what.states) + 1) if name == "accept" else None
-        taken = take(How, how, what, 0, action, created)
-        broken = (*taken.violations, *at_rest(How, how, what, refine=True))
+        created = ModelRun(run, len(what.states) + 1) if name == "accept" else None
+        taken = take(Mechanism, how, what, 0, action, created)
+        broken = (*taken.violations, *at_rest(Mechanism, how, what, refine=True))
         if broken:
             raise ValueError(f"{line}: {broken[0].property}: {broken[0].what}")
         steps.append(Step(0, action, taken.events))

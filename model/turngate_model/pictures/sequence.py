@@ -10,15 +10,15 @@ import textwrap
 from collections.abc import Iterator
 from html import escape
 
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 from turngate_model.pictures.scenes import CALLERS, SESSION, Arrow, Moves, Note, Panel, Scene
 
 COLOURS = {
-    State.ACCEPTED: "#9aa7b4",
-    State.CANCEL_ON_ENTRY: "#e08e45",
-    State.QUEUED: "#e3c34b",
-    State.ACTIVE: "#4d9d6a",
-    State.COMPLETE: "#ffffff",
+    DeclaredState.ACCEPTED: "#9aa7b4",
+    DeclaredState.CANCEL_ON_ENTRY: "#e08e45",
+    DeclaredState.QUEUED: "#e3c34b",
+    DeclaredState.ACTIVE: "#4d9d6a",
+    DeclaredState.COMPLETE: "#ffffff",
 }
 """One colour per state, the same in every picture."""
 
@@ -60,21 +60,21 @@ def _wrapped(text: str, width: int) -> list[str]:
 def _panel(panel: Panel, width: int) -> tuple[list[str], int]:
     """Return what a panel consists of, bars below arrows, and its height."""
     arrows: list[str] = []
-    since: dict[str, tuple[State, int]] = {}
+    since: dict[str, tuple[DeclaredState, int]] = {}
     bars: list[str] = []
     top = 24 * bool(panel.heading) + 30
     y = top + 16
 
     def until(run: str, end: int) -> None:
         state, start = since.pop(run)
-        if state is not State.COMPLETE:
+        if state is not DeclaredState.COMPLETE:
             bars.append(_bar(_place(panel, run), start, end, state))
 
     offence = next((line for line in reversed(panel.lines) if not isinstance(line, Moves)), None)
     for line in panel.lines:
         if isinstance(line, Moves):
             # An accept has been drawn when it moves its run; any other move is drawn right below.
-            at = y - _ROW if line.state is State.ACCEPTED else y
+            at = y - _ROW if line.state is DeclaredState.ACCEPTED else y
             if line.run in since:
                 until(line.run, at)
             since[line.run] = (line.state, at)
@@ -101,7 +101,7 @@ def _lane(x: int, name: str, top: int, bottom: int) -> Iterator[str]:
     yield _text(x, top - 8, name, anchor="middle", weight="bold", fill=_SOFT)
 
 
-def _bar(x: int, start: int, end: int, state: State) -> str:
+def _bar(x: int, start: int, end: int, state: DeclaredState) -> str:
     height = max(end - start, 6)
     return f"<rect x='{x - 6}' y='{start}' width='12' height='{height}' rx='3' fill='{COLOURS[state]}'/>"
 
@@ -149,7 +149,12 @@ def _verdict(verdict: str, y: int, width: int) -> Iterator[str]:
 
 def _legend(y: int) -> list[str]:
     parts, x = [], 20
-    for state in (State.ACCEPTED, State.CANCEL_ON_ENTRY, State.QUEUED, State.ACTIVE):
+    for state in (
+        DeclaredState.ACCEPTED,
+        DeclaredState.CANCEL_ON_ENTRY,
+        DeclaredState.QUEUED,
+        DeclaredState.ACTIVE,
+    ):
         parts.append(f"<rect x='{x}' y='{y}' width='12' height='12' rx='3' fill='{COLOURS[state]}'/>")
         parts.append(_text(x + 18, y + 10, str(state), size=11, fill=_SOFT))
         x += 40 + 7 * len(state)

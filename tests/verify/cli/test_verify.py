@@ -18,7 +18,7 @@ import broken_dispatchers
 from explored import refuted
 from surroundings import ROOT
 from turngate import Dispatcher
-from turngate_model import DESIGNS, Design, How, Property, Violation
+from turngate_model import DESIGNS, Design, Mechanism, Property, Violation
 from turngate_model.checker import Bounds, Exploration, Explorer
 from turngate_verify.cli import run
 from turngate_verify.cli import verify as command
@@ -68,7 +68,7 @@ class Explored(NamedTuple):
     """An explorer that explores the same only once."""
 
     bounds: Bounds
-    mechanism: type[How] = How
+    mechanism: type[Mechanism] = Mechanism
 
     def run(self) -> Exploration:
         return exploration(self)

@@ -67,7 +67,7 @@ is followed past its first offence.
 from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.asyncio_subject import AsyncioSubject, RunnerFailed
 from turngate_verify.conform.judge import Limits
 from turngate_verify.conform.lines import Command
@@ -82,6 +82,7 @@ __all__ = [
     "Command",
     "Complete",
     "Conformance",
+    "DeclaredState",
     "Effort",
     "Enter",
     "Factory",
@@ -94,7 +95,6 @@ __all__ = [
     "Played",
     "Program",
     "RunnerFailed",
-    "State",
     "Subject",
     "SubjectFailed",
     "Wrote",

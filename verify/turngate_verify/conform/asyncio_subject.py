@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.port import Features, Observed, SubjectFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -94,12 +94,12 @@ class AsyncioSubject:
     def started(self, run: str) -> None:
         """Show that the turn of a run has started."""
         self._look()
-        self.saw(Enter(run, State.ACTIVE) if run in self._undecided else Handoff(run))
+        self.saw(Enter(run, DeclaredState.ACTIVE) if run in self._undecided else Handoff(run))
 
     def completed(self, run: str, *, cancelled: bool = False, error: str | None = None) -> None:
         """Show the RunComplete of a run."""
         if run in self._undecided and cancelled:
-            self.saw(Enter(run, State.CANCEL_ON_ENTRY))
+            self.saw(Enter(run, DeclaredState.CANCEL_ON_ENTRY))
         self._undecided.discard(run)
         self.saw(Complete(run, cancelled, error))
 
@@ -156,7 +156,7 @@ class AsyncioSubject:
         self.drive(work)
         if run in self._undecided:
             # It neither started nor ended: it waits.
-            self.saw(Enter(run, State.QUEUED))
+            self.saw(Enter(run, DeclaredState.QUEUED))
 
     def cancel(self, session: str) -> None:
         """Cancel a session."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.counterexample import Step
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
 from turngate_verify.conform.port import Observed, Subject, SubjectFailed
 from turngate_verify.conform.programs import RUNS, SESSIONS, Op, Program
@@ -66,7 +66,9 @@ class Stage:
         for place in used:
             session = self._sessions[place]
             if self.features.two_phase:
-                waiting = (run for run in session.in_state(State.ACCEPTED) if run not in self._told_to_enter)
+                waiting = (
+                    run for run in session.in_state(DeclaredState.ACCEPTED) if run not in self._told_to_enter
+                )
                 ops += [Op("enter", run, place) for run in waiting]
             if self.features.cancel and cancels < limits.cancels:
                 ops.append(Op("cancel", "", place))
@@ -114,7 +116,7 @@ class Stage:
     def _own(self, op: Op) -> Event | None:
         """Return the event that the operation itself is, and note what it puts to the test."""
         session = self._sessions[op.place]
-        if any(state is State.COMPLETE for state in session.states.values()):
+        if any(state is DeclaredState.COMPLETE for state in session.states.values()):
             self.exercised.add(Property.TERMINAL_IS_FINAL)
         match op.name:
             case "accept":
@@ -187,7 +189,9 @@ class Stage:
         """Take an event in after what a subject cannot show, which is taken as it should be."""
         session = self._sessions[place]
         self._note(session, event)
-        begins = isinstance(event, Handoff) or (isinstance(event, Enter) and event.state is State.ACTIVE)
+        begins = isinstance(event, Handoff) or (
+            isinstance(event, Enter) and event.state is DeclaredState.ACTIVE
+        )
         if begins and session.lead in session.covered:
             session.observe(Ended(session.lead))
         if isinstance(event, Complete):
@@ -195,7 +199,7 @@ class Stage:
             if event.run in session.turn and session.running and event.run not in session.covered:
                 early = f"{event.run} completes while the runner of {session.lead} still runs"
                 return [Violation(Property.DECLARED_MOVE, early)]
-            if state in (State.ACTIVE, State.CANCEL_ON_ENTRY) and not self.features.messages:
+            if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY) and not self.features.messages:
                 session.observe(Wrote(event.run, "unwritten"))
             if event.run == session.lead:
                 session.observe(Ended(event.run))
@@ -208,7 +212,7 @@ class Stage:
         match event:
             case Enter(_, state):
                 self.exercised.add(Property.DECLARED_MOVE)
-                if session.turn and state is not State.CANCEL_ON_ENTRY:
+                if session.turn and state is not DeclaredState.CANCEL_ON_ENTRY:
                     self.exercised.add(Property.ONE_TURN)
             case Handoff() | Fold():
                 self.exercised |= {Property.FIFO, Property.NO_STRAND}
@@ -216,7 +220,7 @@ class Stage:
                     self.exercised.add(Property.LAST_WORD)
             case Complete(run, cancelled, _):
                 self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
-                if self.features.messages and cancelled and session.states[run] is not State.ACCEPTED:
+                if self.features.messages and cancelled and session.states[run] is not DeclaredState.ACCEPTED:
                     self.exercised.add(Property.ON_RECORD)
             case Wrote():
                 pass
@@ -228,7 +232,7 @@ class Stage:
                 continue
             if owed := session.owed():
                 return owed[:1]
-            for run in session.in_state(State.ACCEPTED):
+            for run in session.in_state(DeclaredState.ACCEPTED):
                 if run in self._told_to_enter or not self.features.two_phase:
                     lost = f"{run} has entered, and is neither active nor queued nor complete"
                     return [Violation(Property.EXACTLY_ONE_COMPLETE, lost)]

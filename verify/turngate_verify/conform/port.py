@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 from turngate_model.history import Complete, Enter, FinishReason, Fold, Handoff, Wrote
-from turngate_model.lifecycle import State
+from turngate_model.lifecycle import DeclaredState
 
 Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote
 """What a subject may show. Accepts, cancels and clears are the kit's own doing, so it knows of them."""
@@ -110,7 +110,7 @@ class SubjectFailed(Exception):
         """What was said so far, the last part of it."""
 
 
-_ENTERED = (State.CANCEL_ON_ENTRY, State.QUEUED, State.ACTIVE)
+_ENTERED = (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
 _REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 
 
@@ -121,7 +121,7 @@ def observed(record: Mapping[str, Any]) -> Observed:
         raise ValueError(f"{dict(record)} needs run: a string")  # noqa: TRY004 - all that is wrong is a value
     match record:
         case {"event": "enter", "state": str(state)} if state in _ENTERED:
-            return Enter(run, State(state))
+            return Enter(run, DeclaredState(state))
         case {"event": "handoff"}:
             return Handoff(run)
         case {"event": "fold", "into": str(into)}:

@@ -12,7 +12,7 @@ from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
 from turngate_model import Property, Violation
 from turngate_model.checker.counterexample import consequences
-from turngate_model.lifecycle import State as Declared
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.expecting import Broken
 from turngate_verify.world.scenarios import Scenario
 from turngate_verify.world.virtual_loop import Waits
@@ -281,7 +281,7 @@ class Stage:
         abstract = self.world.sessions.get(self.scenario.session_of(run))
         match refusal:
             case AlreadyEntered():
-                right = verb == "enter" and abstract and abstract.states[run] is not Declared.ACCEPTED
+                right = verb == "enter" and abstract and abstract.states[run] is not DeclaredState.ACCEPTED
             case DispatcherClosed():
                 right = self.world.dispatcher._closing
             case SessionBusy():

@@ -33,7 +33,7 @@ from turngate import (
 )
 from turngate_model import AbstractSession, Property, Successor, Violation, successor
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.lifecycle import State as Declared
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.actors import LeftOver, Plan, Player, RunnerFailed, Store, StoreDown
 from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 _ACCEPTED_AS: ContextVar[str] = ContextVar("accepted as")
 """The run that is accepted in this context; its turn is to run in a copy of it."""
-_DECLARED = {state.value: state for state in Declared}
+_DECLARED = {state.value: state for state in DeclaredState}
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
 """Disagreements about the inside, told only when users lose nothing."""
 
@@ -431,7 +431,7 @@ class World:
     def _compare(self, session: str, abstract: AbstractSession) -> None:
         """Compare what the dispatcher says of a session with the abstract one beside it."""
         dispatcher = self.dispatcher
-        accepted = abstract.in_state(Declared.ACCEPTED)
+        accepted = abstract.in_state(DeclaredState.ACCEPTED)
         states: dict[str, str] = {
             run.run_id: run.state for run in self.runs.values() if run.session_id == session
         }

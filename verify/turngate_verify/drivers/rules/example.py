@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from turngate import Dispatcher
 from turngate_model import Property
-from turngate_model.lifecycle import State as Declared
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.drivers.rules.program import RuleCall
 from turngate_verify.drivers.rules.reached import DeclaredMovesNoted, Tally
 from turngate_verify.drivers.rules.readers import Reader
@@ -133,7 +133,7 @@ class Example(stateful.RuleBasedStateMachine):
         return [
             run
             for session in self.world.sessions.values()
-            for run in session.in_state(Declared.ACCEPTED)
+            for run in session.in_state(DeclaredState.ACCEPTED)
             if run in self.world.runs
         ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from turngate._core import CLEARED, RELEASED
 from turngate_model import TABLE, Row, Successor
 from turngate_model.history import Complete, Enter, Fold, Handoff
-from turngate_model.lifecycle import State, Trigger
+from turngate_model.lifecycle import DeclaredState, Trigger
 from turngate_verify.drivers.rules.program import RulesProgram
 from turngate_verify.world.world import World
 
@@ -68,7 +68,7 @@ class DeclaredMovesNoted(Successor):
         super().__init__(TABLE)
         self._reached = reached
 
-    def __call__(self, state: State, trigger: Trigger, facts: int) -> State | None:
+    def __call__(self, state: DeclaredState, trigger: Trigger, facts: int) -> DeclaredState | None:
         """Return the state after the trigger, or None if no row allows the move."""
         target = super().__call__(state, trigger, facts)
         for row, needed, forbidden in _ROWS.get((state, trigger), ()):
@@ -77,7 +77,7 @@ class DeclaredMovesNoted(Successor):
         return target
 
 
-_ROWS: dict[tuple[State, Trigger], list[tuple[Row, int, int]]] = {}
+_ROWS: dict[tuple[DeclaredState, Trigger], list[tuple[Row, int, int]]] = {}
 """The rows by state and trigger, each with the facts that it needs and those that it forbids, as bits."""
 for _row in TABLE:
     _ROWS.setdefault((_row.source, _row.trigger), []).append(
@@ -96,7 +96,7 @@ def ways_to_end(world: World) -> set[str]:
             case Fold(run, _):
                 at[run] = "folded"
             case Handoff(run):
-                at[run] = State.ACTIVE
+                at[run] = DeclaredState.ACTIVE
             case Complete(run, cancelled, error):
                 ways.add(f"end: {_way(at.pop(run, 'accepted'), cancelled, error or '')}")
             case _:
@@ -114,9 +114,9 @@ def _way(at: str, cancelled: bool, error: str) -> str:
         return "too slow to write"
     if error.startswith("writing the messages failed"):
         return "unwritten"
-    if at == State.CANCEL_ON_ENTRY:
+    if at == DeclaredState.CANCEL_ON_ENTRY:
         return "cancelled on entry"
-    if at == State.QUEUED and cancelled:
+    if at == DeclaredState.QUEUED and cancelled:
         return "cancelled in the queue"
     if error.startswith("the runner returned"):
         return "nonsense returned"

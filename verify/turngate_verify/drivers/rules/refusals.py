@@ -16,7 +16,7 @@ from turngate import (
     WrongLoop,
 )
 from turngate_model import AbstractSession
-from turngate_model.lifecycle import State as Declared
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.drivers.rules.example import QUEUE_LIMIT, Example
 from turngate_verify.world.expecting import expect
 from turngate_verify.world.world import WhenBusy
@@ -33,7 +33,7 @@ class RefusalsExpected(Example):
     ) -> object:
         """Offer a new prompt to ``accept`` or ``submit``; the dispatcher refuses it exactly when it must."""
         abstract = self.world.sessions.get(session) or AbstractSession()
-        waiting = len(abstract.in_state(Declared.ACCEPTED))
+        waiting = len(abstract.in_state(DeclaredState.ACCEPTED))
         waiting += 0 if when_busy == "interrupt" else len(abstract.queue)
         refusal: type[TurngateError] | None = None
         if self.world.closing:
