@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from turngate._clean_up import clean_up
 from turngate._lifecycle import ACCEPTED, STARTING
 from turngate._limits import seconds, whole_number
 from turngate._prompt import check_callback
@@ -239,7 +238,7 @@ class Turn:
         Raises TimeoutError when it takes longer than `within` seconds. An interrupt that came meanwhile is
         raised when it is over. It runs in a task of its own.
         """
-        return await clean_up(awaitable, seconds("within", within))
+        return await self.run._dispatcher._clean_up(awaitable, seconds("within", within))
 
     async def history(self) -> list[Message]:
         """Return what the store holds of the session: the earlier turns, not this one.

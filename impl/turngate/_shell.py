@@ -12,8 +12,9 @@ import inspect
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
+from turngate._clean_up import clean_up
 from turngate._core import SessionCore
 from turngate._errors import TurnEnded
 from turngate._events import Delta, Note, Subscribers, size_of
@@ -33,7 +34,7 @@ from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import TextIO
 
     from turngate._completions import Completions
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from turngate._places import Places
     from turngate._prompt import OnComplete
     from turngate._run import Run, Runner, Turn
+
+T = TypeVar("T")
 
 
 class Shell(Surroundings):
@@ -306,6 +309,10 @@ class Shell(Surroundings):
         for run in turn._runs:
             if run._listeners is not None:
                 run._listeners.wake()
+
+    async def _clean_up(self, awaitable: Awaitable[T], within: float) -> T:
+        self._here()
+        return await clean_up(awaitable, within)
 
     def _foldable(self, turn: Turn) -> list[Run]:
         self._here()

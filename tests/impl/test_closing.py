@@ -11,7 +11,7 @@ import pytest
 
 from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn
-from turngate._dispatcher import _NAMED, _REMINDER
+from turngate._closing import _NAMED, _REMINDER
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 DONE = ("done", None, False)

@@ -498,8 +498,8 @@ async def test_subscribe_is_an_async_context_manager_and_iterator_of_events() ->
             complete = await d.ask("s", "p")
             received = [await anext(events) for _ in range(3)]
         assert received == [
-            Delta("s", complete.run_id, "a"),
-            Delta("s", complete.run_id, "b"),
+            Delta("s", complete.run_id, "a", 0),
+            Delta("s", complete.run_id, "b", 1),
             complete,
         ]
         with pytest.raises(StopAsyncIteration):
@@ -650,6 +650,7 @@ async def test_run_complete_has_what_the_contract_names() -> None:
             cancelled=False,
             message_id=reply.id,
             folded_into=None,
+            outcome="finished",
         )
 
 

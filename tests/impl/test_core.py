@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import deque
 from itertools import count, permutations, product
 from typing import Any
 
@@ -18,7 +19,7 @@ class Session:
     """A core with short ways to drive it."""
 
     def __init__(self) -> None:
-        self.core = SessionCore("s", "msg-")
+        self.core = SessionCore("s", "msg-", deque())
         self._seq = count(1)
 
     def accept(self, run_id: str, **options: Any) -> Run:
@@ -184,7 +185,7 @@ def test_a_cancel_on_entry_is_a_covered_turn_that_is_not_the_sessions_turn(s: Se
 
 def test_a_cancel_before_the_first_step_keeps_the_runner_from_being_called(s: Session) -> None:
     s.enter("a")
-    assert s.core.cancel() == ([s.turn.run], [])
+    assert s.core.cancel() == ([s.turn.run], [("interrupt", s.turn)])
     assert not s.core.begin(s.turn)
     assert s.turn.phase is Phase.STARTING
 
@@ -231,7 +232,7 @@ def test_a_store_failure_is_the_error_and_ends_the_writing(s: Session) -> None:
     s.core.cancel()
     assert s.core.written(s.turn, written, "disk full") == [("publish", run)]
     assert run.complete is not None
-    assert run.complete[3:] == ("text", "disk full", True, None, None)
+    assert run.complete[3:] == ("text", "disk full", True, None, None, "cancelled")
 
 
 def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
@@ -296,9 +297,9 @@ def test_messages_of_a_turn(s: Session) -> None:
     s.core.fold(s.turn)
     s.core.end(s.turn, "text", None)
     assert [tuple(message) for message in s.core.outcome(s.turn)] == [
-        ("msg-1", "s", "a", "user", "prompt of a", None),
-        ("msg-2", "s", "b", "user", "prompt of b", None),
-        ("msg-1-reply", "s", "a", "assistant", "text", "end_turn"),
+        ("msg-1", "s", "a", "user", "prompt of a", None, None),
+        ("msg-2", "s", "b", "user", "prompt of b", None, None),
+        ("msg-1-reply", "s", "a", "assistant", "text", "end_turn", None),
     ]
 
 

@@ -68,6 +68,7 @@ def test_the_limits_unless_given() -> None:
         "delta_limit": 1_024,
         "complete_limit": 65_536,
         "settle_timeout": 5.0,
+        "turns_limit": None,
     }
 
 

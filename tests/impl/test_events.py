@@ -45,7 +45,7 @@ async def test_two_subscribers_to_one_session_both_receive_and_leave_one_by_one(
         await d.ask("s", "c")
         assert len([event async for event in first]) == 4
         assert len([event async for event in second]) == 2
-        assert d._subscribers.by_session == {}
+        assert not d._subscribers.listen()
 
 
 @in_loop
@@ -57,7 +57,7 @@ async def test_a_reader_waits_for_the_next_event() -> None:
         assert not reader.done()
         await active(d, "s", "p", run_id="r")
         agent.turns[0].write("hello")
-        assert await reader == Delta("s", "r", "hello")
+        assert await reader == Delta("s", "r", "hello", 0)
 
 
 @in_loop
@@ -116,7 +116,7 @@ async def test_a_subscriber_that_stops_reading_is_cut_off_and_told() -> None:
         for n in range(5):
             await d.ask("s", f"p{n}")
         assert "cut off" in repr(events)
-        assert d._subscribers.by_session == {}
+        assert not d._subscribers.listen()
         assert texts([await anext(events) for _ in range(3)]) == [
             "Delta p0",
             "RunComplete p0",

@@ -189,7 +189,7 @@ async def test_a_task_cancelled_from_outside_is_no_cancel() -> None:
 
 
 @in_loop
-async def test_a_leaked_cancelled_future_is_no_cancel() -> None:
+async def test_a_leaked_cancelled_future_is_no_cancel(caplog: pytest.LogCaptureFixture) -> None:
     async def leak(turn: Turn) -> None:
         future = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -197,8 +197,9 @@ async def test_a_leaked_cancelled_future_is_no_cancel() -> None:
 
     async with Dispatcher(leak) as d:
         complete = await d.ask("s", "p")
-        assert complete.error == "the turn was cancelled from outside the dispatcher"
+        assert complete.error == "CancelledError: the runner awaited something that was cancelled"
         assert not complete.cancelled
+        assert f"the runner was cancelled in run {complete.run_id} of session 's'" in caplog.text
 
 
 @in_loop

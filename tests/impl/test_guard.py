@@ -13,7 +13,6 @@ import pytest
 
 from dispatching import Agent, active, in_loop, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
-from turngate._completions import Completions
 from turngate._guard import let_out, log, say
 from turngate._shell import Shell
 
@@ -176,6 +175,6 @@ def test_a_write_to_a_turn_whose_loop_is_closed_is_refused() -> None:
 
 
 def test_a_shell_by_itself_cannot_close() -> None:
-    shell = Shell(echo, MemoryMessages(), None, Completions(1, 1), 1.0)
+    shell = Shell(echo, MemoryMessages(), None, 1.0, None)
     with pytest.raises(NotImplementedError):
         shell._close_if_quiet()

@@ -15,4 +15,4 @@ def test_accepted_is_never_come_back_to_and_complete_is_terminal() -> None:
 
 
 def test_phases() -> None:
-    assert [phase.value for phase in Phase] == ["starting", "running", "settling"]
+    assert [phase.value for phase in Phase] == ["waiting", "starting", "running", "settling"]

@@ -126,7 +126,7 @@ async def test_the_file_is_in_wal_mode_and_has_a_version(tmp_path: Path) -> None
     await stored(path, "s")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
 
 
 @in_loop
@@ -140,7 +140,7 @@ async def test_a_file_of_a_newer_turngate_is_refused_and_left_alone(tmp_path: Pa
         return turn.run.prompt
 
     async with SqliteMessages(path) as store:
-        with pytest.raises(UnknownSchema, match="schema 99; this turngate knows 1"):
+        with pytest.raises(UnknownSchema, match="schema 99; this turngate knows 2"):
             await store.list("s")
         async with Dispatcher(echo, messages=store) as d:
             error = (await d.ask("s", "p")).error

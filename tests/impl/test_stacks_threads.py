@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import turngate
-from dispatching import Agent, outcome
+from dispatching import Agent, outcome, text_of
 from stacking import HANG, Life, Stack, live
 from stacks import STACKS, request_id
 from turngate import Delta, Dispatcher, Event, Run, RunComplete, State, Subscription, Turn, TurnEnded
@@ -221,7 +221,7 @@ def test_what_a_thread_writes_arrives_in_order_and_complete(stack: Stack, raw: b
             received = [event async for event in until_complete(events)]
         expected = ["from the loop: ", *pieces, "over"]
         assert outcome(await run) == ("".join(expected), None, False)
-        assert [event.text for event in received] == [*expected, "".join(expected)]
+        assert [text_of(event) for event in received] == [*expected, "".join(expected)]
         assert [type(event) for event in received] == [Delta] * len(expected) + [RunComplete]
 
     live(stack, scenario)
@@ -272,7 +272,7 @@ def test_what_a_thread_wrote_before_it_was_joined_comes_before_what_follows(stac
         d = life.open(joins)
         async with d.subscribe("s") as events:
             run = await d.submit("s", "tea")
-            received = [event.text async for event in until_complete(events)]
+            received = [text_of(event) async for event in until_complete(events)]
         assert outcome(await run) == ("abcd", None, False)
         assert received == ["a", "b", "c", "d", "abcd"]
 
@@ -320,7 +320,7 @@ def test_what_a_thread_writes_is_refused_once_the_turn_is_over(stack: Stack, can
         assert complete.text == "".join(taken)
         received = [event async for event in events]
         assert received[-1] == complete
-        assert events.dropped or "".join(event.text for event in received[:-1]) == complete.text
+        assert events.dropped or "".join(map(text_of, received[:-1])) == complete.text
         assert run.state is State.COMPLETE
 
     live(stack, scenario)

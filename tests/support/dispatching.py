@@ -9,7 +9,7 @@ import gc
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
+from turngate import Delta, Dispatcher, Event, MemoryMessages, Message, Run, RunComplete, State, Turn
 
 HANG = 600.0  # seconds after which a test counts as hung: nothing that works takes so long anywhere
 
@@ -140,6 +140,12 @@ async def queued(d: Dispatcher, session: str, prompt: str, **options: Any) -> Ru
 async def on_record(d: Dispatcher, session: str) -> list[tuple[str, str, str | None]]:
     """What the store holds of the session: role, text, finish reason."""
     return [(m.role, m.text, m.finish_reason) for m in await d.messages.list(session)]
+
+
+def text_of(event: Event) -> str:
+    """Return the text of a delta or a RunComplete: nothing else was subscribed to."""
+    assert isinstance(event, Delta | RunComplete)
+    return event.text
 
 
 def outcome(complete: RunComplete) -> tuple[str, str | None, bool]:
