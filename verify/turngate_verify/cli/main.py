@@ -7,6 +7,7 @@ its traceback; an interrupt is the caller's to deal with.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -96,12 +97,15 @@ def _invoke(arguments: list[str]) -> object:
 
 
 def _refuse(message: str) -> int:
-    err.print("turngate: " + " ".join(message.split()))
+    with contextlib.suppress(OSError):  # whoever cannot be told still has the exit code
+        err.print("turngate: " + " ".join(message.split()))
     return BAD_INPUT
 
 
 def _own_up() -> int:
-    for line in traceback.format_exc().splitlines():
-        err.print(line)
-    err.print("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
+    told = traceback.format_exc().splitlines()
+    told.append("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
+    with contextlib.suppress(OSError):
+        for line in told:
+            err.print(line)
     return INTERNAL_ERROR
