@@ -15,6 +15,7 @@ from turngate._events import RunComplete
 from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Sequence
     from typing import Self
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _FIELDS = len(RunComplete._fields)
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
-_SHORT = 64
-"""A name up to so long is among these."""
+_SHORT = 128
+"""Names that have no more characters in all are among these."""
 
 
 class Completions:
@@ -37,8 +38,7 @@ class Completions:
     """
 
     def __init__(self, limit: int, bytes_limit: int, name: str) -> None:
-        self.waiters = Waiters()
-        """Those who wait for the next one."""
+        self._waiters: Waiters | None = None
         self._limit = limit
         self._bytes_limit = bytes_limit
         self._name = name
@@ -66,11 +66,14 @@ class Completions:
         kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005
         self._kept[run_id] = kept
         self._order.append(run_id)
-        self._bytes += _size(kept)
+        if complete[3] or complete[4] is not None or len(run_id) + len(complete[0]) > _SHORT:
+            self._bytes += _size(kept)
+        else:
+            self._bytes += _EACH
         if self._bytes > self._bytes_limit or len(self._kept) > self._limit:
             self._forget()
-        if self.waiters:
-            self.waiters.wake()
+        if self._waiters is not None:
+            self._waiters.wake()
 
     def _forget(self) -> None:
         while self._bytes > self._bytes_limit or len(self._order) - self._gone > self._limit:
@@ -122,6 +125,17 @@ class Completions:
             return None
         return f"{self._name}.{number + 1}", _complete(self._kept[self._order[self._gone + index]])
 
+    async def wait(self, loop: AbstractEventLoop) -> None:
+        """Wait for the next completion, or for the end of all."""
+        if self._waiters is None:
+            self._waiters = Waiters()
+        await self._waiters.wait(loop)
+
+    def close(self) -> None:
+        """Wake those who wait: nothing more will come."""
+        if self._waiters is not None:
+            self._waiters.wake()
+
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._kept
 
@@ -149,7 +163,7 @@ class CompletionStream:
         while (found := shell._completions.after(self._number)) is None:
             if shell._closed:
                 raise StopAsyncIteration
-            await shell._completions.waiters.wait(loop)
+            await shell._completions.wait(loop)
         self._number += 1
         return found
 
@@ -166,7 +180,7 @@ def _size(kept: tuple[object, ...]) -> int:
         size += getsizeof(text)
     if error is not None:
         size += getsizeof(error)
-    if len(session_id) > _SHORT or len(run_id) > _SHORT:  # type: ignore[arg-type]  # these are strings
+    if len(session_id) + len(run_id) > _SHORT:  # type: ignore[arg-type]  # these are strings
         size += getsizeof(session_id) + getsizeof(run_id)
     written = kept[_FIELDS + 1]
     return size + getsizeof(written) if isinstance(written, str) else size
