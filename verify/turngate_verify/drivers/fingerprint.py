@@ -32,7 +32,7 @@ from turngate_verify.world.world import World
 _LEFT_OUT = frozenset({
     "_accepted_limit", "_complete_limit", "_completions", "_delta_bytes", "_delta_limit", "_journal", "_loop",
     "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions", "_settle_timeout",
-    "_subscribers", "_thread", "_timers", "_writing", "messages",
+    "_subscribers", "_thread", "_timers", "_unique", "_writing", "messages",
 })  # fmt: skip
 
 
@@ -91,7 +91,8 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
     ]
     subscribers = [
         (len(each._unread), each._closed)
-        for of_session in dispatcher._subscribers.by_session.values()
+        for audience in (dispatcher._subscribers.to_completes, dispatcher._subscribers.to_moves)
+        for of_session in audience.by_session.values()
         for reference in of_session
         if (each := reference()) is not None
     ]
@@ -211,7 +212,12 @@ _LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     Turn: lambda turn: ("turn", turn.run.run_id),
     Message: lambda message: message[2:],
     RunComplete: _of_complete,
-    _Clock: lambda clock: ("clock", clock._deadline - clock._loop.time(), clock.expired),
+    _Clock: lambda clock: (
+        "clock",
+        clock._deadline - clock._loop.time(),
+        clock.expired,
+        clock._second_looks,
+    ),
     asyncio.Future: _of_future,
     Queue: lambda queue: _of_all(queue.in_order()),
     Waiters: _of_waiters,

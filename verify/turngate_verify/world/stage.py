@@ -67,7 +67,8 @@ class PatientWorld(World):
     def abandon(self) -> None:
         """Let go of a world that may not have come to its end, without a word and without a trace."""
         # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
-        self.dispatcher._subscribers.by_session.clear()
+        self.dispatcher._subscribers.to_completes.by_session.clear()
+        self.dispatcher._subscribers.to_moves.by_session.clear()
         for core in self.dispatcher._sessions.values():
             for turn in filter(None, (core.turn, *core.settling.values())):
                 turn._made = None

@@ -382,7 +382,8 @@ class World:
         to_hooks = len(seen)
         seen += self.hooked
         unread.clear()
-        self._events._unread_deltas = self._events._unread_bytes = 0
+        self._events._sizes.clear()
+        self._events._unread_bytes = 0
         self.hooked.clear()
         for nth, complete in enumerate(seen):
             run = complete.run_id
