@@ -129,7 +129,7 @@ class Stage:
                 return None
             case "cancel":
                 self._cancelled.add(op.place)
-                if session.quiet:
+                if not session.covered_by_cancel():
                     self.idle_cancels.add(len(self.program))
                 else:
                     self.exercised.add(Property.FULL_COVERAGE)

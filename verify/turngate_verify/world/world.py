@@ -183,22 +183,31 @@ class World:
 
     def cancel(self, session: str) -> Covered:
         """Cancel a session; see that it covers what is in flight, and is nothing when nothing is."""
-        abstract, seen = self.sessions.get(session), len(self.history)
-        should = abstract.in_flight if abstract else []
-        covered = self._within(session, "cancel", self.dispatcher.cancel(session))
-        if not should and (covered or any(not isinstance(event, Cancel) for _, event in self.history[seen:])):
-            idle = f"a cancel of {session}, which is idle, does something: it should change nothing"
-            self.violations.append(Violation(Property.IDLE_CANCEL, idle))
-        if (said := [run.run_id for run in covered.runs]) != should:
-            wrong = f"a cancel of {session} says that it covers {said}: it should cover {should}"
-            self.violations.append(Violation(Property.FULL_COVERAGE, wrong))
-        return covered
+        return self._see_covered(session, None, "cancel", self.dispatcher.cancel(session))
 
     def cancel_run(self, run_id: str) -> Covered:
-        """Cancel one run."""
+        """Cancel one run; see that it covers what it should, and is nothing when the run is over."""
         run = self.runs.get(run_id)
         session = run.session_id if run else None
-        return self._within(session, f"cancel run {run_id}", self.dispatcher.cancel_run(run_id))
+        return self._see_covered(session, run_id, f"cancel run {run_id}", self.dispatcher.cancel_run(run_id))
+
+    def _see_covered(
+        self, session: str | None, run_id: str | None, what: str, cancelling: Coroutine[Any, Any, Covered]
+    ) -> Covered:
+        """Cancel a session, or one run; see that the dispatcher says that it covers what it should."""
+        abstract, seen = self.sessions.get(session or ""), len(self.history)
+        should = abstract.covered_by_cancel(run_id) if abstract else []
+        covered = self._within(session, what, cancelling)
+        about = session if run_id is None else run_id
+        if not should and (covered or any(not isinstance(event, Cancel) for _, event in self.history[seen:])):
+            idle = (
+                f"a cancel of {about}, where nothing is in flight, does something: it should change nothing"
+            )
+            self.violations.append(Violation(Property.IDLE_CANCEL, idle))
+        if (said := [run.run_id for run in covered.runs]) != should:
+            wrong = f"a cancel of {about} says that it covers {said}: it should cover {should}"
+            self.violations.append(Violation(Property.FULL_COVERAGE, wrong))
+        return covered
 
     def cancel_all(self) -> None:
         """Cancel every session."""
