@@ -19,7 +19,7 @@ from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
 from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
 from turngate_verify.trace import BadRecording
 from turngate_verify.world.expecting import Broken
-from turngate_verify.world.world import RunnerFailed
+from turngate_verify.world.failures import RunnerFailed
 
 for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
     settings.register_profile(
@@ -227,8 +227,8 @@ teardown = TurngateRules.teardown
 def lives(self):
     teardown(self)
     history = [[sorted(part) if isinstance(part, frozenset) else part for part in event]
-               for _, event in self.world.history]
-    told = [self.program, history, self.world.delivered, [r.read_so_far for r in self.readers]]
+               for _, event in self.world.monitor.history]
+    told = [self.program, history, self.world.monitor.delivered, [r.read_so_far for r in self.readers]]
     lived.update(repr(told).encode())
 
 TurngateRules.teardown = lives

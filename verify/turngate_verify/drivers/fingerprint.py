@@ -24,6 +24,7 @@ from turngate._lifecycle import Phase
 from turngate._queue import Queue
 from turngate._settle import _Clock
 from turngate._waiters import Waiters
+from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.stage import Stage
 from turngate_verify.world.virtual_loop import VirtualLoop
 from turngate_verify.world.world import World
@@ -43,7 +44,7 @@ def fingerprint(stage: Stage) -> Hashable:
         _of_loop(stage.world.loop),
         _of_actors(stage.world),
         _of_dispatcher(stage.world.dispatcher),
-        _of_monitor(stage.world),
+        _of_monitor(stage.world.monitor),
     )
 
 
@@ -66,15 +67,15 @@ def _of_loop(loop: VirtualLoop) -> Hashable:
 
 def _of_actors(world: World) -> Hashable:
     """Return what the runner and the store are doing, and what they have written."""
-    store, now = world.store, world.loop.time()
+    runner, store, now = world.runner, world.store, world.loop.time()
     players = [
         (lead, player.swallows, _of_all(player._commands), player.listens)
-        for lead, player in world.players.items()
+        for lead, player in runner.players.items()
     ]
     return (
         tuple(players),
-        tuple([left.waits for left in world.left]),
-        tuple([(lead, tuple(parts)) for lead, parts in world._parts.items()]),
+        tuple([left.waits for left in runner.left]),
+        tuple([(lead, tuple(parts)) for lead, parts in runner.parts.items()]),
         tuple([(store.about[door], _of_future(door)) for door in store.waiting]),
         tuple([(lead, now - since) for lead, since in store.since.items()]),
         len(store.plans),
@@ -104,13 +105,13 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
     )
 
 
-def _of_monitor(world: World) -> Hashable:
+def _of_monitor(monitor: Monitor) -> Hashable:
     """Return the runs and what the monitor knows about them."""
     return (
-        tuple([_of_run(run) for run in world.runs.values()]),
-        frozenset(world.active),
-        world.ended,
-        tuple([(name, abstract.key()) for name, abstract in world.sessions.items()]),
+        tuple([_of_run(run) for run in monitor.runs.values()]),
+        frozenset(monitor.active),
+        monitor.ended,
+        tuple([(name, abstract.key()) for name, abstract in monitor.sessions.items()]),
     )
 
 

@@ -395,7 +395,7 @@ def tell_schedule(
     for choice in choices:
         options = stage.options()
         what, plain = stage.label(options[choice]), stage.label(options[0])
-        before = len(stage.world.history)
+        before = len(stage.world.monitor.history)
         try:
             stage.take(options[choice])
         except Exception:
@@ -409,7 +409,7 @@ def tell_schedule(
 def outcome(stage: Stage) -> Hashable:
     """Return the RunCompletes and the messages that a schedule has ended with."""
     world = stage.world
-    completes = sorted(world.published.values(), key=lambda complete: complete.run_id)
+    completes = sorted(world.monitor.published.values(), key=lambda complete: complete.run_id)
     return (
         tuple([complete._replace(message_id=complete.message_id and "known") for complete in completes]),
         tuple(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from turngate._turn import conduct
-from turngate_verify.world.actors import RunnerFailed
+from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 Made: TypeAlias = Any

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from turngate_verify.world.world import Plan
+from turngate_verify.world.actors import Plan
 
 Answer: TypeAlias = Literal["ok", "fails", "half", "late", "interrupt", "exit", "cancelled"]
 

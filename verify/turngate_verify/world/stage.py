@@ -12,9 +12,10 @@ from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
 from turngate_model.checker.counterexample import consequences
 from turngate_model.lifecycle import DeclaredState
+from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.scenarios import Scenario
 from turngate_verify.world.virtual_loop import Waits
-from turngate_verify.world.world import Make, RunnerFailed, StoreDown, World
+from turngate_verify.world.world import Make, World
 
 T = TypeVar("T")
 Mode: TypeAlias = Literal["any", "stock"]
@@ -84,7 +85,8 @@ class PatientWorld(World):
         gone.__traceback__ = None
         self.loop.tasks.clear()
         self.loop.ready.clear()
-        vars(self).clear()
+        for part in (self.monitor, self.runner, self.store, self):
+            vars(part).clear()
 
 
 async def _read(events: Subscription) -> None:
@@ -138,7 +140,7 @@ class Stage:
         for caller, script in enumerate(self.scenario.callers):
             if self.done[caller] < len(script) and self._can(caller, script[self.done[caller]]):
                 options.append((CALL, caller, script[self.done[caller]]))
-        for lead, player in world.players.items():
+        for lead, player in world.runner.players.items():
             if player.listens:
                 commands = self.scenario.commands(lead)[self.told.get(lead, 0) :]
                 options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
@@ -147,7 +149,7 @@ class Stage:
                 options += [(ANSWER, nth, each) for each in self.scenario.answers if each not in _TIME]
         if world.loop.timers and self.times < MOST_TIMES:
             options += [(ANSWER, 0, each) for each in self.scenario.answers if each in _TIME]
-        for nth, left in enumerate(world.left):
+        for nth, left in enumerate(world.runner.left):
             if left.waits:
                 options.append((LEFT, nth, "task"))
             if nth not in self.threads:
@@ -268,7 +270,7 @@ class Stage:
     def _refused(self, caller: int, operation: str, refusal: TurngateError) -> None:
         """See that the dispatcher was right to refuse; a caller whose prompt is refused does nothing more."""
         verb, run = operation.split()[:2]
-        abstract = self.world.sessions.get(self.scenario.session_of(run))
+        abstract = self.world.monitor.sessions.get(self.scenario.session_of(run))
         match refusal:
             case AlreadyEntered():
                 right = verb == "enter" and abstract and abstract.states[run] is not DeclaredState.ACCEPTED
@@ -284,7 +286,7 @@ class Stage:
             self.done[caller] = len(self.scenario.callers[caller])
 
     def _command(self, lead: str, command: str) -> None:
-        player = self.world.players[lead]
+        player = self.world.runner.players[lead]
         self.told[lead] = self.told.get(lead, 0) + 1
         if command == "swallow":
             player.swallows += 1
@@ -297,10 +299,10 @@ class Stage:
 
     def _act(self, nth: int, how: str) -> None:
         if how == "task":
-            self.world.left[nth].act()
+            self.world.runner.left[nth].act()
         else:
             self.threads.add(nth)
-            self.world.left[nth].act_as_thread()
+            self.world.runner.left[nth].act_as_thread()
 
     def _to_raise(self, name: str, why: str) -> BaseException:
         self.given.append(RAISED[name](why))
@@ -329,9 +331,8 @@ class Stage:
             case "tell", _:
                 return f"the runner of {who} {_PRESENT[what]}"
             case "left", _:
-                return (
-                    f"the {what} that the runner of {self.world.left[who].turn.run.run_id} left behind acts"
-                )
+                lead = self.world.runner.left[who].turn.run.run_id
+                return f"the {what} that the runner of {lead} left behind acts"
             case _, "late":
                 return "time runs out"
             case _, "half":
@@ -347,7 +348,7 @@ class Stage:
 
     def seen_since(self, events: int) -> str:
         """Say in domain words what has come of the last option; before it there were so many events."""
-        return consequences(tuple(event for _, event in self.world.history[events:]))
+        return consequences(tuple(event for _, event in self.world.monitor.history[events:]))
 
 
 _PRESENT = {

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from turngate_verify.drivers.faults.play import Play, cancel_all, cancel_task
 from turngate_verify.drivers.faults.scenarios import LEAD_RUNS
 from turngate_verify.drivers.faults.trials import Trials
+from turngate_verify.world.actors import Plan
+from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.foreign import FACTORIES, Factory, conducts
 from turngate_verify.world.scenarios import Answer, Scenario
 from turngate_verify.world.stage import turn_of
-from turngate_verify.world.world import Plan, RunnerFailed, StoreDown
 
 _ENDINGS: dict[Answer, type[BaseException]] = {"interrupt": KeyboardInterrupt, "exit": SystemExit}
 """What ends a process, by the command or the answer that raises it."""

@@ -11,8 +11,9 @@ from turngate_verify.drivers.faults.play import Inject, Play, drop_all
 from turngate_verify.drivers.faults.scenarios import SPOILED
 from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.foreign import log_that_raises
+from turngate_verify.world.monitor import told_to
 from turngate_verify.world.scenarios import Scenario
-from turngate_verify.world.world import Make, told_to
+from turngate_verify.world.world import Make
 
 _ALWAYS_SPOIL = ("store", "factory")
 """The kinds of injections that spoil something even if they raise nothing."""
