@@ -354,6 +354,28 @@ class StartsTheClockAnew(Dispatcher):
         super().__init__(*args, messages=self._Patient(messages), **options)
 
 
+class StopsTheClock(Dispatcher):
+    """Lets the store take as long as it likes."""
+
+    class _Unhurried:
+        def __init__(self, inner: Messages) -> None:
+            self._inner = inner
+            self.list = inner.list
+
+        async def put(self, messages: Any) -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._stop_clocks, loop)
+            await self._inner.put(messages)
+
+        def _stop_clocks(self, loop: asyncio.AbstractEventLoop) -> None:
+            for timer in [*getattr(loop, "timers", ())]:
+                if isinstance(getattr(timer._callback, "__self__", None), _Clock):
+                    timer.cancel()
+
+    def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
+        super().__init__(*args, messages=self._Unhurried(messages), **options)
+
+
 class RunsInItsOwnContext(Dispatcher):
     """Runs turns in the context of whoever enters them."""
 

@@ -226,6 +226,8 @@ class Store:
         self.since: dict[str, float] = {}
         """When the first write of a turn began to wait, by its lead run."""
         self.calls = 0
+        self.given_up = 0
+        """How many stuck writes the dispatcher has cancelled."""
         self._loop = loop
         self._monitor = monitor
         self._inner = MemoryMessages()
@@ -259,6 +261,9 @@ class Store:
             self.stuck.add(door)
         try:
             await door
+        except asyncio.CancelledError:
+            self.given_up += stuck
+            raise
         finally:
             self.waiting.remove(door)
             self.stuck.discard(door)

@@ -145,7 +145,7 @@ class Stage:
                 commands = self.scenario.commands(lead)[self.told.get(lead, 0) :]
                 options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
         for nth, door in enumerate(world.store.waiting):
-            if not door.done():
+            if not door.done() and door not in world.store.stuck:
                 options += [(ANSWER, nth, each) for each in self.scenario.answers if each not in _TIME]
         if world.loop.timers and self.times < MOST_TIMES:
             options += [(ANSWER, 0, each) for each in self.scenario.answers if each in _TIME]

@@ -87,7 +87,7 @@ class Injections(Trials):
         kinds: list[tuple[str, Plan, Answer]] = [
             ("fails", "fails", "ok"),
             ("is slow, then fails", "slow", "fails"),
-            ("takes too long", "slow", "late"),
+            ("takes too long", "stuck", "late"),
             ("is slow", "slow", "ok"),
             ("raises CancelledError", asyncio.CancelledError(), "ok"),
             ("is slow, then raises CancelledError", "slow", "cancelled"),
@@ -97,12 +97,16 @@ class Injections(Trials):
                 self._try("store", f"write {nth + 1}, which {said}", self._with_write(nth, plan, answer))
 
     def _with_write(self, nth: int, plan: Plan, answer: Answer) -> Scenario:
-        """Return the scenario with another plan for one write, and another answer to the slow writes."""
+        """Return the scenario with another plan for one write, and another answer to the slow writes.
+
+        A write that is stuck gets no answer. In plain order the slow writes get theirs, and then time passes.
+        """
         plans: list[Plan] = [*self._scenario.store]
         while len(plans) <= nth:
             plans.append("now")
         plans[nth] = plan
-        return dataclasses.replace(self._scenario, store=tuple(plans), answers=(answer, "ok"))
+        answers: tuple[Answer, Answer] = ("ok", answer) if plan == "stuck" else (answer, "ok")
+        return dataclasses.replace(self._scenario, store=tuple(plans), answers=answers)
 
     def _fail_callbacks(self, points: _Points) -> None:
         """Have every hook raise, the recording at each entry, and the log handler at every line."""

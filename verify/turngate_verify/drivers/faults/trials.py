@@ -77,6 +77,11 @@ class Trials:
             if scenario is None and not play.world.blind:
                 play.expect_all_written()
             expect(play.world.factory is None or play.world.factory.calls, "the task factory was not asked")
+            if "stuck" in play.stage.scenario.store:
+                expect(
+                    play.world.store.given_up, "the dispatcher does not give up a write that takes too long"
+                )
+                self._found.timed_out += 1
         except Exception as wrong:
             play.world.abandon()
             self._stop(kind, where, wrong)
