@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from turngate import Dispatcher
 from turngate_model import DeclaredState, Property
 from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_verify.conform import Features, Limits, Observed, written
-from turngate_verify.conform.judge import Stage
+from turngate_verify.conform import Features, Observed, ProgramLimits, written
+from turngate_verify.conform.judge import Judge
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, check
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.world import World, without_log
 
-LIMITS = Limits(prompts=7, cancels=3, sessions=2)
+LIMITS = ProgramLimits(prompts=7, cancels=3, sessions=2)
 OPERATIONS = 24
 UNSHOWN = (*NEVER_SHOWN, Property.IDLE_CANCEL, Property.ISOLATION, Property.REFINES)
 """What a recording is not judged by: it does not show it, or there is nothing to compare it with."""
@@ -136,16 +136,16 @@ def judged(seed: int, make: type[Dispatcher] = Dispatcher) -> Judged:
     chance = random.Random(seed)
     subject = WorldSubject(make)
     world = subject.world
-    stage = Stage(subject)
+    judge = Judge(subject)
     with without_log():
         for _ in range(chance.randint(1, OPERATIONS)):
-            options = [] if stage.violations else stage.enabled(LIMITS)
+            options = [] if judge.violations else judge.enabled(LIMITS)
             if options:
-                stage.take(chance.choice(options))
+                judge.take(chance.choice(options))
         by_then = frozenset(world.monitor.heard)
         world.come_to_an_end()
-    kit = {violation.property for violation in (*stage.violations, *(each for each, _ in stage.late))}
-    return _judged(written(stage.program), world)._replace(kit=kit, heard_by_then=by_then)
+    kit = {violation.property for violation in (*judge.violations, *(each for each, _ in judge.late))}
+    return _judged(written(judge.program), world)._replace(kit=kit, heard_by_then=by_then)
 
 
 def judged_in_haste(seed: int, make: type[Dispatcher] = Dispatcher) -> Judged:

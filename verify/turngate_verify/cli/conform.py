@@ -30,7 +30,7 @@ from turngate_verify.conform import (
     Command,
     Conformance,
     Effort,
-    Factory,
+    SubjectFactory,
     SubjectFailed,
     check,
     parsed,
@@ -131,14 +131,14 @@ def conform(
     return EXIT_CODES[result.verdict]
 
 
-def _replayed(make: Factory, name: str, program: str) -> Conformance:
+def _replayed(make: SubjectFactory, name: str, program: str) -> Conformance:
     try:
         return replay(make, name, parsed(program))
     except BadProgram as wrong:
         raise click.UsageError(str(wrong)) from None
 
 
-def load(target: str) -> Factory:
+def load(target: str) -> SubjectFactory:
     """Return the factory of a target: the class of an adapter, or anything else that makes a subject."""
     where, _, name = target.rpartition(":")
     if not where or not name:
@@ -155,7 +155,7 @@ def load(target: str) -> Factory:
         raise click.UsageError(f"{where} has no {name}")
     if not callable(made):
         raise click.UsageError(f"{target} makes no subject: it cannot be called")
-    return cast("Factory", made)
+    return cast("SubjectFactory", made)
 
 
 def _from_path(path: Path) -> Any:

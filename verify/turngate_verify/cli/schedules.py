@@ -18,7 +18,7 @@ from turngate_verify.drivers.schedules import (
     explore_in_turn,
     replay_schedule,
 )
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 
 @click.command()
@@ -38,7 +38,7 @@ from turngate_verify.world.stage import Mode
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def schedules(
     scenario: str | None,
-    mode: Mode | None,
+    mode: LoopMode | None,
     replay: str | None,
     reduce: bool,
     limit: int | None,
@@ -62,8 +62,8 @@ def schedules(
         if scenario is None or mode is None:
             raise click.UsageError("--replay needs --scenario and --mode")
         return _replay(scenario, mode, _choices(replay), make, as_json)
-    modes: list[Mode] = [mode] if mode else [*MODES]
-    asked: list[tuple[str, Mode]] = [
+    modes: list[LoopMode] = [mode] if mode else [*MODES]
+    asked: list[tuple[str, LoopMode]] = [
         (name, each) for name in ([scenario] if scenario else SCENARIOS) for each in modes
     ]
     if scenario:
@@ -110,7 +110,7 @@ def imported(path: str) -> type[Dispatcher]:
     return found
 
 
-def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher], as_json: bool) -> int:
+def _replay(scenario: str, mode: LoopMode, choices: list[int], make: type[Dispatcher], as_json: bool) -> int:
     try:
         failure = replay_schedule(scenario, mode, choices, make=make)
     except ValueError as wrong:

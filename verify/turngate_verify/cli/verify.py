@@ -25,7 +25,7 @@ from turngate_verify.drivers.rules.search import run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
 from turngate_verify.report.pages import write_report
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
@@ -81,7 +81,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Effort:
+class Thoroughness:
     """How much to do."""
 
     model: Bounds
@@ -92,8 +92,8 @@ class Effort:
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
-QUICK = Effort(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
-DEEP = Effort(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
+QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
+DEEP = Thoroughness(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
 
 
 @click.command()
@@ -126,17 +126,17 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     return EXIT_CODES[verification.verdict]
 
 
-def run_stages(verification: Verification, effort: Effort) -> None:
+def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
     """Run every stage, showing which one on a terminal."""
-    schedules = len(effort.scenarios) * len(MODES)
+    schedules = len(thoroughness.scenarios) * len(MODES)
     with stages(5 + schedules + 2 * len(DESIGNS)) as begin:
-        _explore_model(verification, effort.model, begin)
-        _compare_in_lockstep(verification, effort.lockstep, begin)
-        _run_rules(verification, effort.examples, begin)
-        _explore_schedules(verification, effort.scenarios, begin)
+        _explore_model(verification, thoroughness.model, begin)
+        _compare_in_lockstep(verification, thoroughness.lockstep, begin)
+        _run_rules(verification, thoroughness.examples, begin)
+        _explore_schedules(verification, thoroughness.scenarios, begin)
         _inject_faults(verification, begin)
         _refute_designs(verification, begin)
-        _find_sabotages(verification, effort.seeds, begin)
+        _find_sabotages(verification, thoroughness.seeds, begin)
         _compare_diagrams(verification, begin)
 
 
@@ -176,7 +176,7 @@ def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
 
 
 def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
-    asked: list[tuple[str, Mode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
+    asked: list[tuple[str, LoopMode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
     results = explore_in_turn(asked)
     total = 0
     for scenario, mode in asked:

@@ -68,12 +68,13 @@ from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.conform.asyncio_subject import AsyncioSubject, RunnerFailed
-from turngate_verify.conform.judge import Limits
+from turngate_verify.conform.asyncio_subject import AsyncioSubject
+from turngate_verify.conform.judge import ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Factory, Features, Observed, Subject, SubjectFailed, observed
+from turngate_verify.conform.port import Features, Observed, Subject, SubjectFactory, SubjectFailed, observed
 from turngate_verify.conform.programs import BadProgram, Op, Program, parsed, written
 from turngate_verify.conform.suites import JUDGED, Conformance, Effort, Played, check, play, replay
+from turngate_verify.world.failures import RunnerFailed
 
 __all__ = [
     "JUDGED",
@@ -85,17 +86,17 @@ __all__ = [
     "DeclaredState",
     "Effort",
     "Enter",
-    "Factory",
     "Features",
     "Fold",
     "Handoff",
-    "Limits",
     "Observed",
     "Op",
     "Played",
     "Program",
+    "ProgramLimits",
     "RunnerFailed",
     "Subject",
+    "SubjectFactory",
     "SubjectFailed",
     "Wrote",
     "check",

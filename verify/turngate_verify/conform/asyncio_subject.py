@@ -9,11 +9,8 @@ from typing import Any
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.port import Features, Observed, SubjectFailed
+from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
-
-
-class RunnerFailed(Exception):
-    """The runner has failed, because the kit told it to."""
 
 
 class AsyncioSubject:

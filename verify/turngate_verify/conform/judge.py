@@ -1,4 +1,4 @@
-"""The stage: one subject, one program, and an abstract session for each session as the judge.
+"""The judge: one subject, one program, and an abstract session for each session as the judge.
 
 After every operation the subject is quiescent, so what is owed can be asked
 for at once: a session whose turn has ended, or that has none, owes nothing.
@@ -19,7 +19,7 @@ from turngate_verify.conform.port import Observed, Subject, SubjectFailed
 from turngate_verify.conform.programs import RUNS, SESSIONS, Op, Program
 
 
-class Limits(NamedTuple):
+class ProgramLimits(NamedTuple):
     """How much a program may do."""
 
     prompts: int = 3
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     sessions: int = 2
 
 
-class Stage:
+class Judge:
     """Takes the operations of a program one by one and judges what is seen."""
 
     def __init__(self, subject: Subject) -> None:
@@ -55,7 +55,7 @@ class Stage:
 
     # What could be done next.
 
-    def enabled(self, limits: Limits) -> list[Op]:
+    def enabled(self, limits: ProgramLimits) -> list[Op]:
         """Return the operations that make sense now, in a fixed order."""
         used = [place for place, session in enumerate(self._sessions) if session.states] or [0]
         fresh = [len(used)] if self._place_of and len(used) < limits.sessions else []

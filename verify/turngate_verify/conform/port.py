@@ -96,7 +96,7 @@ class Subject(Protocol):
         ...
 
 
-Factory: TypeAlias = Callable[[], Subject]
+SubjectFactory: TypeAlias = Callable[[], Subject]
 """Makes a fresh subject: the class of an adapter, or a ``Command``."""
 
 

@@ -12,7 +12,7 @@ import pytest
 from turngate_model.checker.counterexample import Counterexample
 from turngate_model.properties import Property
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Factory, Features
+from turngate_verify.conform.port import Features, SubjectFactory
 from turngate_verify.conform.programs import OPERATIONS
 from turngate_verify.conform.suites import JUDGED, Conformance, Effort, check
 
@@ -33,19 +33,19 @@ def is_subject(obj: object) -> bool:
     )
 
 
-def collected(collector: Any, name: str, obj: Any) -> Suite | None:
-    """Return the suite of an adapter in a module; None for anything else."""
+def collected(collector: Any, name: str, obj: Any) -> SubjectTests | None:
+    """Return the tests of an object of a test module if it is an adapter, otherwise None."""
     if not isinstance(collector, pytest.Module) or not is_subject(obj):
         return None
-    suite: Suite = Suite.from_parent(collector, name=name)
-    suite.make = obj
-    return suite
+    tests: SubjectTests = SubjectTests.from_parent(collector, name=name)
+    tests.make = obj
+    return tests
 
 
-class Suite(pytest.Collector):
+class SubjectTests(pytest.Collector):
     """The tests of one adapter. They share one run of the suite, which the first of them starts."""
 
-    make: Factory
+    make: SubjectFactory
     _result: Conformance | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -93,7 +93,7 @@ class PropertyTest(pytest.Item):
 
     def runtest(self) -> None:
         """Ask for the verdict."""
-        assert isinstance(self.parent, Suite)
+        assert isinstance(self.parent, SubjectTests)
         result = self.parent.result
         if example := result.counterexamples.get(self.property):
             raise Violated(example, result.replay_command(self.property))

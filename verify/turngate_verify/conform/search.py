@@ -11,23 +11,16 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from turngate_model.properties import Property, Violation
-from turngate_verify.conform.judge import Limits, Stage
+from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.port import SubjectFailed
 from turngate_verify.conform.programs import Name, Op
+from turngate_verify.world.expecting import Broken
 
 if TYPE_CHECKING:
     from turngate_verify.conform.suites import Suite
 
-LIMITS = Limits(prompts=8, cancels=4, sessions=2)
+LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2)
 """What a random program may do."""
-
-
-class Broken(AssertionError):
-    """A random program breaks a property."""
-
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(f"{violation.property}: {violation.what}")
-        self.violation = violation
 
 
 def search(suite: Suite) -> None:
@@ -82,8 +75,8 @@ class PortRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stop_in_time()
-        self.stage = Stage(self.suite.fresh())
-        self.enabled = self.stage.enabled(LIMITS)
+        self.judge = Judge(self.suite.fresh())
+        self.enabled = self.judge.enabled(LIMITS)
 
     def stop_in_time(self) -> None:
         """Raise what ends all examples at once, not only this one, when time has run out."""
@@ -98,15 +91,15 @@ class PortRules(RuleBasedStateMachine):
         """Do one of them; what breaks a property that is known to be broken ends the program."""
         self.stop_in_time()
         with self.suite.stopping():
-            self.stage.take(data.draw(st.sampled_from(self.could(name))))
-        self.enabled = [] if self.stage.violations else self.stage.enabled(LIMITS)
-        self.report([violation for violation, _ in self.stage.late] + self.stage.violations)
+            self.judge.take(data.draw(st.sampled_from(self.could(name))))
+        self.enabled = [] if self.judge.violations else self.judge.enabled(LIMITS)
+        self.report([violation for violation, _ in self.judge.late] + self.judge.violations)
 
     def report(self, violations: list[Violation]) -> None:
         """Raise for what was not known to be broken."""
         for violation in violations:
             if violation.property not in self.known:
-                self.suite.keep(violation, self.stage.program, self.stage.steps)
+                self.suite.keep(violation, self.judge.program, self.judge.steps)
                 raise Broken(violation)
 
     @precondition(lambda self: self.could("accept"))
@@ -158,6 +151,6 @@ class PortRules(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Hold the program against itself without what should make no difference."""
-        self.stage.close()
-        if not self.stage.violations:
-            self.report(self.suite.compare(self.stage))
+        self.judge.close()
+        if not self.judge.violations:
+            self.report(self.suite.compare(self.judge))

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from turngate_model.checker.counterexample import Counterexample, Step, consequences
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.properties import Property, Violation
-from turngate_verify.conform.judge import Limits, Stage
+from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Factory, Features, Subject, SubjectFailed
+from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
 from turngate_verify.conform.programs import Op, Program, renamed, written
 from turngate_verify.conform.search import search
 
@@ -132,27 +132,27 @@ class Conformance:
         return "unknown" if self.failed or self.gave_up or any(map(self.why_unknown, shown)) else "holds"
 
 
-def play(make: Factory, program: Program, limits: Limits) -> Played:
+def play(make: SubjectFactory, program: Program, limits: ProgramLimits) -> Played:
     """Play a program on a fresh subject, up to the first offence."""
-    stage = Stage(make())
+    judge = Judge(make())
     try:
         for op in program:
-            stage.take(op)
-            if stage.violations:
+            judge.take(op)
+            if judge.violations:
                 break
-        enabled = () if stage.violations else tuple(stage.enabled(limits))
-        return _played(stage, enabled)
+        enabled = () if judge.violations else tuple(judge.enabled(limits))
+        return _played(judge, enabled)
     finally:
-        stage.close()
+        judge.close()
 
 
-def _played(stage: Stage, enabled: tuple[Op, ...]) -> Played:
+def _played(judge: Judge, enabled: tuple[Op, ...]) -> Played:
     return Played(
-        stage.steps,
-        tuple(stage.violations),
-        tuple(stage.late),
-        frozenset(stage.exercised),
-        frozenset(stage.idle_cancels),
+        judge.steps,
+        tuple(judge.violations),
+        tuple(judge.late),
+        frozenset(judge.exercised),
+        frozenset(judge.idle_cancels),
         enabled,
     )
 
@@ -160,7 +160,7 @@ def _played(stage: Stage, enabled: tuple[Op, ...]) -> Played:
 class Suite:
     """Plays programs on fresh subjects, and keeps the shortest that breaks each property."""
 
-    def __init__(self, make: Factory, name: str, effort: Effort, limits: Limits) -> None:
+    def __init__(self, make: SubjectFactory, name: str, effort: Effort, limits: ProgramLimits) -> None:
         self.make = make
         self.effort = effort
         self.limits = limits
@@ -242,10 +242,10 @@ class Suite:
             self.keep(violation, program[:length], played.steps[:length])
         return not broken
 
-    def compare(self, stage: Stage) -> list[Violation]:
+    def compare(self, judge: Judge) -> list[Violation]:
         """Count what a random program has put to the test, and return what it breaks."""
-        played = _played(stage, ())
-        broken, exercised = self._compared(stage.program, played)
+        played = _played(judge, ())
+        broken, exercised = self._compared(judge.program, played)
         for each in exercised:
             self.result.examples[each] += 1
         return broken
@@ -314,11 +314,11 @@ def _renamed(event: Event, names: dict[str, str]) -> Event:
 
 
 def check(
-    make: Factory,
+    make: SubjectFactory,
     name: str = "",
     *,
     effort: Effort | None = None,
-    limits: Limits | None = None,
+    limits: ProgramLimits | None = None,
 ) -> Conformance:
     """Check a subject: every short program, then random ones."""
 
@@ -327,27 +327,27 @@ def check(
             suite.enumerate(sessions)
         search(suite)
 
-    return _worked(make, name, effort or Effort(), limits or Limits(), work)
+    return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work)
 
 
-def replay(make: Factory, name: str, program: Program) -> Conformance:
+def replay(make: SubjectFactory, name: str, program: Program) -> Conformance:
     """Play one program, and tell what happens."""
 
     def work(suite: Suite) -> None:
         suite.judge(program, suite.result.programs)
         suite.result.told = Counterexample(Property.DECLARED_MOVE, "", suite.play(program).steps).told()
 
-    return _worked(make, name, Effort(), Limits(), work)
+    return _worked(make, name, Effort(), ProgramLimits(), work)
 
 
 def _worked(
-    make: Factory, name: str, effort: Effort, limits: Limits, work: Callable[[Suite], None]
+    make: SubjectFactory, name: str, effort: Effort, limits: ProgramLimits, work: Callable[[Suite], None]
 ) -> Conformance:
     suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits)
     result = suite.result
     result.is_command = isinstance(make, Command)
     try:
-        first = Stage(suite.fresh())
+        first = Judge(suite.fresh())
         first.close()
         result.features = first.features
         result.left_out = result.features.left_out

@@ -78,7 +78,7 @@ def conducts(coroutine: Any) -> bool:
     return getattr(coroutine, "__qualname__", "") == conduct.__qualname__
 
 
-class Factory:
+class TaskFactory:
     """A task factory that does with a turn what it is told to, and makes plain tasks of everything else."""
 
     def __init__(self, does: Callable[[Any, Any], Made], only: int | None = None) -> None:

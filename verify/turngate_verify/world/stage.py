@@ -18,8 +18,8 @@ from turngate_verify.world.virtual_loop import Waits
 from turngate_verify.world.world import Make, World
 
 T = TypeVar("T")
-Mode: TypeAlias = Literal["any", "stock"]
-MODES: dict[Mode, str] = {
+LoopMode: TypeAlias = Literal["any", "stock"]
+MODES: dict[LoopMode, str] = {
     "any": "any order: any ready callback, or any action from outside, may be next",
     "stock": "stock order: callbacks first in, first out, as in asyncio; actions from outside are free",
 }
@@ -104,7 +104,7 @@ class Stage:
     """One execution of a scenario; plain order is taking the first option each time."""
 
     def __init__(
-        self, scenario: Scenario, mode: Mode, make: Make = Dispatcher, world: PatientWorld | None = None
+        self, scenario: Scenario, mode: LoopMode, make: Make = Dispatcher, world: PatientWorld | None = None
     ) -> None:
         self.scenario = scenario
         # Of a design only what it is said to break counts, as for the other drivers.

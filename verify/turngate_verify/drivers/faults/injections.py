@@ -13,7 +13,7 @@ from turngate_verify.drivers.faults.scenarios import LEAD_RUNS
 from turngate_verify.drivers.faults.trials import Trials
 from turngate_verify.world.actors import Plan
 from turngate_verify.world.failures import RunnerFailed, StoreDown
-from turngate_verify.world.foreign import FACTORIES, Factory, conducts
+from turngate_verify.world.foreign import FACTORIES, TaskFactory, conducts
 from turngate_verify.world.scenarios import Answer, Scenario
 from turngate_verify.world.stage import turn_of
 
@@ -120,9 +120,9 @@ class Injections(Trials):
         """Have another task factory make the task of each turn alone, and then of every turn."""
         for how, factory in FACTORIES.items():
             for nth in range(1, points.turns + 1):
-                made = Factory(factory, nth)
+                made = TaskFactory(factory, nth)
                 self._try("factory", f"turn {nth}, whose task factory {how}", factory=made)
-            self._try("factory", f"a task factory that {how}, for every turn", factory=Factory(factory))
+            self._try("factory", f"a task factory that {how}, for every turn", factory=TaskFactory(factory))
 
     def _interrupt(self, points: _Points) -> None:
         """Raise KeyboardInterrupt and SystemExit in every command, write, hook and entry of the recording."""

@@ -10,7 +10,7 @@ from turngate._lifecycle import STARTING
 from turngate_model import Property, Violation
 from turngate_verify.world.ending import come_to_rest
 from turngate_verify.world.expecting import Broken, expect
-from turngate_verify.world.foreign import Factory
+from turngate_verify.world.foreign import TaskFactory
 from turngate_verify.world.monitor import told_to
 from turngate_verify.world.stage import PatientWorld
 
@@ -32,7 +32,7 @@ class FaultyWorld(PatientWorld):
     """How many entries the dispatcher has recorded."""
     log_raises: BaseException | None = None
     """What the log handler raises at every line."""
-    factory: Factory | None = None
+    factory: TaskFactory | None = None
     """The task factory of the loop."""
 
     def hook(self, complete: RunComplete) -> None:
