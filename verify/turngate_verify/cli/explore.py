@@ -1,4 +1,4 @@
-"""``turngate explore``: every reachable state of the model within bounds."""
+"""``turngate explore``: explores every reachable state of the model within bounds."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def as_object(result: Exploration) -> dict[str, Any]:
 
 
 def reasons(result: Exploration) -> list[str]:
-    """Return why nothing can be said."""
+    """Return why the verdict is unknown."""
     if result.gave_up:
         return [result.gave_up]
     if result.design:

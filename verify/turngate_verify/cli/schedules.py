@@ -1,4 +1,4 @@
-"""``turngate schedules``: small scenarios on the real dispatcher, in every order there is."""
+"""``turngate schedules``: executes small scenarios on the real dispatcher in every order there is."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _replay(scenario: str, mode: LoopMode, choices: list[int], make: type[Dispat
 
 
 def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
-    """Return what came of the scenarios as the object that ``--json`` prints."""
+    """Return the results as the object that ``--json`` prints."""
     schedules, executed = _in_all(found)
     return {
         "verdict": _verdict(found),
@@ -151,7 +151,7 @@ def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
 
 
 def _in_all(found: list[Schedules]) -> tuple[int, int]:
-    """Return how many schedules there are, and how many were executed, to the end or to a known moment."""
+    """Return the number of schedules, and how many of them were executed, at least in part."""
     return sum(result.schedules for result in found), sum(result.executed for result in found)
 
 

@@ -1,4 +1,4 @@
-"""What the pytest plugin collects: an adapter in a test module is the whole suite, one test per property."""
+"""The tests that the pytest plugin makes of an adapter in a test module: one per property."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from turngate_verify.conform.suites import JUDGED, Conformance, Effort, check
 
 def is_subject(obj: object) -> bool:
     """Tell whether an object of a test module is an adapter, or a command that is one."""
-    kind = type(obj)  # not isinstance, for a module may hold proxies that answer it by failing
+    kind = type(obj)  # not isinstance: it asks the object, and a module may hold proxies that raise then
     if issubclass(kind, Command):
         return True
     if not issubclass(kind, type) or not isinstance(getattr(obj, "features", None), Features):
@@ -57,7 +57,7 @@ class SubjectTests(pytest.Collector):
 
     @property
     def result(self) -> Conformance:
-        """What came of the suite."""
+        """The result of the suite, which runs when the first test asks for it."""
         if self._result is None:
             effort = getattr(self.make, "effort", None)
             self._result = check(
@@ -92,7 +92,7 @@ class PropertyTest(pytest.Item):
     property: Property
 
     def runtest(self) -> None:
-        """Ask for the verdict."""
+        """Fail if the property is violated, and skip if it is unknown."""
         assert isinstance(self.parent, SubjectTests)
         result = self.parent.result
         if example := result.counterexamples.get(self.property):

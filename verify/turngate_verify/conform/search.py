@@ -1,4 +1,4 @@
-"""The rules: random programs, longer than those that can be enumerated, shrunk by Hypothesis."""
+"""Random programs, longer than those that the suite enumerates. Hypothesis draws and shrinks them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from turngate_verify.conform.suites import Suite
 
 LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2)
-"""What a random program may do."""
+"""How much a random program may do."""
 
 
 def search(suite: Suite) -> None:
-    """Look for what short programs do not break, one property after the other."""
+    """Search for one broken property after the other, until there is no other or time runs out."""
     known: set[Property] = set(suite.result.counterexamples)
     while not suite.out_of_time and suite.effort.examples:
         found = _search_once(suite, known)
@@ -34,13 +34,13 @@ def search(suite: Suite) -> None:
 
 
 def _search_once(suite: Suite, known: set[Property]) -> Property | None:
-    """Return a property that is broken and was not known to be; its shrunk program is kept."""
+    """Return a property that was not known to be broken, or None. The suite keeps its shrunk program."""
 
     class Rules(PortRules):
         pass
 
     Rules.suite, Rules.known = suite, known
-    # What an earlier search has counted is counted again by the next.
+    # This search plays the programs of the earlier ones again, and counts them again.
     suite.result.examples.update(dict.fromkeys(suite.result.examples, 0))
     configured = settings(
         max_examples=suite.effort.examples,
@@ -79,7 +79,7 @@ class PortRules(RuleBasedStateMachine):
         self.enabled = self.judge.enabled(LIMITS)
 
     def stop_in_time(self) -> None:
-        """Raise what ends all examples at once, not only this one, when time has run out."""
+        """End the search, and not only this example, when time has run out."""
         if self.suite.out_of_time:
             raise SkipTest("time ran out")
 
@@ -88,7 +88,7 @@ class PortRules(RuleBasedStateMachine):
         return [op for op in self.enabled if op.name == name]
 
     def do(self, name: Name, data: st.DataObject) -> None:
-        """Do one of them; what breaks a property that is known to be broken ends the program."""
+        """Do one of them. The program ends at its first offence."""
         self.stop_in_time()
         with self.suite.stopping():
             self.judge.take(data.draw(st.sampled_from(self.could(name))))
@@ -96,7 +96,7 @@ class PortRules(RuleBasedStateMachine):
         self.report([violation for violation, _ in self.judge.late] + self.judge.violations)
 
     def report(self, violations: list[Violation]) -> None:
-        """Raise for what was not known to be broken."""
+        """Raise Broken for the first property that was not known to be broken."""
         for violation in violations:
             if violation.property not in self.known:
                 self.suite.keep(violation, self.judge.program, self.judge.steps)
@@ -147,10 +147,10 @@ class PortRules(RuleBasedStateMachine):
     @precondition(lambda self: not self.enabled)
     @rule()
     def nothing_more(self) -> None:
-        """Stay where the program has come to."""
+        """Do nothing. Hypothesis needs a rule also when the program has come to its end."""
 
     def teardown(self) -> None:
-        """Hold the program against itself without what should make no difference."""
+        """Play the program again without what should make no difference, and compare."""
         self.judge.close()
         if not self.judge.violations:
             self.report(self.suite.compare(self.judge))

@@ -1,4 +1,4 @@
-"""Other people's stacks around a dispatcher: task factories that do as they like, log handlers that raise."""
+"""Other people's software around a dispatcher: task factories that misbehave, log handlers that raise."""
 
 from __future__ import annotations
 
@@ -74,12 +74,15 @@ FACTORIES: dict[str, Callable[[Any, Any], Made]] = {
 
 
 def conducts(coroutine: Any) -> bool:
-    """Whether a coroutine conducts a turn."""
+    """Say whether a coroutine conducts a turn."""
     return getattr(coroutine, "__qualname__", "") == conduct.__qualname__
 
 
 class TaskFactory:
-    """A task factory that does with a turn what it is told to, and makes plain tasks of everything else."""
+    """A task factory that misbehaves when a turn is started, or only when the ``only``-th turn is.
+
+    Of every other coroutine it makes a plain task.
+    """
 
     def __init__(self, does: Callable[[Any, Any], Made], only: int | None = None) -> None:
         self.calls = 0
@@ -105,7 +108,7 @@ class _Raising(logging.Handler):
 
 @contextlib.contextmanager
 def log_that_raises(raises: BaseException | None) -> Iterator[None]:
-    """Let every line that is logged meet a handler that raises, and standard error be none."""
+    """Give the log a handler that raises at every line, and remove standard error; do nothing for None."""
     if raises is None:
         yield
         return
