@@ -90,6 +90,19 @@ class AbstractSession:
         """Nothing is in flight."""
         return all(at is DeclaredState.COMPLETE for at in self.states.values())
 
+    def covered_by_cancel(self, run: str | None = None) -> list[str]:
+        """Return the runs that a cancel of the session, or of one run, covers, in the order of acceptance.
+
+        A cancel of the session covers every run in flight. A cancel of one run covers the whole turn if the
+        run is part of the active turn, otherwise that run alone. A run that is complete or unknown is not
+        covered, and neither is any other.
+        """
+        if run is None:
+            return self.in_flight
+        if run in self.turn:
+            return sorted(self.turn, key=self._nth.__getitem__)
+        return [run] if run in self.in_flight else []
+
     def facts(self, run: str) -> int:
         """Return the guards of the machine that are true of a run at this moment."""
         facts = 0
@@ -135,8 +148,7 @@ class AbstractSession:
                     self.foldable.add(run)
                 return []
             case Cancel(runs):
-                # A cancel covers exactly the runs accepted before it that are not complete.
-                self.covered.update(self.in_flight if runs is None else runs)
+                self.covered.update(self.covered_by_cancel() if runs is None else runs)
                 return []
             case Clear():
                 self.cleared.update(self.queue)

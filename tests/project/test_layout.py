@@ -124,6 +124,16 @@ def test_what_another_package_imports_has_no_underscore() -> None:
                 assert module.split(".")[1] in {"world", "drivers"}, f"{module} imports {name}"
 
 
+def test_the_conformance_kit_does_not_import_the_dispatcher() -> None:
+    """Whoever holds their own dispatcher to the properties need not have ours."""
+    known: set[str] = set()
+    to_do = {module for module in MODULES if is_within(module, "turngate_verify.conform")}
+    while to_do:
+        known |= to_do
+        to_do = {each for module in to_do for each in imported_modules(module, for_types=False)} - known
+    assert [module for module in sorted(known) if is_within(module, "turngate")] == []
+
+
 def test_no_import_leads_back_to_where_it_came_from() -> None:
     above: list[str] = []
     done: set[str] = set()

@@ -79,7 +79,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SearchLimits:
     """When to give up and say so."""
 
     seconds: float = 600.0
@@ -170,14 +170,14 @@ class Explorer:
         name: str | None = None,
         claimed: tuple[Property, ...] = (),
         symmetry: bool = True,
-        limits: Limits | None = None,
+        limits: SearchLimits | None = None,
         declared: Successor = successor,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.bounds = bounds
         self.design = design
         self.symmetry = symmetry
-        self.limits = limits or Limits()
+        self.limits = limits or SearchLimits()
         self.declared = declared
         self.progress = progress
         # A design need not map to the abstract session; what it breaks for its users is what counts.

@@ -27,9 +27,9 @@ from turngate_verify.drivers.lockstep import compare
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import Schedules, explore_schedules
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
-SMALL = command.Effort(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
+SMALL = command.Thoroughness(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
 STATES = {SMALL: 596, command.QUICK: 16_475}
 
 
@@ -40,12 +40,12 @@ def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     return code, json.loads(captured.out)
 
 
-def see_that_it_holds_and_counts(effort: command.Effort, code: int, told: dict[str, Any]) -> None:
+def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, told: dict[str, Any]) -> None:
     assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
     assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
     for checked in told["properties"].values():
         assert checked["verdict"] == "holds"
-        assert checked["checks"]["model"]["states"] == STATES[effort]
+        assert checked["checks"]["model"]["states"] == STATES[thoroughness]
         assert set(checked["checks"]) == {"model", "lockstep", "rules", "schedules", "faults"}
         assert all(number >= 50 for counts in checked["checks"].values() for number in counts.values())
     assert set(told["designs"]) == set(DESIGNS)
@@ -90,11 +90,11 @@ def rules(
 explored_before = cache(explore_schedules)
 
 
-def schedules(asked: Sequence[tuple[str, Mode]]) -> Iterator[Schedules]:
+def schedules(asked: Sequence[tuple[str, LoopMode]]) -> Iterator[Schedules]:
     return (explored_before(*each) for each in asked)
 
 
-def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, Mode]]], Iterator[Schedules]]:
+def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, LoopMode]]], Iterator[Schedules]]:
     return lambda asked: (explore_schedules(*each, **options) for each in asked)
 
 

@@ -1,4 +1,4 @@
-"""``turngate explore``: every reachable state of the model within bounds."""
+"""``turngate explore``: explores every reachable state of the model within bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from turngate_model import DESIGNS, NOT_IN_DESIGNS
-from turngate_model.checker import Bounds, Exploration, Explorer, Limits
+from turngate_model.checker import Bounds, Exploration, Explorer, SearchLimits
 from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
@@ -59,7 +59,7 @@ def explore(
             out.print(f"{known.name:20} {known.flaw}")
         return 0
     try:
-        limits = Limits(max_seconds, max_memory)
+        limits = SearchLimits(max_seconds, max_memory)
         explorer = _explorer(prompts, cancels, sessions, design, symmetry, limits)
     except ValueError as wrong:
         raise click.UsageError(str(wrong)) from None
@@ -74,7 +74,7 @@ def explore(
 
 
 def _explorer(
-    prompts: int, cancels: int, sessions: int, design: str | None, symmetry: bool, limits: Limits
+    prompts: int, cancels: int, sessions: int, design: str | None, symmetry: bool, limits: SearchLimits
 ) -> Explorer:
     if design is None:
         return Explorer(Bounds(prompts, cancels, sessions), symmetry=symmetry, limits=limits)
@@ -111,7 +111,7 @@ def as_object(result: Exploration) -> dict[str, Any]:
 
 
 def reasons(result: Exploration) -> list[str]:
-    """Return why nothing can be said."""
+    """Return why the verdict is unknown."""
     if result.gave_up:
         return [result.gave_up]
     if result.design:

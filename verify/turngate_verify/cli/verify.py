@@ -1,4 +1,4 @@
-"""``turngate verify``: the main job. Every check there is, and one table."""
+"""``turngate verify``: makes every check there is, and prints one table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from turngate_verify.drivers.rules.search import run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
 from turngate_verify.report.pages import write_report
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
@@ -33,7 +33,7 @@ PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOV
 
 @dataclass
 class Verification:
-    """What was checked, how often, and what came of it."""
+    """The results of all checks."""
 
     checks: dict[Property, dict[str, dict[str, int]]] = field(
         default_factory=lambda: {each: {} for each in Property}
@@ -41,11 +41,11 @@ class Verification:
     violated: dict[Property, str] = field(default_factory=dict)
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """What is wrong that no property speaks of, such as a stale diagram."""
+    """What is wrong and breaks no property, such as a stale diagram."""
     unchecked: list[str] = field(default_factory=list)
-    """What there is nothing to check of, where this runs."""
+    """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
-    """What a check should have seen and did not: then nothing that it says is known."""
+    """What a check should have reached and did not. Then every verdict is unknown."""
     designs: dict[str, Exploration] = field(default_factory=dict)
     sabotaged: dict[str, str] = field(default_factory=dict)
     """For each design, what refuted it on the real dispatcher."""
@@ -53,12 +53,12 @@ class Verification:
     seconds: float = 0.0
 
     def count(self, check: str, unit: str, number: int) -> None:
-        """Note that a check of the real dispatcher, which watches every property, was made so often."""
+        """Note how much a check of the real dispatcher has done. It checks every property."""
         for each in Property:
             self.checks[each][check] = {unit: number}
 
     def broke(self, each: Property | None, what: str) -> None:
-        """Note that a property is violated, or that something is wrong that none speaks of."""
+        """Note that a property is violated, or that something else is wrong."""
         if each is None:
             self.problems.append(what)
         else:
@@ -81,8 +81,8 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much to do."""
+class Thoroughness:
+    """How much each check has to do."""
 
     model: Bounds
     lockstep: Bounds
@@ -92,8 +92,8 @@ class Effort:
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
-QUICK = Effort(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
-DEEP = Effort(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
+QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
+DEEP = Thoroughness(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
 
 
 @click.command()
@@ -126,17 +126,17 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     return EXIT_CODES[verification.verdict]
 
 
-def run_stages(verification: Verification, effort: Effort) -> None:
-    """Run every stage, showing which one on a terminal."""
-    schedules = len(effort.scenarios) * len(MODES)
+def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
+    """Run every stage. On a terminal, show which one is running."""
+    schedules = len(thoroughness.scenarios) * len(MODES)
     with stages(5 + schedules + 2 * len(DESIGNS)) as begin:
-        _explore_model(verification, effort.model, begin)
-        _compare_in_lockstep(verification, effort.lockstep, begin)
-        _run_rules(verification, effort.examples, begin)
-        _explore_schedules(verification, effort.scenarios, begin)
+        _explore_model(verification, thoroughness.model, begin)
+        _compare_in_lockstep(verification, thoroughness.lockstep, begin)
+        _run_rules(verification, thoroughness.examples, begin)
+        _explore_schedules(verification, thoroughness.scenarios, begin)
         _inject_faults(verification, begin)
         _refute_designs(verification, begin)
-        _find_sabotages(verification, effort.seeds, begin)
+        _find_sabotages(verification, thoroughness.seeds, begin)
         _compare_diagrams(verification, begin)
 
 
@@ -176,7 +176,7 @@ def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
 
 
 def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
-    asked: list[tuple[str, Mode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
+    asked: list[tuple[str, LoopMode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
     results = explore_in_turn(asked)
     total = 0
     for scenario, mode in asked:
@@ -240,9 +240,9 @@ def _compare_diagrams(verification: Verification, begin: Begin) -> None:
 
 
 def own_checkout() -> Path | None:
-    """Return the folder of this project that its model is imported from; None when it is installed.
+    """Return the checkout of Turngate that this code is imported from; None if it is installed.
 
-    Where the command is run says nothing: a folder called diagrams there may be anybody's.
+    The current folder does not count: a folder called diagrams there may be anybody's.
     """
     model = Path(turngate_model.__file__).resolve()
     root = model.parents[2]

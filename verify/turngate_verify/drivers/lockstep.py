@@ -12,15 +12,16 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from turngate import Dispatcher, DispatcherClosed
+from turngate import Dispatcher, DispatcherClosed, WhenBusy
 from turngate_model import Property, Violation
 from turngate_model.checker import Bounds, Explorer
 from turngate_model.history import Cancel, Clear, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import TABLE
 from turngate_model.mechanism import Action
 from turngate_verify.world.expecting import Broken
+from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.stage import PatientWorld
-from turngate_verify.world.world import Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
+from turngate_verify.world.world import Make, World, without_log
 
 SESSION = "s"
 _WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
@@ -91,9 +92,9 @@ def _compare_step(
 
 def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:
     """Take one step, and expect the events that the mechanism makes."""
-    before = len(world.history)
+    before = len(world.monitor.history)
     _perform(world, action)
-    seen = _outcomes(event for _, event in world.history[before:])
+    seen = _outcomes(event for _, event in world.monitor.history[before:])
     should = _outcomes(expected)
     if seen != should:
         told = f"{action.name} {action.run}: the dispatcher shows {seen}, the mechanism {should}"
@@ -136,7 +137,7 @@ def _perform(world: World, action: Action) -> None:
         case "close", _:
             world.close()
         case "fold", _:
-            world.players[action.run].tell("fold")
+            world.runner.players[action.run].tell("fold")
         case "end", outcome:
             _end(world, action.run, outcome)
         case (("written" | "settle"), how):
@@ -145,7 +146,7 @@ def _perform(world: World, action: Action) -> None:
         case name, _:
             raise AssertionError(f"no such step: {name}")
     world.loop.settle()
-    for player in world.players.values():
+    for player in world.runner.players.values():
         # In the model a cancelled runner goes on until a step ends it. Here it must not end by itself either.
         player.swallows = 1_000
 
@@ -166,7 +167,7 @@ def _accept_again(world: World, run_id: str) -> None:
 
 def _end(world: World, lead: str, outcome: str) -> None:
     """Have the runner of a turn return, fail, or give in to a cancel."""
-    player = world.players[lead]
+    player = world.runner.players[lead]
     match outcome:
         case "end_turn":
             player.tell("finish", "text")
@@ -180,7 +181,7 @@ def _moves(world: World) -> set[tuple[str, str, str]]:
     """Return the moves in the history of a world, in the words of the table."""
     at: dict[str, str] = {}
     moves = set()
-    for _, event in world.history:
+    for _, event in world.monitor.history:
         match event:
             case Enter(run, state):
                 moves.add(("enter", "accepted", str(state)))
