@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from turngate_model.history import Clear, Complete, Enter, FinishReason
 from turngate_model.lifecycle import DeclaredState
-from turngate_model.mechanism import Action, Half, Mechanism, Mode, ModelRun, ModelSession, ModelTurn
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import Half, Mode, ModelRun, ModelSession, ModelTurn
 from turngate_model.properties import Property
 
 

@@ -30,7 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from turngate_model.checker.explorer import HEART, Bounds, Explorer
+from turngate_model.checker.bounds import HEART, Bounds
+from turngate_model.checker.explorer import Explorer
 from turngate_model.designs import DESIGNS
 from turngate_model.properties import Property
 

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from turngate_model.checker.bounds import Bounds
 from turngate_model.checker.counterexample import Counterexample
-from turngate_model.checker.counts import COUNTS
-from turngate_model.checker.explorer import Bounds, Exploration, Explorer
+from turngate_model.checker.counts import COUNTS, LIMITED_COUNTS
+from turngate_model.checker.exploration import Exploration
+from turngate_model.checker.explorer import Explorer
 from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, Design
 from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TABLE, TERMINAL
 from turngate_model.pictures import dot, sequence
@@ -177,6 +179,10 @@ def _parts(refuted: dict[str, Exploration]) -> dict[str, str]:
         "counts": _table(
             ["prompts", "cancels", "states", "transitions", "depth"],
             [[f"{n:,}" for n in count] for count in COUNTS],
+        ),
+        "limited-counts": _table(
+            ["sessions", "prompts", "cancels", "turns_limit", "states", "transitions", "depth"],
+            [[f"{n:,}" for n in count] for count in LIMITED_COUNTS],
         ),
         "designs": _table(["design", "what it does", "breaks", "steps", "on the way also", ""], designs),
     }

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.explorer import Bounds, Explorer
+from turngate_model.checker.bounds import Bounds
+from turngate_model.checker.explorer import Explorer
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
 

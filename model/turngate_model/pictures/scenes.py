@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.counterexample import Counterexample, Step, consequences, told
-from turngate_model.checker.nodes import at_rest, take
+from turngate_model.checker.steps import Shared, at_rest, take
 from turngate_model.history import Accept, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState, successor
-from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import ModelRun, ModelSession
 
 CALLERS, SESSION = "callers", "session"
 
@@ -224,14 +225,14 @@ def races() -> list[Scene]:
 
 def play(script: tuple[str, ...]) -> tuple[Step, ...]:
     """Take the steps of a script on the mechanism. A step that breaks anything is an error in the script."""
-    how, what = ModelSession(), AbstractSession(successor)
+    held, abstract = ModelSession(), AbstractSession(successor)
     steps = []
     for line in script:
         name, run, result = (*line.split(), "", "")[:3]
         action = _action(name, run, result)
-        created = ModelRun(run, len(what.states) + 1) if name == "accept" else None
-        taken = take(Mechanism, how, what, 0, action, created)
-        broken = (*taken.violations, *at_rest(Mechanism, how, what, refine=True))
+        created = ModelRun(run, len(abstract.states) + 1) if name == "accept" else None
+        taken = take(Mechanism, held, abstract, Shared(), action, created)
+        broken = (*taken.violations, *at_rest(Mechanism, held, abstract, refine=True))
         if broken:
             raise ValueError(f"{line}: {broken[0].property}: {broken[0].what}")
         steps.append(Step(0, action, taken.events))
