@@ -8,7 +8,7 @@ from explored import refuted
 from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
 from turngate_model.checker import HEART, Bounds, Explorer, Progress, SearchLimits
 from turngate_model.checker.counts import COUNTS, Count
-from turngate_model.mechanism import ModelRun, ModelSession, ModelTurn
+from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 
 
 @pytest.mark.requirement("REFINES")
@@ -103,8 +103,8 @@ def test_bounds_and_limits_must_make_sense() -> None:
         Bounds(prompts=0)
     with pytest.raises(ValueError, match="cancels must be from 0 to 16, not -1"):
         Bounds(cancels=-1)
-    with pytest.raises(ValueError, match="sessions must be from 1 to 2, not 3"):
-        Bounds(sessions=3)
+    with pytest.raises(ValueError, match="sessions must be from 1 to 3, not 4"):
+        Bounds(sessions=4)
     with pytest.raises(ValueError, match="limits of time and memory must be above zero"):
         SearchLimits(seconds=0)
 

@@ -20,7 +20,7 @@ from turngate_model.pictures import generate, refute, stale
 from turngate_verify.cli.explore import reasons
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
 from turngate_verify.drivers.faults import inject_faults
-from turngate_verify.drivers.lockstep import compare
+from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, compare
 from turngate_verify.drivers.rules.search import run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
@@ -89,11 +89,16 @@ class Thoroughness:
     examples: int
     seeds: int
     scenarios: tuple[str, ...]
+    places: tuple[Bounds, ...] = ()
+    """Bounds with a limit on turns, for the lockstep."""
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
-QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
-DEEP = Thoroughness(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
+PLACES = (WITH_PLACES, IN_LINE)
+QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL, places=PLACES)
+DEEP = Thoroughness(
+    Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS), places=PLACES
+)
 
 
 @click.command()
@@ -131,7 +136,7 @@ def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
     schedules = len(thoroughness.scenarios) * len(MODES)
     with stages(5 + schedules + 2 * len(DESIGNS)) as begin:
         _explore_model(verification, thoroughness.model, begin)
-        _compare_in_lockstep(verification, thoroughness.lockstep, begin)
+        _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), begin)
         _run_rules(verification, thoroughness.examples, begin)
         _explore_schedules(verification, thoroughness.scenarios, begin)
         _inject_faults(verification, begin)
@@ -151,15 +156,16 @@ def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> 
             verification.unknown[each] = "; ".join(reasons(result))
 
 
-def _compare_in_lockstep(verification: Verification, bounds: Bounds, begin: Begin) -> None:
+def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], begin: Begin) -> None:
     begin("the dispatcher in lockstep with the mechanism")
-    result = compare(bounds)
-    verification.count("lockstep", "states", result.states)
-    if result.violation:
-        told = f"{result.violation.what}; after {', '.join(result.path)}"
-        verification.broke(result.violation.property, told)
-    elif result.unseen:
-        moves = ", ".join(" ".join(move) for move in sorted(result.unseen))
+    results = [compare(bounds) for bounds in asked]
+    verification.count("lockstep", "states", sum(result.states for result in results))
+    for result in results:
+        if result.violation:
+            told = f"{result.violation.what}; after {', '.join(result.path)}"
+            verification.broke(result.violation.property, told)
+    if results[0].unseen and not results[0].violation:
+        moves = ", ".join(" ".join(move) for move in sorted(results[0].unseen))
         verification.unknown[Property.DECLARED_MOVE] = f"never seen on the dispatcher: {moves}"
 
 

@@ -16,7 +16,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, Step, consequences
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Called,
+    Cancel,
+    Clear,
+    Complete,
+    Ended,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Wrote,
+)
 from turngate_model.properties import Property, Violation
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
@@ -310,7 +322,7 @@ def _renamed(event: Event, names: dict[str, str]) -> Event:
     match event:
         case Fold(run, into):
             return Fold(names[run], names[into])
-        case Accept() | Enter() | Handoff() | Complete() | Wrote() | Ended():
+        case Accept() | Enter() | Handoff() | Complete() | Wrote() | Called() | Ended():
             return event._replace(run=names[event.run])
         case Cancel() | Clear():
             return event
