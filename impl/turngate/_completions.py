@@ -60,7 +60,7 @@ class Completions:
         pieces = run._pieces
         # What the turn wrote is told apart only if it returned something else.
         written: object = None if pieces is None else True
-        if pieces and pieces[0] is not complete.text and (joined := "".join(pieces)) != complete.text:
+        if pieces and (joined := "".join(pieces)) != complete.text:
             written = joined
         # To unpack the completion instead would make a list first.
         kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005

@@ -80,7 +80,7 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
     finally:
         d._writing.release()  # `with` takes three times as long
     if turn._unsent is not None:
-        d._send_unsent(turn)
+        d._guard("sending what threads have written", d._send_unsent, turn)
     if turn.has_place:
         d._give_back_place(turn)
     try:
