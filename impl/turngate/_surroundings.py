@@ -12,6 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from turngate._clean_up import CleanUp
 from turngate._errors import WrongLoop
 from turngate._turn import StandIn
 
@@ -109,6 +110,6 @@ class Surroundings:
 
 def _lives(task: asyncio.Task[object]) -> bool:
     """Say whether a task goes on, unlike all those on a loop that comes to its end."""
-    if task.cancelling() or isinstance(task, StandIn) or task in _CANCELLED_FROM_OUTSIDE:
+    if task.cancelling() or isinstance(task, StandIn | CleanUp) or task in _CANCELLED_FROM_OUTSIDE:
         return False
     return getattr(task.get_coro(), "__name__", "") not in _THE_LOOPS_OWN
