@@ -86,6 +86,8 @@ class Surroundings:
     def _held_back(self, turn: Turn) -> bool:
         """Start no queued runner while everything around it is torn down: look again later."""
         assert self._loop is not None
+        if self._loop.is_closed():
+            return False
         if any(map(_lives, asyncio.all_tasks(self._loop))):
             self._loop_ends = self._cut_short = False
             return False
