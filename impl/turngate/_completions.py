@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _FIELDS = len(RunComplete._fields)
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
+_DIGITS = 20
+"""No number of a completion has so many; Python refuses to read a number that has thousands."""
 _SHORT = 128
 """Names that have no more characters in all are among these."""
 
@@ -60,7 +62,7 @@ class Completions:
         pieces = run._pieces
         # What the turn wrote is told apart only if it returned something else.
         written: object = None if pieces is None else True
-        if pieces and pieces[0] is not complete.text and (joined := "".join(pieces)) != complete.text:
+        if pieces and (joined := "".join(pieces)) != complete.text:
             written = joined
         # To unpack the completion instead would make a list first.
         kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005
@@ -111,10 +113,11 @@ class Completions:
         """Return the number of the completion that the cursor was given with, 0 without one."""
         if cursor is None:
             return self._forgotten
-        name, _, number = cursor.rpartition(".")
-        if name != self._name or not number.isdecimal() or int(number) > self._forgotten + len(self._kept):
-            raise CursorExpired(f"the cursor {cursor!r} is not one of this dispatcher")
-        return int(number)
+        name, _, digits = str(cursor).rpartition(".")
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) < _DIGITS
+        if name != self._name or not is_number or int(digits) > self._forgotten + len(self._kept):
+            raise CursorExpired(f"the cursor {cursor!r:.80} is not one of this dispatcher")
+        return int(digits)
 
     def after(self, number: int) -> tuple[str, RunComplete] | None:
         """Return what comes behind the completion of this number, None if that was the last."""

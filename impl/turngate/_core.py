@@ -204,9 +204,10 @@ class SessionCore:
     def write(self, turn: Turn, text: str) -> int:
         """Keep text that the runner has produced; return its offset in the text of the turn."""
         self.check_open(turn, "write to")
-        if turn.parts is None:
-            turn.parts = []
-        turn.parts.append(text)
+        if text:
+            if turn.parts is None:
+                turn.parts = []
+            turn.parts.append(text)
         offset = turn.length
         turn.length = offset + len(text)
         return offset
@@ -276,7 +277,9 @@ class SessionCore:
         outcome: Outcome = "cancelled" if turn.covered else "finished" if error is None else "failed"
         effects: list[Effect] = []
         for run in turn._runs:
-            folded_into = None if run is lead else lead.run_id
+            folded_into = None
+            if run is not lead:
+                folded_into, run._lead = lead.run_id, lead
             if mine:
                 run._pieces = turn.pieces
             effects.append(
