@@ -219,6 +219,15 @@ async def test_bytes_bound_what_is_kept_with_what_was_written_besides() -> None:
 
 
 @in_loop
+async def test_long_names_are_among_the_bytes() -> None:
+    name = "n" * 10_000
+    async with Dispatcher(echo, completions_bytes=50_000) as d:
+        for number in range(5):
+            await d.ask(name, "p", run_id=f"{name}{number}")
+        assert [complete.run_id[-1] for _, complete in await ready(d.completions())] == ["3", "4"]
+
+
+@in_loop
 async def test_cursors_that_are_none() -> None:
     async with Dispatcher(echo) as d, Dispatcher(echo) as other:
         await d.ask("s", "p")

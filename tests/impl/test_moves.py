@@ -417,6 +417,38 @@ async def test_a_hook_that_looks_in_finds_what_the_stream_has_told() -> None:
         assert told == [["complete r finished", "handoff q"]]
 
 
+def test_a_reader_of_moves_that_waits_on_a_closed_loop_costs_no_run_its_completion(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Agent()
+    runs: list[Run] = []
+
+    async def main() -> tuple[Dispatcher, asyncio.Task[Event]]:
+        d = Dispatcher(agent)
+        d._warns_if_dropped = False
+        runs.append(await active(d, "s", "active"))
+        runs.append(await queued(d, "s", "queued", when_busy="queue"))
+        reading = asyncio.ensure_future(anext(d.subscribe(moves=True)))
+        await steps()
+        return d, reading
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    d, reading = loop.run_until_complete(main())
+    task = agent.turns[0].task
+    assert task is not None
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    loop.close()
+    coroutine.close()
+    assert [run.state for run in runs] == [State.COMPLETE] * 2
+    assert d._sessions == {}
+    assert "delivering {'event': 'complete'" in caplog.text
+    agent.turns.clear()
+    del task, coroutine, reading
+    gc.collect()
+
+
 # All of it at random.
 
 

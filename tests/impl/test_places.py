@@ -515,6 +515,41 @@ def test_a_loop_that_is_closed_completes_what_waits() -> None:
     gc.collect()
 
 
+def test_one_that_is_closed_while_it_settles_hands_off_on_a_loop_that_seemed_to_end() -> None:
+    agent = Agent()
+    runs: list[Run] = []
+
+    async def main() -> Dispatcher:
+        d = Dispatcher(agent, turns_limit=1, messages=SlowMessages())
+        d._warns_if_dropped = False
+        runs.append(await d.submit("s", "active"))
+        runs.append(await d.submit("s", "queued", when_busy="queue"))
+        await steps()
+        return d
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    d = loop.run_until_complete(main())
+    task = agent.turns[0].task
+    assert task is not None
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    task.cancel()
+    for _ in range(3):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    assert d._loop_ends
+    assert d.session("s").phase == "settling"
+    loop.close()
+    coroutine.close()
+    assert [run.complete.outcome for run in runs if run.complete] == ["failed", "failed"]
+    assert d._sessions == {}
+    assert free(d) == 1
+    agent.turns.clear()
+    del task, coroutine
+    gc.collect()
+
+
 # All of it at random.
 
 
@@ -666,7 +701,8 @@ def test_no_place_is_lost_or_taken_twice(
         loop.advance(1)
     assert d.sessions() == []
     assert free(d) == limit
-    assert not d._places
+    assert d._places is not None
+    assert not d._places._line
     assert runner.now == 0
     assert runner.most == limit
     assert {*completed.values()} == {1}
