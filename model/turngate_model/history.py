@@ -1,7 +1,7 @@
 """The events by which everything is judged.
 
 A mechanism, a real dispatcher and a recording all show the same events. The abstract session judges these
-events and looks at nothing else. An event belongs to one session, and its runs are told apart by name.
+events and looks at nothing else. An event belongs to one session, and names its runs.
 """
 
 from __future__ import annotations

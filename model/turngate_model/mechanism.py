@@ -60,7 +60,12 @@ from turngate_model.places import ModelPlaces
 
 
 class Action(NamedTuple):
-    """A step that could be taken next: who takes it, its name, its run, and in which way it goes."""
+    """A step that could be taken next.
+
+    ``actor`` takes the step, ``name`` is the method of the mechanism, ``run`` the run that it is about.
+    ``how`` is the ``when_busy`` of an accept, the outcome of a runner, or whether the store has written
+    (``ok``) or failed (``fails``).
+    """
 
     actor: Literal["caller", "runner", "store", "session"]
     name: str
@@ -68,10 +73,11 @@ class Action(NamedTuple):
     how: str = ""
 
 
-ENVIRONMENT = ("accept", "again", "enter", "release", "cancel", "cancel_run", "clear", "fold", "close")
-"""The steps that callers and runners are free to take or not to take."""
 INTERNAL = ("call", "end", "written", "settle", "resume")
-"""The steps that do happen, sooner or later, as long as runners end and stores answer."""
+"""The steps that do happen, sooner or later, as long as runners end and stores answer.
+
+Callers and runners are free to take the other steps or not.
+"""
 
 
 class Mechanism:
@@ -107,7 +113,7 @@ class Mechanism:
         """Accept a prompt under a known run_id: the caller gets the same run, and nothing changes."""
 
     def enter(self, s: ModelSession, run: ModelRun) -> None:
-        """Decide what becomes of an accepted run."""
+        """Decide, once, whether an accepted run is cancelled on entry, queued or active."""
         covered = self.is_covered(s, run)
         self.leave_accepted(s, run)
         if covered:

@@ -25,7 +25,7 @@ class Step(NamedTuple):
     events: tuple[Event, ...]
 
     def __str__(self) -> str:
-        """Say the step and what came of it, in the words of SPEC.md."""
+        """Say the step and its consequences in the words of SPEC.md."""
         return told(self.action) + _outcome(self.action, self.events)
 
 
@@ -125,7 +125,7 @@ def _outcome(action: Action, events: tuple[Event, ...]) -> str:
 
 
 def consequences(events: tuple[Event, ...]) -> str:
-    """Say in the words of SPEC.md what came of a step."""
+    """Say the consequences of a step in the words of SPEC.md."""
     seen = []
     for event in events:
         match event:

@@ -52,7 +52,7 @@ _NEEDS = {
     "ending cancelled while queued": (2, 0),
     "ending cancelled on entry": (1, 1),
 }
-"""What can happen only with so many prompts and so many cancels, or more."""
+"""What can happen only within larger bounds: with at least (prompts, cancels)."""
 _ALWAYS = (
     "action accept fold",
     "action accept queue",

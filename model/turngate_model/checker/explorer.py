@@ -210,11 +210,12 @@ class Explorer:
                 self._violated(state, (0, CLOSE), broken)
         if self._limited:
             self._look_at_calls(state, calls)
-        if self.nodes.empty not in nodes and len(set(nodes)) == len(nodes) > 1:
-            self.nodes.witness.exercised.add(Property.ISOLATION)
+        exercised = self.nodes.witness.exercised
+        if Property.ISOLATION not in exercised and len(set(nodes) - {self.nodes.empty}) == len(nodes) > 1:
+            exercised.add(Property.ISOLATION)
 
     def _menus_of(self, state: int, nodes: tuple[int, ...], session: int) -> Iterator[tuple[Menu, int]]:
-        """Yield the menus that a session has in a state, each with the rest of the state after its steps."""
+        """Yield the menus of a session in a state, each with the part of the state that its steps keep."""
         node, shared = nodes[session], state >> _SHARED_SHIFT & 0xFF
         rest = state & _OTHERS[session]
         if not state & _CLOSED:
@@ -264,11 +265,11 @@ class Explorer:
         """Shut down: close one session after the other, in one step."""
         shared, violations = state >> _SHARED_SHIFT & 0xFF, list[Violation]()
         for session, node in enumerate(nodes):
-            (edge,) = self._menu(_CLOSING, node, shared, session).edges
-            shared = edge.shared
-            violations += edge.violations
-            state = state & ~(_NODE << _SHIFTS[session]) | edge.target << _SHIFTS[session]
-        return state & ~_SHARED | shared << _SHARED_SHIFT | _CLOSED, tuple(violations)
+            menu = self._menu(_CLOSING, node, shared, session)
+            state = state & _OTHERS[session] | menu.targets[session][0]
+            shared = state >> _SHARED_SHIFT & 0xFF
+            violations += menu.edges[0].violations
+        return state | _CLOSED, tuple(violations)
 
     # Violations.
 
@@ -285,7 +286,7 @@ class Explorer:
                 self._violated(state, (session, edge.action), (violation,))
 
     def _feels(self, session: int, node: int, before: int, after: int) -> bool:
-        """Say whether a session can take other steps once the shared part has changed, calls aside."""
+        """Say whether a change of the shared part changes the steps of a session, its calls left aside."""
 
         def steps(shared: int) -> list[tuple[Action, int]]:
             edges = self._menu(_FREE, node, shared, session).edges
@@ -294,7 +295,7 @@ class Explorer:
         return steps(before) != steps(after)
 
     def _look_at_calls(self, state: int, calls: list[int]) -> None:
-        """See that exactly the turn can be called which the abstract places would call next."""
+        """Check that the one turn that can be called is the one that the abstract places would call next."""
         abstract = self.nodes.shared(state >> _SHARED_SHIFT & 0xFF).abstract_places
         assert abstract is not None
         should = [] if abstract.first is None else [abstract.first]
@@ -367,7 +368,7 @@ class Explorer:
     # The whole exploration.
 
     def _check_cycles(self) -> None:
-        """Report internal steps of a session that lead back to where they began: work that need not end."""
+        """Report internal steps of a session that lead back to where they began: they may never end."""
         steps: dict[int, list[Edge]] = {}
         for key, menu in self._menus.items():
             if key & 3 == _FREE:

@@ -24,7 +24,7 @@ _MOST_SHARED = 256
 
 
 class Edge(NamedTuple):
-    """A step from one node to another: which, to which node and which ``Shared``, and what it breaks."""
+    """A step from one node to another: the action, where it leads, and what it breaks."""
 
     action: Action
     target: int
@@ -109,14 +109,14 @@ class Nodes:
         run: ModelRun | None,
         witness: Witness | None = None,
     ) -> tuple[Taken, ModelSession, AbstractSession]:
-        """Take a step on a copy of a node's sessions, and return what came of it with the copies."""
+        """Take a step on copies of a node's sessions. Return the judgement of the step, and the copies."""
         held, abstract = self._sessions[node][0].copy(), self._sessions[node][1].copy()
         before = self._shared[shared]
         taken = take(self.design, held, abstract, before, action, run, session=session, witness=witness)
         return taken, held, abstract
 
     def _intern(self, held: ModelSession, abstract: AbstractSession) -> int:
-        """Return the number of a node. A new node is looked at once."""
+        """Return the number of a node. If the node is new, judge it."""
         key = (held.frozen(), abstract.key())
         node = self._ids.get(key)
         if node is None:

@@ -39,7 +39,7 @@ class Shared(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What came of one step: its events, what they break, and what the sessions share after it."""
+    """A step that was taken: its events, what they break, and what the sessions share after it."""
 
     events: tuple[Event, ...]
     violations: tuple[Violation, ...]
@@ -121,8 +121,8 @@ def at_rest(
 ) -> Iterator[Violation]:
     """Yield what is wrong with a session that a step has led to.
 
-    A turn that waits for a place waits for other sessions. Whether it waits in vain, the explorer looks
-    at all sessions to tell.
+    A session whose turn waits for a place is not judged for what it owes, because its next step depends on
+    other sessions. The explorer checks that such a turn is called.
     """
     actions = design(unseen).actions(held, [])
     waits = any(turn.waits for turn in held.turns)
