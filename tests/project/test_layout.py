@@ -209,5 +209,6 @@ def test_nothing_is_too_long_to_be_seen_at_once(module: str) -> None:
     assert len(source.splitlines()) <= LONGEST_FILE
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            begin = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+            assert node.end_lineno - begin.lineno < LONGEST_FUNCTION, node.name
