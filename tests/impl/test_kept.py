@@ -24,6 +24,8 @@ from turngate import (
     TurnEnded,
 )
 
+pytestmark = pytest.mark.requirement("R-LOK-6")
+
 Stores = Callable[[], Any]
 
 
