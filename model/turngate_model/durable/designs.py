@@ -1,5 +1,4 @@
-"""Known-bad designs of sessions that processes share: how the same problem is got wrong once a ledger
-is there.
+"""Known-bad designs of sessions that processes share: how it is got wrong once a ledger is there.
 
 Each is the durable mechanism with one thing done otherwise. Each was met in a system of this kind,
 or in a prototype of this one.

@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
+from operator import le
 from typing import Any, NamedTuple
 
 from turngate_model.checker import Limits, Progress
@@ -215,13 +216,17 @@ class DurableExplorer:
             target = self._ids[world] = len(self._ids)
             self._used.append([used])
             self._first.append(len(self._came))
-        elif any(_covers(before, used) for before in self._used[target]):
+        elif any(self.covers(before, used) for before in self._used[target]):
             return target, False
         else:
             self._used[target].append(used)
         found.append(_Visit(world, used, len(self._came)))
         self._came.append((visit.number, nth))
         return target, True
+
+    def covers(self, before: tuple[int, ...], used: tuple[int, ...]) -> bool:
+        """Tell whether a visit with so much used up before makes another visit needless."""
+        return all(map(le, before, used))
 
     def _check_cycles(self) -> None:
         """Look for steps that happen of themselves and come round again: work that need not end."""
@@ -257,10 +262,6 @@ class DurableExplorer:
             called = [called[place] for place in order] if order else called
 
 
-def _covers(before: tuple[int, ...], used: tuple[int, ...]) -> bool:
-    return all(least <= now for least, now in zip(before, used, strict=True))
-
-
 def in_order(world: World) -> tuple[World, tuple[int, ...] | None]:
     """Return a world with its processes in order, those that hold most first, and that order if new."""
     looks = [_look(world, place) for place in range(len(world.processes))]
@@ -280,6 +281,6 @@ def _look(world: World, place: int) -> tuple[Any, ...]:
         ledger.owner == me,
         tuple(holder == me for _, holder in ledger.holders),
         process.calls,
-        (loaded.operation,) if loaded else (),
+        (loaded.operation, loaded.own) if loaded else (),
         (unanswered.operation or (), unanswered.start or ()) if unanswered else (),
     )

@@ -1,5 +1,4 @@
-"""The two judges that commits cannot replace: real time, and what is owed when nothing more happens of
-itself.
+"""What the abstract session cannot see: real time, fences, and what is owed when nothing goes on.
 
 The abstract session sees what is saved, in the order of the saves. A runner that is called before
 the save that made its run active does not show there, nor does a turn that no process will ever
@@ -20,7 +19,7 @@ from turngate_model.properties import AnyViolation, DurableProperty, DurableViol
 
 def called(sessions: Sessions, world: World, process: Process, call: Call) -> tuple[Violation, ...]:
     """Judge a call of the runner at its beginning: on record its lead is active, and the turn this one."""
-    if call.entitled or process.given_up or not call.own:
+    if process.given_up or (call.entitled and call.own):
         return ()
     if call.lead in sessions.what(world.ledger.session).covered:
         late = f"a cancel covers {call.lead}, and its runner is called all the same"
@@ -45,6 +44,14 @@ def at_this_moment(world: World) -> tuple[Violation, ...]:
 
 
 # On record.
+
+
+def begun_again(sessions: Sessions, world: World, lead: str) -> tuple[Violation, ...]:
+    """Judge a turn that begins again on record, of which the abstract session hears nothing."""
+    if lead not in sessions.what(world.ledger.session).covered:
+        return ()
+    again = f"a cancel covers {lead}: its turn should be completed as cancelled, and not begin again"
+    return (Violation(Property.FULL_COVERAGE, again),)
 
 
 def fenced(call: Call | None) -> tuple[DurableViolation, ...]:

@@ -1,5 +1,4 @@
-"""HOW, where processes share a ledger and die: load, save, effects, death, expiry, new names, lost
-answers.
+"""HOW, where processes share a ledger and die: load, save, effects, and all that goes wrong.
 
 A process takes a step of a session in three parts: it loads the session, decides
 (``decisions.py``), and saves what it decided if the session is still as it was loaded; if not, it
@@ -137,9 +136,9 @@ class DurableMechanism(Decisions):
         """Tell whether somebody enters an accepted run whose holder is dead."""
         return True
 
-    def may_save(self, process: Process) -> bool:
-        """Tell whether the lease of a process allows it to save."""
-        return not process.given_up
+    def may_save(self, process: Process, own: bool = True) -> bool:
+        """Tell whether the lease allows a save under the name that a process has, or under one it had."""
+        return own and not process.given_up
 
     # Load and save.
 
@@ -177,10 +176,11 @@ class DurableMechanism(Decisions):
         internal: bool,
         spends: tuple[str, ...] = (),
         what: str = "saves",
+        own: bool = True,
     ) -> Iterator[DurableStep]:
         """Decide on what was loaded and save it; the answer comes, or it is lost."""
         process = world.processes[me - 1]
-        decision = self.decide(loaded, me, operation)
+        decision = self.decide(loaded, me if own else GONE, operation)
         if decision is None:
             if what == "saves late" or operation.name == "finish":
                 refused = world.with_process(me, self.performed(process, operation, None))
@@ -189,10 +189,11 @@ class DurableMechanism(Decisions):
         violations: tuple[AnyViolation, ...] = (
             *decision.violations,
             *judges.fenced(_call_of(process, operation)),
+            *(() if decision.trail else judges.begun_again(self.sessions, world, decision.starts)),
         )
         saved = self.settled_world(world, loaded, decision)
         process = saved.processes[me - 1]
-        start = Call(decision.starts, decision.ledger.fence) if decision.starts else None
+        start = Call(decision.starts, decision.ledger.fence, own=own) if decision.starts else None
         after = saved.with_process(me, self.performed(process, operation, start))
         step = DurableStep(me, what, in_one_form(after), operation, decision.trail, violations)
         yield step._replace(internal=internal, spends=spends)
@@ -229,10 +230,13 @@ class DurableMechanism(Decisions):
         process = world.processes[me - 1]
         if loaded := process.loaded:
             rest = world.with_process(me, process._replace(loaded=None))
-            if self.may_save(process):
+            own = loaded.own
+            if self.may_save(process, own):
                 seen = world.ledger if loaded.ledger is None else self.stale(loaded.ledger, world.ledger)
                 late = "saves late"
-                yield from self.save(rest, me, loaded.operation, seen, left, internal=True, what=late)
+                yield from self.save(
+                    rest, me, loaded.operation, seen, left, internal=True, what=late, own=own
+                )
             else:
                 yield DurableStep(me, "has no lease", rest, loaded.operation, internal=True)
         if unanswered := process.unanswered:
@@ -295,7 +299,8 @@ class DurableMechanism(Decisions):
         unanswered = process.unanswered
         if unanswered and unanswered.start:
             unanswered = unanswered._replace(start=unanswered.start._replace(own=False))
-        process = process._replace(given_up=False, calls=calls, loaded=None, unanswered=unanswered)
+        loaded = process.loaded and process.loaded._replace(own=False)
+        process = process._replace(given_up=False, calls=calls, loaded=loaded, unanswered=unanswered)
         return replaced(world, me, GONE).with_process(me, process)
 
     def dead(self, world: World, me: Worker) -> World:

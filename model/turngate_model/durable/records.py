@@ -70,6 +70,8 @@ class Loaded(NamedTuple):
     operation: Operation
     ledger: Ledger | None = None
     """What was loaded; kept only where a step is saved whatever has happened since."""
+    own: bool = True
+    """Whether the process still has the name under which the step will arrive."""
 
 
 class Unanswered(NamedTuple):
