@@ -1,4 +1,4 @@
-"""The bounds explored among processes and what was counted, pinned: a change in a count is a change in the model."""
+"""The bounds explored among processes, and what was counted: a change in a count is a change in the model."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from operator import le
 from typing import Any, NamedTuple
 
 from turngate_model.checker import Limits, Progress
+from turngate_model.checker.explorer import resident_mebibytes
 from turngate_model.checker.nodes import components
 from turngate_model.durable import judges
 from turngate_model.durable.counterexample import DurableCounterexample, told
@@ -169,6 +170,8 @@ class DurableExplorer:
             self.progress(Progress(len(self._ids), frontier, result.depth, seconds))
         if seconds > self.limits.seconds:
             result.gave_up = f"time ran out after {self.limits.seconds:g} s"
+        elif resident_mebibytes() > self.limits.mebibytes:
+            result.gave_up = f"memory ran out at {self.limits.mebibytes} MiB"
         return bool(result.gave_up)
 
     # One world after another.

@@ -1,4 +1,4 @@
-"""The known-bad designs with processes that die: each is refuted by what it is known to break, in a shortest way."""
+"""The known-bad designs with processes that die: each is refuted by what it is known to break."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_a_turn_given_up_for_dead_finishes_all_the_same() -> None:
         "P1 saves: submit a; a is active",
         "P1 calls the runner for a",
         "P1 is given up for dead, and lives",
-        "P2 saves: take over the turn of a, whose process is dead; RunComplete of a: lost",
         "P1 notices that it was given up, and takes a new name",
+        "P1 saves: take over the turn of a, whose process is dead; RunComplete of a: lost",
         "P1 saves: finish the turn of a; RunComplete of a: finished",
     ]
     assert example.what == "this turn of a was given up for dead, or is over: it should change nothing"
@@ -112,7 +112,7 @@ def test_what_was_accepted_is_orphaned_when_every_process_dies() -> None:
 
 
 def test_a_cancel_done_twice_does_not_look_like_two_cancels() -> None:
-    """The judge is shown once what a client did once: else the run accepted in between would be rightly covered."""
+    """The judge is shown once what a client did once: else the run in between would be rightly covered."""
     twice = DURABLE_DESIGNS["answer-lost-retried"]._replace(breaks=(Property.NEVER_POISONED,))
     bounds = DurableBounds(crashes=0, expiries=0, loads=0)
     example = refute_durable(twice, bounds=bounds).counterexample

@@ -1,4 +1,4 @@
-"""The explorer of processes: its counts, its verdicts, its reductions, and that a check which saw nothing fails."""
+"""The explorer of processes: its counts, its verdicts, its reductions; a check that saw nothing fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ from turngate_model.properties import DurableProperty, Property
 )
 def test_the_counts_are_those_of_the_table(count: DurableCount) -> None:
     result = DurableExplorer(count.bounds).run()
-    assert (result.verdict, result.counterexamples, result.unexercised, result.missed) == ("holds", {}, (), ())
+    assert (result.verdict, result.counterexamples, result.unexercised, result.missed) == (
+        "holds",
+        {},
+        (),
+        (),
+    )
     assert (result.states, result.depth) == (count.states, count.depth)
 
 
