@@ -14,6 +14,8 @@ JUDGED: tuple[AnyProperty, ...] = (
 )
 """What the durable model judges. It has one session, so of ISOLATION it knows nothing."""
 
+_OVERTAKEN = "a load that others overtook"
+_RUNS_ON = "a turn given up while its runner runs"
 _NEEDS: dict[str, dict[str, int]] = {
     "accept saved": {},
     "submit saved": {},
@@ -28,14 +30,14 @@ _NEEDS: dict[str, dict[str, int]] = {
     "a turn of the dead completed as lost": {"crashes": 1},
     "a turn of the dead handed off to a queued run": {"crashes": 1, "prompts": 2},
     "a covered turn of the dead completed as cancelled": {"crashes": 1, "cancels": 1},
-    "a load that others overtook": {"loads": 1, "processes": 2},
+    _OVERTAKEN: {"loads": 1, "processes": 2},
     "finish saved late": {"loads": 1},
     "a step in hand refused for want of a lease": {"loads": 1, "expiries": 1},
     "an answer lost, and the step learned of": {"losses": 1},
     "an answer lost, and a new name taken": {"losses": 1},
     "a call not made for want of the name": {"losses": 1, "expiries": 1},
     "a finish refused by the fence": {"expiries": 1},
-    "a turn given up while its runner runs": {"expiries": 1},
+    _RUNS_ON: {"expiries": 1},
     "a process that comes back": {"crashes": 1},
     "everything complete after a blackout": {"crashes": 1},
     "everything complete after a death": {"crashes": 1, "processes": 2},
@@ -87,7 +89,7 @@ class DurableWitness:
             tested |= {DurableProperty.FENCED, Property.TERMINAL_IS_FINAL}
         return frozenset(tested)
 
-    def quiescent(self, world: World, used: tuple[int, ...]) -> None:
+    def quiescent(self, world: World) -> None:
         """Note a world in which nothing more happens of itself."""
         what = self._sessions.what(world.ledger.session)
         if what.states and what.quiet and world.up:
@@ -98,25 +100,29 @@ class DurableWitness:
 
     def step(self, world: World, step: DurableStep) -> None:
         """Note a step."""
-        name, how = (step.operation.name, step.operation.how) if step.operation else ("", "")
-        shape = (step.what, name, how, tuple(action for _, action in step.trail))
-        if name != "reap" and step.what not in _BY_WORLD and shape in self._known:
-            return
-        self._known.add(shape)
-        self.seen.update(self._notes(world, step, name, how))
+        if _OVERTAKEN not in self.seen and step.what.startswith("saves"):
+            others = (process for me, process in enumerate(world.processes, 1) if me != step.who)
+            self.seen.update(_OVERTAKEN for process in others if process.loaded)
+        if _RUNS_ON not in self.seen and step.what == "is given up":
+            calls = world.processes[step.who - 1].calls
+            self.seen.update(_RUNS_ON for call in calls if call.phase == "running")
+        shape = (step.what, step.operation, step.trail, step.world.ledger.session)
+        if shape not in self._known:
+            self._known.add(shape)
+            self.seen.update(self._notes(world, step))
 
-    def _notes(self, world: World, step: DurableStep, name: str, how: str) -> list[str]:
-        before = self._sessions.how(world.ledger.session)
+    def _notes(self, world: World, step: DurableStep) -> list[str]:
+        name, how = (step.operation.name, step.operation.how) if step.operation else ("", "")
         if step.what.startswith("saves"):
             after = self._sessions.how(step.world.ledger.session)
             if name == "reap":
-                return self._reaped(step, before.active, after.active)
+                return self._reaped(step, after.active)
             handed = (
                 ["a handoff in the save that finishes a turn"] if name == "finish" and after.active else []
             )
             late = ["finish saved late"] if name == "finish" and step.what.startswith("saves late") else []
             by = {"dead": "enter for the dead saved", "late": "enter saved by another than the holder"}
-            return [by.get(how, f"{name} saved"), *handed, *late, *self._overtakes(world, step)]
+            return [by.get(how, f"{name} saved"), *handed, *late]
         found = {
             "is refused": "a finish refused by the fence" if name == "finish" else "",
             "has no lease": "a step in hand refused for want of a lease",
@@ -126,17 +132,9 @@ class DurableWitness:
             "calls": "call made",
             "comes back": "a process that comes back",
         }.get(step.what, "")
-        if step.what == "is given up" and any(
-            call.phase == "running" for call in world.processes[step.who - 1].calls
-        ):
-            found = "a turn given up while its runner runs"
         return [found] if found else []
 
-    def _overtakes(self, world: World, step: DurableStep) -> list[str]:
-        others = (process for me, process in enumerate(world.processes, 1) if me != step.who)
-        return ["a load that others overtook"] if any(process.loaded for process in others) else []
-
-    def _reaped(self, step: DurableStep, before: str, after: str) -> list[str]:
+    def _reaped(self, step: DurableStep, after: str) -> list[str]:
         if not step.trail:
             turn = self._sessions.how(step.world.ledger.session).turn_of(after)
             folded = ["a turn with a folded run begun again"] if turn and turn.folded else []
@@ -145,7 +143,3 @@ class DurableWitness:
             return ["a covered turn of the dead completed as cancelled"]
         handed = ["a turn of the dead handed off to a queued run"] if after else []
         return ["a turn of the dead completed as lost", *handed]
-
-
-_BY_WORLD = ("is given up", "saves")
-"""Steps of which it depends on the world what there is to note."""

@@ -203,7 +203,7 @@ class DurableExplorer:
                 quiescent = False
                 internal.append(target)
         if quiescent:
-            self.witness.quiescent(visit.world, visit.used)
+            self.witness.quiescent(visit.world)
             self._violated(visit.number, None, judges.owed(self.sessions, visit.world))
         elif here not in self._internal:
             self._internal[here] = internal

@@ -195,24 +195,24 @@ class DurableMechanism(Decisions):
         process = saved.processes[me - 1]
         start = Call(decision.starts, decision.ledger.fence, own=own) if decision.starts else None
         after = saved.with_process(me, self.performed(process, operation, start))
-        step = DurableStep(me, what, in_one_form(after), operation, decision.trail, violations)
-        yield step._replace(internal=internal, spends=spends)
+        done = (operation, decision.trail, violations)
+        yield DurableStep(me, what, in_one_form(after), *done, internal, spends)
         waits = start is not None or not self.remembers_steps
         if waits and "losses" in left and process.unanswered is None:
             kept = self.performed(process, operation, None)
             kept = kept._replace(unanswered=Unanswered(start, None if self.remembers_steps else operation))
             lost = in_one_form(saved.with_process(me, kept))
-            yield step._replace(what=f"{what}, unanswered", world=lost, spends=(*spends, "losses"))
+            yield DurableStep(me, f"{what}, unanswered", lost, *done, spends=(*spends, "losses"))
 
     def settled_world(self, world: World, loaded: Ledger, decision: Decision) -> World:
         """Return the world after a save: what is loaded is stale, and calls may have lost the turn."""
         over = bool(decision.starts) or self.how(loaded).active != self.how(decision.ledger).active
-        processes = []
-        for process in world.processes:
-            if process.loaded and self.looks_at_the_version:
-                process = process._replace(loaded=None)  # noqa: PLW2901 - the same process, later
-            processes.append(_disentitled(process) if over else process)
-        return world._replace(ledger=decision.ledger, processes=tuple(processes))
+        processes = world.processes
+        if self.looks_at_the_version and any(process.loaded for process in processes):
+            processes = tuple(process._replace(loaded=None) for process in processes)
+        if over:
+            processes = tuple(_disentitled(process) for process in processes)
+        return World(decision.ledger, processes, world.blackout)
 
     def performed(self, process: Process, operation: Operation, start: Call | None) -> Process:
         """Return a process after the effects of a step: an ended call is gone, one to be made is due."""

@@ -52,6 +52,8 @@ EACH = [(name, claim) for name, claims in KNOWN_TO_BREAK.items() for claim in so
 def test_a_design_breaks_each_of_what_it_is_known_to_break(name: str, claim: str, on_death: str) -> None:
     design = DURABLE_DESIGNS[name]
     (broken,) = [each for each in design.breaks if each == claim]
+    if on_death == "fail" and broken in refuted_durable(name).counterexamples:
+        return
     found = refute_durable(design._replace(breaks=(broken,)), on_death)  # type: ignore[arg-type]
     assert broken in found.counterexamples
 

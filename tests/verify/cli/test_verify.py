@@ -24,11 +24,13 @@ from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableExplor
 from turngate_model.properties import DurableProperty
 from turngate_verify.cli import run
 from turngate_verify.cli import verify as command
+from turngate_verify.cli.durable import hold
 from turngate_verify.drivers.faults import inject_faults
 from turngate_verify.drivers.lockstep import compare
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import Schedules, explore_schedules
+from turngate_verify.report.pages import page
 from turngate_verify.world.stage import Mode
 
 PROCESSES = DurableBounds(losses=0, loads=0)
@@ -253,7 +255,7 @@ def untested_model(bounds: DurableBounds) -> DurableExploration:
 @pytest.mark.parametrize(
     ("check", "says", "verdict", "about"),
     [
-        ("hold", command.hold, "holds", "FENCED holds"),
+        ("hold", hold, "holds", "FENCED holds"),
         ("refuted", unrefuted, "violated", "no-fence not refuted"),
         ("hold", broken_model, "violated", "ADOPTED violated"),
         ("hold", untested_model, "unknown", "within these bounds nothing puts DURABLE, ADOPTED to the test"),
@@ -276,5 +278,8 @@ def test_what_the_model_of_processes_says_decides(
     command.print_verification(verification)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(about in line for line in lines)
+    shown = page(verification)
+    assert "every process" in shown
+    assert ("no-fence is not refuted" in shown) == (check == "refuted")
     if verdict == "holds":
         see_that_processes_hold_and_are_counted(SMALL, command.as_object(verification))

@@ -98,7 +98,14 @@ class Effort:
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
 QUICK = Effort(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
-DEEP = Effort(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
+DEEP = Effort(
+    Bounds(4, 2),
+    Bounds(3, 1),
+    examples=5_000,
+    seeds=10,
+    scenarios=tuple(SCENARIOS),
+    durable=(*QUICK.durable, DurableBounds(processes=3), DurableBounds(prompts=3)),
+)
 
 
 @click.command()
