@@ -194,7 +194,7 @@ class DurableVerification:
             },
         }
 
-    def print(self) -> None:
+    def show(self) -> None:
         """Print it for people: a table of the properties, and one of the designs."""
         properties = Table(
             "with processes that die", "verdict", "checked how often", box=None, pad_edge=False

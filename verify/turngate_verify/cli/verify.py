@@ -323,7 +323,7 @@ def print_verification(verification: Verification) -> None:
         in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
     out.print(properties, "", designs, "", sep="\n")
-    verification.durable.print()
+    verification.durable.show()
     for problem in (*verification.problems, *verification.untested):
         for line in problem.splitlines():
             out.print(line, style="red")
