@@ -82,7 +82,7 @@ def _doing(operation: Operation) -> str:
 
 def _seen(step: DurableStep, sessions: Sessions) -> str:
     """Say what the abstract session saw at a save."""
-    events = [event for node, action in step.trail for event in sessions.events(node, action)]
+    events = [event for node, action in step.trail for event in sessions.events_of(node, action)]
     seen = consequences(tuple(events))
     if step.operation and step.operation.name == "reap":
         seen = seen.replace("runner failed", "lost") or f"the turn of {step.operation.run} begins again"

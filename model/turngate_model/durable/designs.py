@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from turngate_model.checker import Limits
+from turngate_model.checker import SearchLimits
 from turngate_model.durable.decisions import CANCEL, Decision, DurableBounds, OnDeath
 from turngate_model.durable.explorer import DurableExploration, DurableExplorer
 from turngate_model.durable.mechanism import DurableMechanism, DurableStep
@@ -28,7 +28,8 @@ from turngate_model.durable.records import (
 )
 from turngate_model.durable.sessions import Path
 from turngate_model.history import Complete, FinishReason
-from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession, ModelTurn
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 from turngate_model.properties import AnyProperty, DurableProperty, Property
 
 
@@ -151,7 +152,7 @@ class NotifyOnlyCancel(DurableMechanism):
 
     def in_hand(self, world: World, me: Worker, left: frozenset[str]) -> Iterator[DurableStep]:
         yield from super().in_hand(world, me, left)
-        process, covered = world.processes[me - 1], self.sessions.what(world.ledger.session).covered
+        process, covered = world.processes[me - 1], self.sessions.abstract(world.ledger.session).covered
         for call in process.calls:
             if call.lead in covered and not call.notified:
                 calls = tuple(
@@ -216,7 +217,7 @@ def refute_durable(
     design: DurableDesign,
     on_death: OnDeath = "fail",
     bounds: DurableBounds | None = None,
-    limits: Limits | None = None,
+    limits: SearchLimits | None = None,
 ) -> DurableExploration:
     """Explore a known-bad design until what it is said to break is broken."""
     bounds = bounds or DurableBounds(on_death=on_death)

@@ -32,9 +32,9 @@ from itertools import islice, pairwise
 from operator import le
 from typing import Any, NamedTuple
 
-from turngate_model.checker import Limits, Progress
+from turngate_model.checker import Progress, SearchLimits
+from turngate_model.checker.cycles import components
 from turngate_model.checker.explorer import resident_mebibytes
-from turngate_model.checker.nodes import components
 from turngate_model.durable import judges
 from turngate_model.durable.counterexample import DurableCounterexample, told
 from turngate_model.durable.decisions import BUDGETS, DurableBounds
@@ -103,14 +103,14 @@ class DurableExplorer:
         name: str | None = None,
         claimed: tuple[AnyProperty, ...] = (),
         symmetry: bool = True,
-        limits: Limits | None = None,
+        limits: SearchLimits | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.bounds = bounds
         self.mechanism = design(bounds)
         self.sessions = self.mechanism.sessions
         self.symmetry = symmetry
-        self.limits = limits or Limits()
+        self.limits = limits or SearchLimits()
         self.progress = progress
         self.witness = DurableWitness(self.sessions)
         self.result = DurableExploration(bounds, name, claimed)

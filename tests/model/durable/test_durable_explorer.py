@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turngate_model.checker import Limits, Progress
+from turngate_model.checker import Progress, SearchLimits
 from turngate_model.durable import JUDGED, DurableBounds, DurableExplorer, DurableMechanism
 from turngate_model.durable.counts import DURABLE_COUNTS, DurableCount
 from turngate_model.durable.records import Ledger
@@ -86,7 +86,7 @@ def test_one_session_says_nothing_about_isolation() -> None:
 
 def test_a_limit_reached_is_unknown_and_progress_is_told() -> None:
     told: list[Progress] = []
-    result = DurableExplorer(DurableBounds(), limits=Limits(seconds=0.05), progress=told.append).run()
+    result = DurableExplorer(DurableBounds(), limits=SearchLimits(seconds=0.05), progress=told.append).run()
     assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 0.05 s")
     assert told[0].states == 1
 

@@ -261,7 +261,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_bad_input_is_bad_input_where_it_cannot_be_said() -> None:
-    done = shell('turngate trace no-such-file "$1" 2>/dev/full', "")
+    done = shell('turngate trace no-such-file "$1" 2>/dev/full', Path())
     assert (done.returncode, done.stdout) == (2, "")
 
 

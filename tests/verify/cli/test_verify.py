@@ -31,10 +31,10 @@ from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import Schedules, explore_schedules
 from turngate_verify.report.pages import page
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 PROCESSES = DurableBounds(losses=0, loads=0)
-SMALL = command.Effort(
+SMALL = command.Thoroughness(
     Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"), durable=(PROCESSES,)
 )
 STATES = {SMALL: 596, command.QUICK: 16_475}
@@ -47,12 +47,12 @@ def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     return code, json.loads(captured.out)
 
 
-def see_that_it_holds_and_counts(effort: command.Effort, code: int, told: dict[str, Any]) -> None:
+def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, told: dict[str, Any]) -> None:
     assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
     assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
     for checked in told["properties"].values():
         assert checked["verdict"] == "holds"
-        assert checked["checks"]["model"]["states"] == STATES[effort]
+        assert checked["checks"]["model"]["states"] == STATES[thoroughness]
         assert set(checked["checks"]) == {"model", "lockstep", "rules", "schedules", "faults"}
         assert all(number >= 50 for counts in checked["checks"].values() for number in counts.values())
     assert set(told["designs"]) == set(DESIGNS)
@@ -61,17 +61,19 @@ def see_that_it_holds_and_counts(effort: command.Effort, code: int, told: dict[s
         assert set(found["by"]) <= set(map(str, DESIGNS[name].breaks))
         assert found["steps"] >= 3
         assert any(found["real"].startswith(broken) for broken in DESIGNS[name].breaks)
-    see_that_processes_hold_and_are_counted(effort, told)
+    see_that_processes_hold_and_are_counted(thoroughness, told)
 
 
-def see_that_processes_hold_and_are_counted(effort: command.Effort, told: dict[str, Any]) -> None:
+def see_that_processes_hold_and_are_counted(thoroughness: command.Thoroughness, told: dict[str, Any]) -> None:
     durable = told["durable"]
     assert durable["verdict"] == "holds"
     assert set(durable["properties"]) == set(map(str, DurableProperty))
     for checked in durable["properties"].values():
         assert checked["verdict"] == "holds"
         assert checked["checks"]["model"]["states"] > 3_000
-    assert [each["on_death"] for each in durable["models"]] == [each.on_death for each in effort.durable]
+    assert [each["on_death"] for each in durable["models"]] == [
+        each.on_death for each in thoroughness.durable
+    ]
     assert set(durable["designs"]) == set(DURABLE_DESIGNS)
     for name, found in durable["designs"].items():
         assert found["refuted"]
@@ -113,11 +115,11 @@ def rules(
 explored_before = cache(explore_schedules)
 
 
-def schedules(asked: Sequence[tuple[str, Mode]]) -> Iterator[Schedules]:
+def schedules(asked: Sequence[tuple[str, LoopMode]]) -> Iterator[Schedules]:
     return (explored_before(*each) for each in asked)
 
 
-def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, Mode]]], Iterator[Schedules]]:
+def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, LoopMode]]], Iterator[Schedules]]:
     return lambda asked: (explore_schedules(*each, **options) for each in asked)
 
 

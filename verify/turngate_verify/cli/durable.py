@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from turngate_model.checker import Limits
+from turngate_model.checker import SearchLimits
 from turngate_model.durable import (
     DURABLE_DESIGNS,
     JUDGED,
@@ -55,7 +55,7 @@ def durable_bounds(asked: dict[str, Any]) -> DurableBounds:
 
 
 def explore_durable(
-    bounds: DurableBounds, design: str | None, limits: Limits, *, symmetry: bool
+    bounds: DurableBounds, design: str | None, limits: SearchLimits, *, symmetry: bool
 ) -> DurableExploration:
     """Explore the durable mechanism, or one of its known-bad designs."""
     if design is not None and design not in DURABLE_DESIGNS:
