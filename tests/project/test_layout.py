@@ -25,8 +25,9 @@ MAY_KNOW = {
 }
 """Whose names a module may import: the entry of the longest prefix of its own name counts."""
 NOT_BELOW = {
-    "turngate_model": ("checker", "pictures", "oracles"),
-    "turngate_model.checker": ("pictures", "oracles"),
+    "turngate_model": ("checker", "durable", "pictures", "oracles"),
+    "turngate_model.checker": ("durable", "pictures", "oracles"),
+    "turngate_model.durable": ("pictures", "oracles"),
     "turngate_model.pictures": ("oracles",),
     "turngate_model.oracles": ("pictures",),
     "turngate_verify.world": ("conform", "drivers", "trace", "report", "cli"),
