@@ -1,0 +1,167 @@
+"""The conditions of the proof: each says that something follows, and a solver has to agree.
+
+Five kinds, and together they are the proof by induction:
+
+* *first*: every clause holds where nothing has happened yet;
+* *kept*: every clause holds after every path of every step, if all held before;
+* *event*: every event of a path breaks nothing, if the invariant held before;
+* *follows*: what a property says of a state, of a step or of progress follows;
+* *unique*: what a path chooses is one run and no other.
+
+ISOLATION has conditions of its own, about two worlds (``isolation.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from turngate_model.proof.consequences import of_progress, of_sound_state, of_state, of_step
+from turngate_model.proof.invariant import INVARIANT, Clause
+from turngate_model.proof.paths import Path
+from turngate_model.proof.readings import Definition, Unbounded
+from turngate_model.proof.relation import Relation
+from turngate_model.proof.steps import Step, steps_of
+from turngate_model.proof.terms import Formula, Sort, Variable, all_of, equal, implies
+from turngate_model.proof.vocabulary import NOTHING, SIGNATURE, World
+
+Kind: TypeAlias = Literal["first", "kept", "event", "follows", "unique", "apart", "never"]
+THE_INVARIANT = "the invariant"
+"""What the conditions are part of that keep the invariant, and no property alone."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """From what is assumed the goal follows, for any number of runs and sessions."""
+
+    kind: Kind
+    part_of: str
+    """The property that it is part of, or the invariant."""
+    where: str
+    """The step and the branches of it; or between steps."""
+    says: str
+    assumes: tuple[Formula, ...]
+    """What is known besides the invariant."""
+    goal: Formula
+    definitions: tuple[Definition, ...] = ()
+    constants: tuple[Variable, ...] = ()
+    clauses: tuple[tuple[Clause, Formula], ...] = ()
+    """The invariant of before, clause by clause."""
+    worlds: tuple[str, ...] = ("",)
+    """The tags of the worlds that it is about."""
+
+    def __str__(self) -> str:
+        return f"{self.part_of}: {self.says} ({self.where})"
+
+
+@dataclass
+class Stage:
+    """What every condition starts from: any world in which the invariant holds, and a session of it."""
+
+    kind: type[Relation] = Relation
+    clauses: tuple[Clause, ...] = INVARIANT
+    reading: Unbounded = field(default_factory=Unbounded)
+    session: Variable = field(default_factory=lambda: Variable("s", Sort.SESSION))
+
+    def __post_init__(self) -> None:
+        self.world = self.reading.world()
+        self.invariant = tuple((each, each.says(self.reading, self.world)) for each in self.clauses)
+
+    def about(self, step: Step) -> tuple[Variable, ...]:
+        """Return names for what a step is about."""
+        names = {Sort.RUN: "r", Sort.INT: "n", Sort.BOOL: "ok"}
+        return tuple(Variable(names[sort], sort) for sort in step.about)
+
+    def paths(self, step: Step) -> Iterator[tuple[Path, tuple[Variable, ...]]]:
+        """Yield every path of a step, and the names that its formulas speak of."""
+        about = self.about(step)
+        for path in step.paths(self.kind, self.reading, self.world, self.session, about):
+            yield path, (self.session, *about, *path.constants)
+
+
+def conditions(stage: Stage | None = None) -> Iterator[Condition]:
+    """Yield every condition of the proof, but those of two worlds."""
+    stage = stage or Stage()
+    yield from _first(stage)
+    yield from _of_any_state(stage)
+    for step in steps_of(stage.kind):
+        for path, constants in stage.paths(step):
+            yield from _of_path(stage, step, path, constants)
+
+
+def where(step: Step, path: Path) -> str:
+    """Say which way through a step a path is."""
+    return f"{step}: {', '.join(path.trail)}" if path.trail else str(step)
+
+
+def _first(stage: Stage) -> Iterator[Condition]:
+    start = nothing_yet(stage.reading, stage.world)
+    for clause, formula in stage.invariant:
+        yield Condition("first", THE_INVARIANT, "at first", clause.name, (start,), formula)
+
+
+def nothing_yet(reading: Any, world: World) -> Formula:
+    """Say that nothing has happened: no run is born, and every session is empty."""
+    free = ("seq", "ahead", "outcome", "next")
+    empty = [
+        reading.for_all(
+            lambda *arguments, n=name, v=NOTHING[symbol.result]: equal(world[n](*arguments), v),
+            *symbol.arguments,
+        )
+        for name, symbol in SIGNATURE.items()
+        if name not in free
+    ]
+    return all_of(*empty, reading.for_all(lambda session: equal(world["next"](session), 1), Sort.SESSION))
+
+
+def _of_any_state(stage: Stage) -> Iterator[Condition]:
+    reading, world, session = stage.reading, stage.world, stage.session
+    idle = stage.kind(Path(reading, world, [], []))
+    can_go_on = idle.can_go_on(session)
+    for part_of, says, holds in (
+        *of_state(reading, world, session, can_go_on, SIGNATURE),
+        *of_sound_state(reading, world, session),
+    ):
+        yield Condition(
+            "follows",
+            part_of,
+            "between steps",
+            says,
+            (),
+            holds,
+            constants=(session,),
+            clauses=stage.invariant,
+        )
+
+
+def _of_path(stage: Stage, step: Step, path: Path, constants: tuple[Variable, ...]) -> Iterator[Condition]:
+    def condition(kind: Kind, part_of: str, says: str, goal: Formula, assumed: int) -> Condition:
+        return Condition(
+            kind,
+            part_of,
+            where(step, path),
+            says,
+            tuple(path.assumes[:assumed]),
+            goal,
+            tuple(path.definitions),
+            constants,
+            stage.invariant,
+        )
+
+    everything = len(path.assumes)
+    for each in path.obligations:
+        yield condition("event", each.property, each.key, each.holds, each.assumed)
+    for chosen in path.chosen:
+        goal = stage.reading.for_all(
+            lambda other, c=chosen: implies(c.holds(other), equal(other, c.run))
+        )
+        yield condition("unique", THE_INVARIANT, f"one run only: {chosen.why}", goal, chosen.assumed + 1)
+    for clause in stage.clauses:
+        goal = clause.says(stage.reading, path.world)
+        yield condition("kept", THE_INVARIANT, clause.name, goal, everything)
+    for part_of, says, holds in (
+        *of_step(stage.reading, stage.world, path.world, stage.session, step),
+        *of_progress(stage.reading, stage.world, path.world, stage.session, step),
+    ):
+        yield condition("follows", part_of, says, holds, everything)
