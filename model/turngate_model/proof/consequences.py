@@ -295,11 +295,7 @@ def of_step(
     )
     yield Consequence(Property.ISOLATION, "every other session stays as it is", _elsewhere(was, is_))
     if step.name == "cancel":
-        yield Consequence(
-            Property.IDLE_CANCEL,
-            "a cancel of a quiet session changes nothing",
-            implies(was.quiet, _unchanged(reading, before, after, MECHANISM)),
-        )
+        yield of_idle_cancel(reading, before, after, session, MECHANISM)
         yield Consequence(
             Property.FULL_COVERAGE,
             "a cancel covers every run in flight, or completes it as cancelled",
@@ -310,6 +306,18 @@ def of_step(
                 )
             ),
         )
+
+
+def of_idle_cancel(
+    reading: Reading, before: World, after: World, session: Individual, symbols: dict[str, Symbol]
+) -> Consequence:
+    """Return what a cancel of a quiet session must keep: all that the mechanism holds."""
+    quiet = Sight(reading, before, session).quiet
+    return Consequence(
+        Property.IDLE_CANCEL,
+        "a cancel of a quiet session changes nothing",
+        implies(quiet, _unchanged(reading, before, after, symbols)),
+    )
 
 
 def _unchanged(reading: Reading, before: World, after: World, symbols: dict[str, Symbol]) -> Formula:
