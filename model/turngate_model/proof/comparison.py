@@ -258,11 +258,12 @@ class RelationSide:
         """Yield every step that can be taken, however it goes."""
         world = self.reading.world_of({name: tables[name] for name in self.kind.symbols})
         for step in self.steps:
-            for about in self._abouts(step, known):
+            for about in self.abouts(step, known):
                 for path in step.paths(self.kind, self.reading, world, 0, about):
-                    yield self._named(step, about), step, path
+                    yield self.named(step, about), step, path
 
-    def _abouts(self, step: Step, known: int) -> Iterator[tuple[Any, ...]]:
+    def abouts(self, step: Step, known: int) -> Iterator[tuple[Any, ...]]:
+        """Yield what a step may be about, where so many runs have been accepted."""
         if step.name == "accept":
             if known < len(self.reading.runs):
                 yield (known, known + 1)
@@ -273,7 +274,8 @@ class RelationSide:
             abouts = [(*about, value) for about in abouts for value in domains[sort]]
         yield from abouts
 
-    def _named(self, step: Step, about: tuple[Any, ...]) -> Taken:
+    def named(self, step: Step, about: tuple[Any, ...]) -> Taken:
+        """Return which step it is, in the words of both sides."""
         stored = {True: "ok", False: "fails"}[about[1]] if step.about[1:] == (Sort.BOOL,) else ""
         return Taken(step.name, step.how or stored, NAMES[about[0]] if about else "")
 

@@ -14,19 +14,21 @@ ISOLATION has conditions of its own, about two worlds (``isolation.py``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from turngate_model.proof.consequences import of_progress, of_sound_state, of_state, of_step
 from turngate_model.proof.invariant import INVARIANT, Clause
 from turngate_model.proof.paths import Path
-from turngate_model.proof.readings import Definition, Unbounded
+from turngate_model.proof.readings import Definition, Finite, Reading, Unbounded
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.steps import Step, steps_of
-from turngate_model.proof.terms import Formula, Sort, Variable, all_of, equal, implies
+from turngate_model.proof.terms import Formula, Individual, Sort, Variable, all_of, equal, implies
 from turngate_model.proof.vocabulary import NOTHING, SIGNATURE, World
 
 Kind: TypeAlias = Literal["first", "kept", "event", "follows", "unique", "apart", "never"]
+NUMBER, OK = Variable("n", Sort.INT), Variable("ok", Sort.BOOL)
+"""The number that an accept stamps, and whether a write has gone well."""
 THE_INVARIANT = "the invariant"
 """What the conditions are part of that keep the invariant, and no property alone."""
 
@@ -55,29 +57,47 @@ class Condition:
         return f"{self.part_of}: {self.says} ({self.where})"
 
 
-@dataclass
 class Stage:
     """What every condition starts from: any world in which the invariant holds, and a session of it."""
 
-    kind: type[Relation] = Relation
-    clauses: tuple[Clause, ...] = INVARIANT
-    reading: Unbounded = field(default_factory=Unbounded)
-    session: Variable = field(default_factory=lambda: Variable("s", Sort.SESSION))
+    def __init__(self, kind: type[Relation] = Relation) -> None:
+        reading = Unbounded()
+        self.kind = kind
+        self.reading: Reading = reading
+        self.world: World = reading.world()
+        self.session: Individual = Variable("s", Sort.SESSION)
+        self.names = {Sort.RUN: Variable("r", Sort.RUN), Sort.INT: NUMBER, Sort.BOOL: OK}
+        """What steps are about, by its sort."""
+        self.invariant = invariant_of(self.reading, self.world)
 
-    def __post_init__(self) -> None:
-        self.world = self.reading.world()
-        self.invariant = tuple((each, each.says(self.reading, self.world)) for each in self.clauses)
-
-    def about(self, step: Step) -> tuple[Variable, ...]:
-        """Return names for what a step is about."""
-        names = {Sort.RUN: "r", Sort.INT: "n", Sort.BOOL: "ok"}
-        return tuple(Variable(names[sort], sort) for sort in step.about)
+    def about(self, step: Step) -> tuple[Any, ...]:
+        """Return what a step is about."""
+        return tuple(self.names[sort] for sort in step.about)
 
     def paths(self, step: Step) -> Iterator[tuple[Path, tuple[Variable, ...]]]:
         """Yield every path of a step, and the names that its formulas speak of."""
         about = self.about(step)
         for path in step.paths(self.kind, self.reading, self.world, self.session, about):
-            yield path, (self.session, *about, *path.constants)
+            named = (self.session, *about, *(each.run for each in path.chosen))
+            yield path, tuple(each for each in named if isinstance(each, Variable))
+
+
+class SmallStage(Stage):
+    """The same for so many runs, the first of which a step is about: a solver can try all there is."""
+
+    def __init__(self, sessions: tuple[int, ...], kind: type[Relation] = Relation) -> None:
+        reading = Finite(sessions, kind.symbols)
+        self.kind = kind
+        self.reading = reading
+        self.world = reading.world("now")
+        self.session = sessions[0]
+        self.names = {Sort.RUN: 0, Sort.INT: NUMBER, Sort.BOOL: OK}
+        self.invariant = invariant_of(reading, self.world)
+
+
+def invariant_of(reading: Reading, world: World) -> tuple[tuple[Clause, Formula], ...]:
+    """Return every clause of the invariant, with what it says of a world."""
+    return tuple((each, each.says(reading, world)) for each in INVARIANT)
 
 
 def conditions(stage: Stage | None = None) -> Iterator[Condition]:
@@ -130,7 +150,7 @@ def _of_any_state(stage: Stage) -> Iterator[Condition]:
             says,
             (),
             holds,
-            constants=(session,),
+            constants=(session,) if isinstance(session, Variable) else (),
             clauses=stage.invariant,
         )
 
@@ -157,7 +177,7 @@ def _of_path(stage: Stage, step: Step, path: Path, constants: tuple[Variable, ..
             lambda other, c=chosen: implies(c.holds(other), equal(other, c.run))
         )
         yield condition("unique", THE_INVARIANT, f"one run only: {chosen.why}", goal, chosen.assumed + 1)
-    for clause in stage.clauses:
+    for clause, _ in stage.invariant:
         goal = clause.says(stage.reading, path.world)
         yield condition("kept", THE_INVARIANT, clause.name, goal, everything)
     for part_of, says, holds in (

@@ -8,10 +8,10 @@ assumes, what its events oblige it to, and the world that it leads to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from turngate_model.proof.readings import Definition, Reading
-from turngate_model.proof.terms import Formula, Individual, Term, Variable, not_
+from turngate_model.proof.terms import Formula, Individual, Variable, not_
 from turngate_model.proof.vocabulary import World
 from turngate_model.properties import Property
 
@@ -34,6 +34,12 @@ class Chosen(NamedTuple):
     holds: Callable[[Individual], Formula]
     why: str
     assumed: int
+    trail: tuple[str, ...]
+    """The branches taken before."""
+
+
+Given: TypeAlias = dict[tuple[tuple[str, ...], int], Individual]
+"""Runs that were chosen elsewhere: after which branches, and as which one."""
 
 
 class _Infeasible(Exception):
@@ -49,7 +55,7 @@ class Path:
         world: World,
         decisions: list[int],
         pending: list[list[int]],
-        given: list[Individual] | None = None,
+        given: Given | None = None,
     ) -> None:
         self.reading = reading
         self.world = dict(world)
@@ -89,13 +95,13 @@ class Path:
     def choose(self, hint: str, holds: Callable[[Individual], Formula], why: str) -> Individual:
         """Return a run of which the formula holds, and say why there is one; each such run is tried."""
         if self._given is not None:
-            run = self._given[len(self.chosen)]
+            run = self._given[tuple(self.trail), len(self.chosen)]
         else:
             candidates = self.reading.candidates(hint, holds)
             if not candidates:
                 raise _Infeasible
             run = candidates[self._decide(len(candidates)) if len(candidates) > 1 else 0]
-        self.chosen.append(Chosen(run, holds, why, len(self.assumes)))
+        self.chosen.append(Chosen(run, holds, why, len(self.assumes), tuple(self.trail)))
         self.assume(holds(run))
         return run
 
@@ -123,22 +129,14 @@ def walk(
     reading: Reading,
     world: World,
     take: Callable[[Path], None],
-    given: Iterator[list[Individual]] | None = None,
+    given: Given | None = None,
 ) -> Iterator[Path]:
-    """Yield every path of a step, whoever takes it.
-
-    ``given`` has, for each path, the runs to be chosen on it: those that the same path has chosen elsewhere.
-    """
+    """Yield every path of a step, whoever takes it; ``given`` has the runs that are to be chosen."""
     pending: list[list[int]] = [[]]
     while pending:
-        path = Path(reading, world, pending.pop(), pending, next(given) if given else None)
+        path = Path(reading, world, pending.pop(), pending, given)
         try:
             take(path)
         except _Infeasible:
             continue
         yield path
-
-
-def is_known(formula: Formula) -> bool:
-    """Tell whether a formula is plainly true or false."""
-    return not isinstance(formula, Term)

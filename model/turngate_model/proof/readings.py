@@ -142,11 +142,23 @@ class Finite:
 
     def for_all(self, says: Callable[..., Formula], *sorts: Sort) -> Formula:
         """Say something of all that there are."""
-        return all_of(*(says(*values) for values in self.tuples(*(sorts or (Sort.RUN,)))))
+        said = []
+        for values in self.tuples(*(sorts or (Sort.RUN,))):
+            formula = says(*values)
+            if formula is False:
+                return False
+            said.append(formula)
+        return all_of(*said)
 
     def exists(self, says: Callable[..., Formula], *sorts: Sort) -> Formula:
         """Say something of one of those that there are."""
-        return any_of(*(says(*values) for values in self.tuples(*(sorts or (Sort.RUN,)))))
+        said = []
+        for values in self.tuples(*(sorts or (Sort.RUN,))):
+            formula = says(*values)
+            if formula is True:
+                return True
+            said.append(formula)
+        return any_of(*said)
 
     def candidates(self, hint: str, holds: Callable[[Individual], Formula]) -> list[Individual]:
         """Return the runs of which it is not known that the formula does not hold."""

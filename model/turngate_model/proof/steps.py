@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from turngate_model.proof.paths import Path, walk
+from turngate_model.proof.paths import Given, Path, walk
 from turngate_model.proof.readings import Reading
 from turngate_model.proof.relation import WRITING, Relation
 from turngate_model.proof.terms import Individual, Sort
@@ -51,7 +51,7 @@ class Step(NamedTuple):
         world: World,
         session: Individual,
         about: tuple[Any, ...],
-        given: Iterator[list[Individual]] | None = None,
+        given: Given | None = None,
     ) -> Iterator[Path]:
         """Yield every path of the step."""
         return walk(reading, world, lambda path: self.take(kind(path), session, *about), given)

@@ -107,22 +107,22 @@ Individual: TypeAlias = Term | int
 
 def all_of(*formulas: Formula) -> Formula:
     """Say that every formula holds."""
-    if any(each is False for each in formulas):
+    if False in formulas:
         return False
-    open_ = tuple(each for each in formulas if each is not True)
+    open_ = [each for each in formulas if each is not True]
     if not open_:
         return True
-    return open_[0] if len(open_) == 1 else Apply("and", open_)
+    return open_[0] if len(open_) == 1 else Apply("and", tuple(open_))
 
 
 def any_of(*formulas: Formula) -> Formula:
     """Say that at least one formula holds."""
-    if any(each is True for each in formulas):
+    if True in formulas:
         return True
-    open_ = tuple(each for each in formulas if each is not False)
+    open_ = [each for each in formulas if each is not False]
     if not open_:
         return False
-    return open_[0] if len(open_) == 1 else Apply("or", open_)
+    return open_[0] if len(open_) == 1 else Apply("or", tuple(open_))
 
 
 def not_(formula: Formula) -> Formula:
