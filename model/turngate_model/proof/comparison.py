@@ -102,10 +102,10 @@ def sessions(
 
 def lifted(how: ModelSession, what: AbstractSession, runs: int, *, by_lead: bool = False) -> Tables:
     """Return a session and the abstract session beside it as answers of the vocabulary."""
-    return _lifted_mechanism(how, what, runs, by_lead) | _lifted_abstract(what, runs)
+    return lifted_mechanism(how, what, runs, by_lead) | lifted_abstract(what, runs)
 
 
-def _lifted_mechanism(how: ModelSession, what: AbstractSession, runs: int, by_lead: bool) -> Tables:
+def lifted_mechanism(how: ModelSession, what: AbstractSession, runs: int, by_lead: bool) -> Tables:
     names = NAMES[:runs]
     turns = {turn.lead.name: turn for turn in how.turns}
     place = {run.name: at for at, run in enumerate(how.queue)}
@@ -139,7 +139,9 @@ def _lifted_mechanism(how: ModelSession, what: AbstractSession, runs: int, by_le
         "next": {(0,): len(what.states) + 1},
         "pending": {(0,): how.pending + sum(half.mark for half in how.unfinished if not half.runs)},
         "halves": {(0,): len(how.unfinished)},
-        "half": {(a, b): any(each[:2] == (a, b) for each in halves) for a in range(runs) for b in range(runs)},
+        "half": {
+            (a, b): any(each[:2] == (a, b) for each in halves) for a in range(runs) for b in range(runs)
+        },
         "half_says": {(at,): any(b == at and said for _, b, said in halves) for at in range(runs)},
     }
 
@@ -150,7 +152,7 @@ def _phase(turn: Any) -> Value:
     return _PHASES.get(turn.writing) or Phase(turn.writing)
 
 
-def _lifted_abstract(what: AbstractSession, runs: int) -> Tables:
+def lifted_abstract(what: AbstractSession, runs: int) -> Tables:
     names = NAMES[:runs]
     order = {name: at for at, name in enumerate(what.states)}
 
@@ -218,7 +220,9 @@ class MechanismSide:
         how, what = how.copy(), what.copy()
         run = ModelRun(action.run, len(what.states) + 1) if action.name == "accept" else None
         came = take(self.design, how, what, 0, action, run)
-        broken = {each.property for each in (*came.violations, *at_rest(self.design, how, what, refine=False))}
+        broken = {
+            each.property for each in (*came.violations, *at_rest(self.design, how, what, refine=False))
+        }
         after = lifted(how, what, self.runs, by_lead=self.by_lead)
         for name in ("completes", "outcome"):
             after[name] = dict(before[name])
@@ -250,9 +254,7 @@ class RelationSide:
     def __init__(self, kind: type[Relation], runs: int, without: frozenset[str] = frozenset()) -> None:
         self.kind = kind
         self.reading = Finite((0,) * runs, kind.symbols)
-        self.steps = [
-            step for step in steps_of(kind) if step.name not in without and step.how not in without
-        ]
+        self.steps = [step for step in steps_of(kind) if step.name not in without and step.how not in without]
 
     def takes(self, tables: Tables, known: int) -> Iterator[tuple[Taken, Step, Path]]:
         """Yield every step that can be taken, however it goes."""

@@ -173,9 +173,7 @@ def _of_path(stage: Stage, step: Step, path: Path, constants: tuple[Variable, ..
     for each in path.obligations:
         yield condition("event", each.property, each.key, each.holds, each.assumed)
     for chosen in path.chosen:
-        goal = stage.reading.for_all(
-            lambda other, c=chosen: implies(c.holds(other), equal(other, c.run))
-        )
+        goal = stage.reading.for_all(lambda other, c=chosen: implies(c.holds(other), equal(other, c.run)))
         yield condition("unique", THE_INVARIANT, f"one run only: {chosen.why}", goal, chosen.assumed + 1)
     for clause, _ in stage.invariant:
         goal = clause.says(stage.reading, path.world)

@@ -26,6 +26,7 @@ from turngate_model.proof.terms import (
     Individual,
     Number,
     Phase,
+    Record,
     Sort,
     State,
     all_of,
@@ -103,7 +104,9 @@ def of_state(
     stranded = all_of(waiting, not_(at.some(world["in_turn"])))
     owes_nothing = at.every(lambda run: at.is_in(run, State.UNBORN, State.ACCEPTED, State.COMPLETE))
     yield Consequence(
-        Property.NO_STRAND, "nobody waits in the queue of a session at rest", any_of(can_go_on, not_(stranded))
+        Property.NO_STRAND,
+        "nobody waits in the queue of a session at rest",
+        any_of(can_go_on, not_(stranded)),
     )
     yield Consequence(
         Property.EXACTLY_ONE_COMPLETE,
@@ -157,6 +160,13 @@ def of_sound_state(reading: Reading, world: World, session: Individual) -> Itera
         "no covered run waits in the queue",
         at.every(lambda run: not_(all_of(world["queue"](run), world["covered"](run)))),
     )
+    yield Consequence(
+        Property.ON_RECORD,
+        "a queued run has no message on record",
+        at.every(
+            lambda run: implies(at.is_in(run, State.QUEUED), equal(world["record"](run), Record.NOTHING))
+        ),
+    )
     for says, holds in _refines(at):
         yield Consequence(Property.REFINES, says, holds)
     yield Consequence(
@@ -205,9 +215,7 @@ def _refines(at: Sight) -> Iterator[tuple[str, Formula]]:
     yield (
         "an active run has a turn",
         at.every(
-            lambda run: implies(
-                world["in_turn"](run), at.some(lambda lead: differ(phase(lead), Phase.NONE))
-            )
+            lambda run: implies(world["in_turn"](run), at.some(lambda lead: differ(phase(lead), Phase.NONE)))
         ),
     )
     yield (
@@ -385,7 +393,8 @@ def of_progress(
         "for a run that waits, the turn gets on or fewer are ahead",
         reading.for_all(
             lambda run, lead: implies(
-                all_of(waits(run), was.at(lead), before["active"](lead)), any_of(goes_on(lead), overtaken(run))
+                all_of(waits(run), was.at(lead), before["active"](lead)),
+                any_of(goes_on(lead), overtaken(run)),
             ),
             _RUN,
             _RUN,
@@ -397,9 +406,7 @@ def of_progress(
         reading.for_all(
             lambda run, lead: implies(
                 all_of(was.at(run), was.is_in(run, State.ACTIVE), was.at(lead), before["active"](lead)),
-                any_of(
-                    all_of(is_.is_in(run, State.ACTIVE), goes_on(lead)), is_.is_in(run, State.COMPLETE)
-                ),
+                any_of(all_of(is_.is_in(run, State.ACTIVE), goes_on(lead)), is_.is_in(run, State.COMPLETE)),
             ),
             _RUN,
             _RUN,
@@ -420,9 +427,7 @@ def of_progress(
         yield Consequence(
             LIVENESS,
             f"from {source} a run goes to {' or '.join(targets[1:])}",
-            reading.for_all(
-                lambda run, s=source, t=targets: implies(was.is_in(run, s), is_.is_in(run, *t))
-            ),
+            reading.for_all(lambda run, s=source, t=targets: implies(was.is_in(run, s), is_.is_in(run, *t))),
         )
 
 

@@ -85,9 +85,7 @@ def _singled_out(reading: Reading, world: World) -> Formula:
 def _completes(reading: Reading, world: World) -> Formula:
     complete = State.COMPLETE
     return reading.for_all(
-        lambda run: equal(
-            world["completes"](run), choice(equal(world["state"](run), complete), 1, 0)
-        )
+        lambda run: equal(world["completes"](run), choice(equal(world["state"](run), complete), 1, 0))
     )
 
 
@@ -163,9 +161,7 @@ def _manned(reading: Reading, world: World) -> Formula:
     return reading.for_all(
         lambda session: implies(
             world["busy"](session),
-            reading.exists(
-                lambda run: all_of(world["active"](run), equal(reading.session_of(run), session))
-            ),
+            reading.exists(lambda run: all_of(world["active"](run), equal(reading.session_of(run), session))),
         ),
         _SESSION,
     )
@@ -181,12 +177,6 @@ def _running(reading: Reading, world: World) -> Formula:
             )
         ),
         reading.for_all(lambda session: implies(running(session), world["busy"](session)), _SESSION),
-    )
-
-
-def _canceled(reading: Reading, world: World) -> Formula:
-    return reading.for_all(
-        lambda lead: implies(equal(world["phase"](lead), Phase.CANCELED), world["interrupted"](lead))
     )
 
 
@@ -213,9 +203,7 @@ def _covered_turn(reading: Reading, world: World) -> Formula:
     return all_of(
         reading.for_all(lambda lead: implies(world["active"](lead), equal(covered(lead), interrupted(lead)))),
         reading.for_all(
-            lambda run, lead: implies(
-                world["folded"](run, lead), equal(covered(run), interrupted(lead))
-            ),
+            lambda run, lead: implies(world["folded"](run, lead), equal(covered(run), interrupted(lead))),
             _RUN,
             _RUN,
         ),
@@ -319,7 +307,11 @@ def _queue_order(reading: Reading, world: World) -> Formula:
 
 
 INVARIANT = (
-    Clause("accepted", "The mechanism holds exactly the accepted runs as accepted.", _members("accepted", State.ACCEPTED)),
+    Clause(
+        "accepted",
+        "The mechanism holds exactly the accepted runs as accepted.",
+        _members("accepted", State.ACCEPTED),
+    ),
     Clause(
         "entering",
         "The mechanism holds exactly the runs cancelled on entry as entering.",
@@ -327,7 +319,9 @@ INVARIANT = (
     ),
     Clause("queue", "The queue holds exactly the queued runs.", _members("queue", State.QUEUED)),
     Clause("turn", "The abstract turn holds exactly the active runs.", _members("in_turn", State.ACTIVE)),
-    Clause("foldable", "Both sides hold the same runs as foldable, all of them accepted or queued.", _foldable),
+    Clause(
+        "foldable", "Both sides hold the same runs as foldable, all of them accepted or queued.", _foldable
+    ),
     Clause("singled-out", "Only accepted runs are singled out.", _singled_out),
     Clause("completes", "A complete run has had one RunComplete, every other run none.", _completes),
     Clause("record", "Between steps only active runs have messages on record.", _record),
@@ -342,7 +336,6 @@ INVARIANT = (
     Clause("busy", "A session with an active or queued run is busy.", _busy),
     Clause("manned", "A busy session has a lead.", _manned, finds=True),
     Clause("running", "The abstract turn runs exactly while the runner's call goes on.", _running),
-    Clause("canceled", "Only of a cancelled turn is canceled written.", _canceled),
     Clause(
         "covered-accepted",
         "An accepted run is covered exactly if its sequence is at most the mark, or it is singled out.",
@@ -350,12 +343,22 @@ INVARIANT = (
     ),
     Clause("covered-entering", "A run cancelled on entry is covered.", _covered_entering),
     Clause("covered-turn", "A run of a turn is covered exactly if the turn is cancelled.", _covered_turn),
-    Clause("covered-others", "No queued run is covered, none that is complete, and none before its accept.", _covered_others),
+    Clause(
+        "covered-others",
+        "No queued run is covered, none that is complete, and none before its accept.",
+        _covered_others,
+    ),
     Clause("sequences", "Sequences are from 1 and below the next.", _sequences),
     Clause("unique", "No two runs of a session have the same sequence.", _unique),
-    Clause("acceptance", "Of two runs of a session, the one accepted earlier has the lower sequence.", _acceptance),
+    Clause(
+        "acceptance",
+        "Of two runs of a session, the one accepted earlier has the lower sequence.",
+        _acceptance,
+    ),
     Clause("mark", "The mark is below the next sequence.", _mark),
-    Clause("needed-mark", "The mark is 0 unless an accepted run is at or below it.", _needed_mark, finds=True),
+    Clause(
+        "needed-mark", "The mark is 0 unless an accepted run is at or below it.", _needed_mark, finds=True
+    ),
     Clause("queue-order", "The queue is in sequence order.", _queue_order),
 )
 """All of it, in the order of the groups."""

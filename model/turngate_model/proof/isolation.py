@@ -50,9 +50,7 @@ def conditions_of_isolation(kind: type[Relation] = Relation) -> Iterator[Conditi
     for step in steps_of(kind):
         about = stage.about(step)
         paths = [*step.paths(kind, reading, one, session, about)]
-        given = {
-            (each.trail, at): each.run for path in paths for at, each in enumerate(path.chosen)
-        }
+        given = {(each.trail, at): each.run for path in paths for at, each in enumerate(path.chosen)}
         twins = step.paths(kind, reading, other, session, about, given)
         for path, twin in zip(paths, twins, strict=True):
             assert path.trail == twin.trail

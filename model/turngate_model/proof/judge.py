@@ -112,15 +112,12 @@ class Judge:
                 return covered(run)  # type: ignore[no-any-return]  # a symbol answers with what it is asked for
             case Guard.OCCUPIED:
                 return self.some(session, lambda x: any_of(in_turn(x), equal(state(x), State.QUEUED)))
-            case Guard.FIRST:
-                return all_of(
-                    equal(state(run), State.QUEUED),
-                    every(
-                        lambda x: implies(
-                            all_of(self._waits(session, x), differ(x, run), not_(gone(x, run))),
-                            now["older"](run, x),
-                        )
-                    ),
+            case Guard.FIRST:  # that the run is queued itself, every row with this guard asks for anyway
+                return every(
+                    lambda x: implies(
+                        all_of(self._waits(session, x), differ(x, run), not_(gone(x, run))),
+                        now["older"](run, x),
+                    )
                 )
             case Guard.VACATED:
                 return not_(self.some(session, in_turn))
@@ -209,9 +206,7 @@ class Judge:
             "older",
             lambda old, a, b: any_of(
                 old(a, b),
-                all_of(
-                    equal(b, run), differ(a, run), self.at(session, a), differ(state(a), State.UNBORN)
-                ),
+                all_of(equal(b, run), differ(a, run), self.at(session, a), differ(state(a), State.UNBORN)),
             ),
         )
         path.give("state", lambda old, x: choice(equal(x, run), State.ACCEPTED, old(x)))
@@ -234,9 +229,7 @@ class Judge:
     def ended(self, session: Individual, lead: Individual) -> None:
         """End the runner's call, if it is that of the turn that is active."""
         leads = self.path["lead"](lead)
-        self.path.give(
-            "running", lambda old, t: all_of(old(t), not_(all_of(equal(t, session), leads)))
-        )
+        self.path.give("running", lambda old, t: all_of(old(t), not_(all_of(equal(t, session), leads))))
 
     def wrote(self, runs: Runs, reason: Value) -> None:
         """Put the messages of the runs on record."""
@@ -323,9 +316,7 @@ class Judge:
         path.give("may_fold", lambda old, x: all_of(old(x), not_(runs.has(x))))
         path.give("in_turn", lambda old, x: any_of(old(x), runs.has(x)))
 
-    def complete(
-        self, session: Individual, runs: Runs, cancelled: Callable[[Individual], Formula]
-    ) -> None:
+    def complete(self, session: Individual, runs: Runs, cancelled: Callable[[Individual], Formula]) -> None:
         """Publish the RunComplete of each of the runs."""
         now = dict(self.path.world)
         state, covered, record = now["state"], now["covered"], now["record"]
@@ -341,9 +332,7 @@ class Judge:
         self.oblige(
             Property.NEVER_POISONED,
             "complete: cancelled if covered or cleared",
-            self.each(
-                fresh, lambda run: implies(cancelled(run), any_of(covered(run), now["cleared"](run)))
-            ),
+            self.each(fresh, lambda run: implies(cancelled(run), any_of(covered(run), now["cleared"](run)))),
         )
         self.oblige(
             Property.FULL_COVERAGE,
@@ -369,9 +358,7 @@ class Judge:
 
     # What the events are made of.
 
-    def _completed(
-        self, session: Individual, runs: Runs, cancelled: Callable[[Individual], Formula]
-    ) -> None:
+    def _completed(self, session: Individual, runs: Runs, cancelled: Callable[[Individual], Formula]) -> None:
         """Keep of complete runs that they are complete, and how often they were told so."""
         path = self.path
         said = cancelled
@@ -398,9 +385,7 @@ class Judge:
         )
         self.oblige(Property.FIFO, f"{event}: overtakes nobody", overtakes)
         self.oblige(Property.ONE_TURN, f"{event}: no turn runs", not_(all_of(turn, running)))
-        self.oblige(
-            Property.LAST_WORD, f"{event}: after the RunCompletes", not_(all_of(turn, not_(running)))
-        )
+        self.oblige(Property.LAST_WORD, f"{event}: after the RunCompletes", not_(all_of(turn, not_(running))))
 
     def _not_complete(self, event: str, runs: Runs) -> None:
         state = self.path["state"]

@@ -293,7 +293,9 @@ class Relation:
                 ),
             )
 
-        top = self.path.choose("top", is_highest, "of finitely many runs in flight one has the highest sequence")
+        top = self.path.choose(
+            "top", is_highest, "of finitely many runs in flight one has the highest sequence"
+        )
         number: Number = seq(top)
         return number
 
@@ -317,9 +319,7 @@ class Relation:
         queued, seq = self.of(s, "queue"), self.path["seq"]
         self.path.give(
             "ahead",
-            lambda old, a, b: choice(
-                all_of(queued.has(a), queued.has(b)), less(seq(a), seq(b)), old(a, b)
-            ),
+            lambda old, a, b: choice(all_of(queued.has(a), queued.has(b)), less(seq(a), seq(b)), old(a, b)),
         )
 
     def first_of(self, queued: Runs, hint: str) -> Individual:
@@ -346,11 +346,17 @@ class Relation:
 
     def join(self, s: Individual, lead: Individual, runs: Runs) -> None:
         """Fold runs that leave the queue into the turn, in the order of the queue."""
-        before = self.path["ahead"]
+        before = self.order_of_joining()
         self.take_out("foldable", runs)
         self.take_out("queue", runs)
-        self.path.give("folded", lambda old, x, into: any_of(old(x, into), all_of(equal(into, lead), runs.has(x))))
+        self.path.give(
+            "folded", lambda old, x, into: any_of(old(x, into), all_of(equal(into, lead), runs.has(x)))
+        )
         self.see.fold(s, runs, lead, before)
+
+    def order_of_joining(self) -> Callable[[Individual, Individual], Formula]:
+        """Return which of two runs joins a turn first."""
+        return self.path["ahead"]
 
     def interrupt(self, s: Individual) -> None:
         """Cancel the active turn; if it is being written already, the step after the write will look."""

@@ -3,7 +3,9 @@
 Z3 and cvc5 are asked about the same text. Each has ways to be asked, tried one
 after another until one gives a proof: with and without the clauses that say
 that something exists, then with other settings. Less is assumed without them,
-so ``unsat`` is a proof there too, and anything else is no answer.
+so ``unsat`` is a proof there too, and anything else is no answer. Effort is
+limited by the solvers' own counts of what they do, never by a clock: a slow
+machine comes to the same answers.
 
 Nothing else in this package imports a solver, and both are imported when they
 are first asked for: all that needs none works without them.
@@ -64,10 +66,10 @@ class Z3:
 
     name = "Z3"
     ways = (
-        Way(False, {"timeout": "3000"}),
-        Way(True, {"timeout": "5000"}),
-        Way(True, {"timeout": "5000", "auto_config": "false", "smt.mbqi": "false"}),
-        Way(True, {"timeout": "20000", "random_seed": "3"}),
+        Way(True, {"rlimit": "3000000", "auto_config": "false", "smt.mbqi": "false"}),
+        Way(False, {"rlimit": "3000000"}),
+        Way(True, {"rlimit": "10000000"}),
+        Way(True, {"rlimit": "30000000", "random_seed": "3"}),
     )
 
     def __init__(self) -> None:
@@ -111,10 +113,10 @@ class Cvc5:
 
     name = "cvc5"
     ways = (
-        Way(False, {"tlimit-per": "5000"}),
-        Way(True, {"tlimit-per": "5000"}),
-        Way(True, {"tlimit-per": "10000", "full-saturate-quant": "true"}),
-        Way(True, {"tlimit-per": "20000", "finite-model-find": "true"}),
+        Way(False, {"rlimit-per": "2000000"}),
+        Way(True, {"rlimit-per": "2000000"}),
+        Way(True, {"rlimit-per": "5000000", "full-saturate-quant": "true"}),
+        Way(True, {"rlimit-per": "5000000", "finite-model-find": "true"}),
     )
 
     def __init__(self) -> None:
@@ -147,7 +149,9 @@ def what_to_install() -> str:
     """Say in one line which solvers are missing, and how to get them; nothing if none is."""
     lacking = missing()
     return (
-        f"{' and '.join(lacking)} not installed; get it with: pip install {' '.join(lacking)}" if lacking else ""
+        f"{' and '.join(lacking)} not installed; get it with: pip install {' '.join(lacking)}"
+        if lacking
+        else ""
     )
 
 

@@ -94,7 +94,11 @@ def refute_by_unrolling(name: str, solver: Z3) -> Refuted:
     found = unrolled.search(solver, len(example.steps))
     told = tuple(" ".join(filter(None, each)) for each in found)
     return Refuted(
-        name, example.property, len(example.steps), told, bool(found) and _replays(name, example.property, found)
+        name,
+        example.property,
+        len(example.steps),
+        told,
+        bool(found) and _replays(name, example.property, found),
     )
 
 
