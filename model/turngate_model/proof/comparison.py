@@ -24,10 +24,11 @@ from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS
 from turngate_model.history import Complete, Event
 from turngate_model.lifecycle import successor
 from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
-from turngate_model.proof.consequences import of_idle_cancel, of_progress, of_sound_state, of_state, of_step
+from turngate_model.proof.consequences import of_idle_cancel, of_sound_state, of_state, of_step
 from turngate_model.proof.flawed import FLAWED, Flawed
 from turngate_model.proof.invariant import INVARIANT
 from turngate_model.proof.paths import Path
+from turngate_model.proof.progress import of_progress, of_waiting
 from turngate_model.proof.readings import Finite
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.steps import Step, steps_of
@@ -102,10 +103,10 @@ def sessions(
 
 def lifted(how: ModelSession, what: AbstractSession, runs: int, *, by_lead: bool = False) -> Tables:
     """Return a session and the abstract session beside it as answers of the vocabulary."""
-    return lifted_mechanism(how, what, runs, by_lead) | lifted_abstract(what, runs)
+    return _lifted_mechanism(how, what, runs, by_lead) | lifted_abstract(what, runs)
 
 
-def lifted_mechanism(how: ModelSession, what: AbstractSession, runs: int, by_lead: bool) -> Tables:
+def _lifted_mechanism(how: ModelSession, what: AbstractSession, runs: int, by_lead: bool) -> Tables:
     names = NAMES[:runs]
     turns = {turn.lead.name: turn for turn in how.turns}
     place = {run.name: at for at, run in enumerate(how.queue)}
@@ -153,6 +154,7 @@ def _phase(turn: Any) -> Value:
 
 
 def lifted_abstract(what: AbstractSession, runs: int) -> Tables:
+    """Return an abstract session as answers of the vocabulary."""
     names = NAMES[:runs]
     order = {name: at for at, name in enumerate(what.states)}
 
@@ -306,7 +308,7 @@ class RelationSide:
         for clause in INVARIANT:
             if not _plain(clause.says(self.reading, world)):
                 yield f"clause {clause.name}"
-        for each in of_sound_state(self.reading, world, 0):
+        for each in (*of_sound_state(self.reading, world, 0), *of_waiting(self.reading, world, 0)):
             if not _plain(each.holds):
                 yield f"{each.property}: {each.says}"
 
@@ -320,7 +322,7 @@ def _plain(formula: Any) -> bool:
 
 
 def compare(design: str | None = None, prompts: int = 3, cancels: int = 2) -> Compared:
-    """Compare the relation with the mechanism, or with a design, on every session state and step in bounds."""
+    """Compare the relation with the mechanism, or with a design, on every state and step within bounds."""
     result = Compared(design)
     kind: type[Relation] = FLAWED[design] if design else Relation
     mechanism = DESIGNS[design].mechanism if design else Mechanism

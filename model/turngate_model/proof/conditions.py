@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from turngate_model.proof.consequences import of_progress, of_sound_state, of_state, of_step
+from turngate_model.proof.consequences import of_sound_state, of_state, of_step
 from turngate_model.proof.invariant import INVARIANT, Clause
 from turngate_model.proof.paths import Path
+from turngate_model.proof.progress import of_progress, of_waiting
 from turngate_model.proof.readings import Definition, Finite, Reading, Unbounded
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.steps import Step, steps_of
-from turngate_model.proof.terms import Formula, Individual, Sort, Variable, all_of, equal, implies
+from turngate_model.proof.terms import Formula, Individual, Sort, Value, Variable, all_of, equal, implies
 from turngate_model.proof.vocabulary import NOTHING, SIGNATURE, World
 
 Kind: TypeAlias = Literal["first", "kept", "event", "follows", "unique", "apart", "never"]
@@ -66,7 +67,7 @@ class Stage:
         self.reading: Reading = reading
         self.world: World = reading.world()
         self.session: Individual = Variable("s", Sort.SESSION)
-        self.names = {Sort.RUN: Variable("r", Sort.RUN), Sort.INT: NUMBER, Sort.BOOL: OK}
+        self.names: dict[Sort, Value] = {Sort.RUN: Variable("r", Sort.RUN), Sort.INT: NUMBER, Sort.BOOL: OK}
         """What steps are about, by its sort."""
         self.invariant = invariant_of(self.reading, self.world)
 
@@ -142,6 +143,7 @@ def _of_any_state(stage: Stage) -> Iterator[Condition]:
     for part_of, says, holds in (
         *of_state(reading, world, session, can_go_on, SIGNATURE),
         *of_sound_state(reading, world, session),
+        *of_waiting(reading, world, session),
     ):
         yield Condition(
             "follows",

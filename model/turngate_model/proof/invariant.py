@@ -327,7 +327,7 @@ INVARIANT = (
     Clause("record", "Between steps only active runs have messages on record.", _record),
     Clause(
         "lead",
-        "The lead of a turn is what the session holds to be active, leads the abstract turn and is part of it; nobody else is.",
+        "The lead of a turn is what its session holds to be active, and leads the abstract turn.",
         _lead,
     ),
     Clause("one-lead", "A session has one lead at most.", _one_lead),

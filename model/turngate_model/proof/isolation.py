@@ -16,7 +16,7 @@ from turngate_model.proof.invariant import INVARIANT
 from turngate_model.proof.readings import Unbounded
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.steps import steps_of
-from turngate_model.proof.terms import Formula, Individual, Sort, all_of, equal, implies
+from turngate_model.proof.terms import Formula, Individual, Sort, Variable, all_of, equal, implies
 from turngate_model.proof.vocabulary import SIGNATURE, Symbol, World
 from turngate_model.properties import Property
 
@@ -42,18 +42,17 @@ def agreement(
 
 def conditions_of_isolation(kind: type[Relation] = Relation) -> Iterator[Condition]:
     """Yield the conditions of two worlds, path by path of every step."""
-    stage = Stage(kind)
-    reading, session = stage.reading, stage.session
+    stage, reading, session = Stage(kind), Unbounded(), Variable("s", Sort.SESSION)
     one, other = reading.world("_1"), reading.world("_2")
     clauses = tuple((each, each.says(reading, world)) for world in (one, other) for each in _NEEDED)
     agree = tuple(formula for _, formula in agreement(reading, one, other, session))
     for step in steps_of(kind):
         about = stage.about(step)
         paths = [*step.paths(kind, reading, one, session, about)]
-        given = {(each.trail, at): each.run for path in paths for at, each in enumerate(path.chosen)}
-        twins = step.paths(kind, reading, other, session, about, given)
+        twins = step.paths(kind, reading, other, session, about)
         for path, twin in zip(paths, twins, strict=True):
             assert path.trail == twin.trail
+            same_runs = tuple(equal(a.run, b.run) for a, b in zip(path.chosen, twin.chosen, strict=True))
             goals = [
                 *(("the same step can be taken", each) for each in twin.assumes),
                 *(
@@ -67,10 +66,10 @@ def conditions_of_isolation(kind: type[Relation] = Relation) -> Iterator[Conditi
                     Property.ISOLATION,
                     where(step, path),
                     says,
-                    (*agree, *path.assumes),
+                    (*agree, *path.assumes, *same_runs),
                     goal,
                     (*path.definitions, *twin.definitions),
-                    (session, *about, *path.constants),
+                    (session, *about, *path.constants, *twin.constants),
                     clauses,
                     ("_1", "_2"),
                 )

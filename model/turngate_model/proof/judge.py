@@ -154,25 +154,20 @@ class Judge:
                 self.each(runs, lambda run: equal(state(run), State(source))),
             )
         moves = self._those_in(runs, source) if trigger in COMPLETING.values() else runs
-        guards = _guards(rows[0])
-        if len(rows) == 1:
-            for guard, wanted in guards:
-                self.oblige(
-                    Property.DECLARED_MOVE,
-                    f"{event} to {target}: {trigger} if {'' if wanted else 'not '}{guard.label}",
-                    self.each(
-                        moves,
-                        lambda run, guard=guard, wanted=wanted: equal(
-                            self.fact(guard, session, run, gone), wanted
-                        ),
-                    ),
-                )
-        else:
+        if len(rows) > 1:
             self.oblige(
                 Property.DECLARED_MOVE,
                 f"{event} to {target}: {trigger}",
                 self.each(moves, lambda run: self._some_row(rows, session, run, gone)),
             )
+            return
+
+        def is_met(guard: Guard, wanted: bool) -> Callable[[Individual], Formula]:
+            return lambda run: equal(self.fact(guard, session, run, gone), wanted)
+
+        for guard, wanted in _guards(rows[0]):
+            key = f"{event} to {target}: {trigger} if {'' if wanted else 'not '}{guard.label}"
+            self.oblige(Property.DECLARED_MOVE, key, self.each(moves, is_met(guard, wanted)))
 
     def _some_row(
         self,

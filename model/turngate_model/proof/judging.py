@@ -36,7 +36,7 @@ from turngate_model.proof.comparison import Came, Tables, differences, lifted_ab
 from turngate_model.proof.judge import COMPLETING, Judge, nobody, only
 from turngate_model.proof.paths import walk
 from turngate_model.proof.readings import Finite
-from turngate_model.proof.terms import Record
+from turngate_model.proof.terms import Record, Value
 from turngate_model.proof.vocabulary import ABSTRACT
 from turngate_model.properties import Property
 
@@ -80,9 +80,8 @@ def compare_judges() -> Judged:
 
 def _is_found(key: str) -> bool:
     """Make each mistake about an obligation and tell whether both are found."""
-    of_its_kind = [
-        each for each in _drawn() if type(each.event).__name__.lower() == key.split(":", maxsplit=1)[0].split(maxsplit=1)[0]
-    ]
+    kind = key.split(":", maxsplit=1)[0].split(maxsplit=1)[0]
+    of_its_kind = [each for each in _drawn() if type(each.event).__name__.lower() == kind]
     try:
         for mistake in (True, False):
             Judge.mistakes = {key: mistake}
@@ -118,8 +117,8 @@ def _see(judge: Judge, event: Event) -> None:
         case Cancel(None):
             judge.cancel(0)
         case Cancel(runs):
-            (name,) = runs or ()
-            judge.cancel(0, only(at(name)))
+            assert runs is not None
+            judge.cancel(0, only(*map(at, runs)))
         case Clear():
             judge.clear(0)
         case Ended(run):
@@ -217,5 +216,5 @@ def _tables(what: AbstractSession) -> Tables:
     return lifted_abstract(what, RUNS)
 
 
-def _facts(tables: Tables) -> dict[tuple[str, tuple[int, ...]], object]:
+def _facts(tables: Tables) -> dict[tuple[str, tuple[int, ...]], Value]:
     return {(name, at): value for name, table in tables.items() for at, value in table.items()}

@@ -18,11 +18,11 @@ from typing import NamedTuple, TypeAlias
 
 from turngate_model.proof.comparison import Compared, compare
 from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
-from turngate_model.proof.consequences import LIVENESS
 from turngate_model.proof.flawed import FLAWED
 from turngate_model.proof.invariant import INVARIANT
 from turngate_model.proof.isolation import conditions_of_isolation
 from turngate_model.proof.judging import Judged, compare_judges
+from turngate_model.proof.progress import LIVENESS
 from turngate_model.proof.smtlib import document
 from turngate_model.proof.solvers import Z3, Answer, Solver, solve, solvers
 from turngate_model.proof.teeth import SCOPES, Needed, needed_clauses, number_of_paths, paths_not_taken
@@ -35,7 +35,7 @@ PARTS = (THE_INVARIANT, *map(str, Property), LIVENESS)
 
 
 class Effort(NamedTuple):
-    """How much to do: prompts and cancels of the ties, whether the teeth are tried, whether both are asked."""
+    """How much to do: prompts and cancels of the ties, whether to try the teeth, and to ask both solvers."""
 
     mechanism: tuple[int, int]
     designs: tuple[int, int] | None
@@ -132,7 +132,7 @@ def stages_of(effort: Effort) -> int:
 def prove(effort: Effort = WHOLE, begin: Begin = lambda _name: None) -> Proof:
     """Prove everything; raise SolverMissing if a solver is not installed."""
     first, second = solvers()
-    asked: tuple[Solver, ...] = (first, second) if effort.second_solver else (first,)
+    asked: list[Solver] = [first, second] if effort.second_solver else [first]
     proof, began = Proof(), time.monotonic()
     proof.solvers = {each.name: Asked(each.version) for each in asked}
     for part, of_part in all_conditions().items():
@@ -147,7 +147,7 @@ def prove(effort: Effort = WHOLE, begin: Begin = lambda _name: None) -> Proof:
     return proof
 
 
-def _discharge(proof: Proof, of_part: Iterable[Condition], asked: tuple[Solver, ...]) -> None:
+def _discharge(proof: Proof, of_part: Iterable[Condition], asked: list[Solver]) -> None:
     for condition in of_part:
         proof.conditions[condition.part_of] += 1
         for solver in asked:

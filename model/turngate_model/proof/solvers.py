@@ -65,7 +65,7 @@ class Z3:
     """Z3, by its package for Python."""
 
     name = "Z3"
-    ways = (
+    ways: tuple[Way, ...] = (
         Way(True, {"rlimit": "3000000", "auto_config": "false", "smt.mbqi": "false"}),
         Way(False, {"rlimit": "3000000"}),
         Way(True, {"rlimit": "10000000"}),
@@ -112,7 +112,7 @@ class Cvc5:
     """The solver cvc5, by its package for Python."""
 
     name = "cvc5"
-    ways = (
+    ways: tuple[Way, ...] = (
         Way(False, {"rlimit-per": "2000000"}),
         Way(True, {"rlimit-per": "2000000"}),
         Way(True, {"rlimit-per": "5000000", "full-saturate-quant": "true"}),

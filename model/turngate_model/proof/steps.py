@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from turngate_model.proof.paths import Given, Path, walk
+from turngate_model.proof.paths import Path, walk
 from turngate_model.proof.readings import Reading
 from turngate_model.proof.relation import WRITING, Relation
 from turngate_model.proof.terms import Individual, Sort
@@ -38,9 +38,11 @@ class Step(NamedTuple):
     def take(self, relation: Relation, session: Individual, *about: Any) -> None:
         """Take the step on the path of a relation."""
         if self.name == "accept":
-            relation.accept(session, *about, self.how)
+            run, number = about
+            relation.accept(session, run, number, self.how)
         elif self.name == "end":
-            relation.end(session, *about, next(each for each in WRITING if each == self.how))
+            (lead,) = about
+            relation.end(session, lead, next(each for each in WRITING if each == self.how))
         else:
             getattr(relation, self.name)(session, *about)
 
@@ -51,10 +53,9 @@ class Step(NamedTuple):
         world: World,
         session: Individual,
         about: tuple[Any, ...],
-        given: Given | None = None,
     ) -> Iterator[Path]:
         """Yield every path of the step."""
-        return walk(reading, world, lambda path: self.take(kind(path), session, *about), given)
+        return walk(reading, world, lambda path: self.take(kind(path), session, *about))
 
 
 def steps_of(kind: type[Relation]) -> tuple[Step, ...]:

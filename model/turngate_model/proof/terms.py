@@ -30,7 +30,7 @@ class Sort(StrEnum):
 
 
 class Constant(StrEnum):
-    """A value of one of the small sorts; its class is the sort, and a prefix keeps its name apart from others."""
+    """A value of one of the small sorts; its class is the sort."""
 
 
 class State(Constant):
@@ -45,7 +45,7 @@ class State(Constant):
 
 
 class Phase(Constant):
-    """What the turn that a run leads is doing: nothing if there is none, running, or what is being written."""
+    """What the turn that a run leads is doing: none is there, its runner runs, or this is being written."""
 
     NONE = "none"
     RUNNING = "running"

@@ -54,7 +54,7 @@ class Refuted(NamedTuple):
     """What became of unrolling a design."""
 
     design: str
-    property: Property
+    breaks: Property
     explored: int
     """The steps that the explorer needs."""
     found: tuple[str, ...]

@@ -79,7 +79,7 @@ def as_object(proof: Proof) -> dict[str, Any]:
         "judged": {"events": judged.events, "obligations": len(judged.mistakes)} if judged else None,
         "without": needed.without if needed else None,
         "designs": {
-            name: {"property": str(each.property), "steps": len(each.found), "explorer": each.explored}
+            name: {"property": str(each.breaks), "steps": len(each.found), "explorer": each.explored}
             for name, each in proof.unrolled.items()
         },
         "not_said": NOT_SAID,
@@ -137,8 +137,8 @@ def _evidence(proof: Proof) -> list[str]:
     refuted = sum(each.bites for each in proof.unrolled.values())
     if proof.unrolled:
         lines.append(
-            f"known-bad designs: {refuted} of {len(proof.unrolled)} refuted by unrolling, in as many steps as "
-            "the explorer needs"
+            f"known-bad designs: {refuted} of {len(proof.unrolled)} refuted by unrolling, "
+            "in as many steps as the explorer needs"
         )
         lines += [f"not said here: {name}, because {why}" for name, why in NOT_SAID.items()]
     return lines
