@@ -98,6 +98,13 @@ class Proof:
             *(f"{name} is not refuted by unrolling as it should be" for name in designs),
         ]
 
+    @property
+    def problems(self) -> list[str]:
+        """Everything that keeps the proof from holding."""
+        refuted = [f"refuted by {each}" for of_part in self.refuted.values() for each in of_part]
+        undecided = [f"not decided by {each}" for of_part in self.undecided.values() for each in of_part]
+        return [*refuted, *self.differences, *undecided, *self.toothless]
+
     def verdict_of(self, part: str) -> str:
         """Return one of holds, violated and unknown; a property rests on the invariant too."""
         parts = {part, THE_INVARIANT}

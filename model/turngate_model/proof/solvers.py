@@ -14,6 +14,7 @@ are first asked for: all that needs none works without them.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import time
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -125,7 +126,7 @@ class Cvc5:
     @property
     def version(self) -> str:
         """Which one it is."""
-        return str(self._cvc5.Solver(self._cvc5.TermManager()).getVersion())
+        return importlib.metadata.version("cvc5")
 
     def check(self, text: str, settings: dict[str, str]) -> str:
         """Return sat, unsat or unknown."""

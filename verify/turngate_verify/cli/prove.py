@@ -83,16 +83,9 @@ def as_object(proof: Proof) -> dict[str, Any]:
             for name, each in proof.unrolled.items()
         },
         "not_said": NOT_SAID,
-        "problems": problems(proof),
+        "problems": proof.problems,
         "seconds": round(proof.seconds, 3),
     }
-
-
-def problems(proof: Proof) -> list[str]:
-    """Return everything that keeps a proof from holding."""
-    refuted = [f"refuted by {each}" for of_part in proof.refuted.values() for each in of_part]
-    undecided = [f"not decided by {each}" for of_part in proof.undecided.values() for each in of_part]
-    return [*refuted, *proof.differences, *undecided, *proof.toothless]
 
 
 def print_proof(proof: Proof) -> None:
@@ -105,7 +98,7 @@ def print_proof(proof: Proof) -> None:
     out.print(table, "", sep="\n")
     for line in _evidence(proof):
         out.print(line)
-    for problem in problems(proof):
+    for problem in proof.problems:
         print_but(problem)
     out.print("verdict:", styled(proof.verdict), f"in {proof.seconds:.0f} s")
 

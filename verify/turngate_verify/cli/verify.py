@@ -17,6 +17,10 @@ import turngate_model
 from turngate_model import DESIGNS, Property
 from turngate_model.checker import Bounds, Exploration, Explorer
 from turngate_model.pictures import generate, refute, stale
+from turngate_model.proof import PARTS, Proof, prove, what_to_install
+from turngate_model.proof import QUICK as QUICK_PROOF
+from turngate_model.proof import WHOLE as WHOLE_PROOF
+from turngate_model.proof import Effort as ProofEffort
 from turngate_verify.cli.explore import reasons
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
 from turngate_verify.drivers.faults import inject_faults
@@ -89,11 +93,19 @@ class Effort:
     examples: int
     seeds: int
     scenarios: tuple[str, ...]
+    proof: ProofEffort = QUICK_PROOF
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
 QUICK = Effort(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
-DEEP = Effort(Bounds(4, 2), Bounds(3, 1), examples=5_000, seeds=10, scenarios=tuple(SCENARIOS))
+DEEP = Effort(
+    Bounds(4, 2),
+    Bounds(3, 1),
+    examples=5_000,
+    seeds=10,
+    scenarios=tuple(SCENARIOS),
+    proof=WHOLE_PROOF,
+)
 
 
 @click.command()
@@ -129,8 +141,9 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
 def run_stages(verification: Verification, effort: Effort) -> None:
     """Run every stage, showing which one on a terminal."""
     schedules = len(effort.scenarios) * len(MODES)
-    with stages(5 + schedules + 2 * len(DESIGNS)) as begin:
+    with stages(6 + schedules + 2 * len(DESIGNS)) as begin:
         _explore_model(verification, effort.model, begin)
+        _prove(verification, effort.proof, begin)
         _compare_in_lockstep(verification, effort.lockstep, begin)
         _run_rules(verification, effort.examples, begin)
         _explore_schedules(verification, effort.scenarios, begin)
@@ -149,6 +162,28 @@ def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> 
             verification.violated[each] = result.counterexamples[each].what
         elif result.verdict == "unknown" and (result.gave_up or result.missed or each in result.unexercised):
             verification.unknown[each] = "; ".join(reasons(result))
+
+
+def _prove(verification: Verification, effort: ProofEffort, begin: Begin) -> None:
+    begin("the proof, for any number of runs")
+    if lacking := what_to_install():
+        verification.unchecked.append(f"the proof for any number of runs: {lacking}")
+        return
+    proof = prove(effort)
+    for each in Property:
+        verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
+    for part in PARTS:
+        # The invariant and liveness are no properties of their own: they are there so that nothing is owed.
+        each = Property.__members__.get(part, Property.EXACTLY_ONE_COMPLETE)
+        told = f"the proof of {part}: {_first_problem(proof)}"
+        if proof.verdict_of(part) == "violated":
+            verification.violated.setdefault(each, told)
+        elif proof.verdict_of(part) == "unknown":
+            verification.unknown.setdefault(each, told)
+
+
+def _first_problem(proof: Proof) -> str:
+    return next(iter(proof.problems), "no condition was ever asked about")
 
 
 def _compare_in_lockstep(verification: Verification, bounds: Bounds, begin: Begin) -> None:
