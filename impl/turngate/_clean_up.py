@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class CleanUp(asyncio.Task[T]):
+    """Cleans up. Made by no task factory, which might refuse."""
+
+
 async def clean_up(awaitable: Awaitable[T], within: float) -> T:
     """Await to the end, for so many seconds, however often the caller is cancelled meanwhile.
 
@@ -22,7 +26,7 @@ async def clean_up(awaitable: Awaitable[T], within: float) -> T:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
-    work: asyncio.Future[T] = asyncio.ensure_future(_awaited(awaitable))
+    work = CleanUp(_awaited(awaitable), loop=loop)
     interrupt: asyncio.CancelledError | None = None
     try:
         while not work.done() and (left := deadline - loop.time()) > 0:
@@ -30,17 +34,16 @@ async def clean_up(awaitable: Awaitable[T], within: float) -> T:
                 await asyncio.wait({work}, timeout=left)
             except asyncio.CancelledError as exc:
                 interrupt = exc
-    finally:
+        if interrupt is not None:
+            raise interrupt
         if not work.done():
-            work.cancel()
+            raise TimeoutError(f"the clean-up took longer than {within:g} s")
+        return work.result()
+    finally:
+        if (interrupt is not None or not work.done()) and not loop.is_closed():
             work.add_done_callback(_retrieve)
-    if interrupt is not None:
-        if work.done():
-            _retrieve(work)
-        raise interrupt
-    if not work.done():
-        raise TimeoutError(f"the clean-up took longer than {within:g} s")
-    return work.result()
+            work.cancel()
+        del work, interrupt  # what is raised holds this frame
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

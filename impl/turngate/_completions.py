@@ -15,6 +15,7 @@ from turngate._events import RunComplete
 from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Sequence
     from typing import Self
 
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 _FIELDS = len(RunComplete._fields)
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
-_SHORT = 64
-"""A name up to so long is among these."""
+_DIGITS = 20
+"""No number of a completion has so many; Python refuses to read a number that has thousands."""
+_SHORT = 128
+"""Names that have no more characters in all are among these."""
 
 
 class Completions:
@@ -37,8 +40,7 @@ class Completions:
     """
 
     def __init__(self, limit: int, bytes_limit: int, name: str) -> None:
-        self.waiters = Waiters()
-        """Those who wait for the next one."""
+        self._waiters: Waiters | None = None
         self._limit = limit
         self._bytes_limit = bytes_limit
         self._name = name
@@ -60,17 +62,20 @@ class Completions:
         pieces = run._pieces
         # What the turn wrote is told apart only if it returned something else.
         written: object = None if pieces is None else True
-        if pieces and pieces[0] is not complete.text and (joined := "".join(pieces)) != complete.text:
+        if pieces and (joined := "".join(pieces)) != complete.text:
             written = joined
         # To unpack the completion instead would make a list first.
         kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005
         self._kept[run_id] = kept
         self._order.append(run_id)
-        self._bytes += _size(kept)
+        if complete[3] or complete[4] is not None or len(run_id) + len(complete[0]) > _SHORT:
+            self._bytes += _size(kept)
+        else:
+            self._bytes += _EACH
         if self._bytes > self._bytes_limit or len(self._kept) > self._limit:
             self._forget()
-        if self.waiters:
-            self.waiters.wake()
+        if self._waiters is not None:
+            self._waiters.wake()
 
     def _forget(self) -> None:
         while self._bytes > self._bytes_limit or len(self._order) - self._gone > self._limit:
@@ -108,10 +113,11 @@ class Completions:
         """Return the number of the completion that the cursor was given with, 0 without one."""
         if cursor is None:
             return self._forgotten
-        name, _, number = cursor.rpartition(".")
-        if name != self._name or not number.isdecimal() or int(number) > self._forgotten + len(self._kept):
-            raise CursorExpired(f"the cursor {cursor!r} is not one of this dispatcher")
-        return int(number)
+        name, _, digits = str(cursor).rpartition(".")
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) < _DIGITS
+        if name != self._name or not is_number or int(digits) > self._forgotten + len(self._kept):
+            raise CursorExpired(f"the cursor {cursor!r:.80} is not one of this dispatcher")
+        return int(digits)
 
     def after(self, number: int) -> tuple[str, RunComplete] | None:
         """Return what comes behind the completion of this number, None if that was the last."""
@@ -121,6 +127,17 @@ class Completions:
         if self._gone + index >= len(self._order):
             return None
         return f"{self._name}.{number + 1}", _complete(self._kept[self._order[self._gone + index]])
+
+    async def wait(self, loop: AbstractEventLoop) -> None:
+        """Wait for the next completion, or for the end of all."""
+        if self._waiters is None:
+            self._waiters = Waiters()
+        await self._waiters.wait(loop)
+
+    def close(self) -> None:
+        """Wake those who wait: nothing more will come."""
+        if self._waiters is not None:
+            self._waiters.wake()
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._kept
@@ -149,7 +166,7 @@ class CompletionStream:
         while (found := shell._completions.after(self._number)) is None:
             if shell._closed:
                 raise StopAsyncIteration
-            await shell._completions.waiters.wait(loop)
+            await shell._completions.wait(loop)
         self._number += 1
         return found
 
@@ -166,7 +183,7 @@ def _size(kept: tuple[object, ...]) -> int:
         size += getsizeof(text)
     if error is not None:
         size += getsizeof(error)
-    if len(session_id) > _SHORT or len(run_id) > _SHORT:  # type: ignore[arg-type]  # these are strings
+    if len(session_id) + len(run_id) > _SHORT:  # type: ignore[arg-type]  # these are strings
         size += getsizeof(session_id) + getsizeof(run_id)
     written = kept[_FIELDS + 1]
     return size + getsizeof(written) if isinstance(written, str) else size

@@ -50,8 +50,6 @@ _new = tuple.__new__
 _NOTHING_QUEUED: Final = Queue()
 _NOTHING_SETTLES: Final[dict[int, Turn]] = {}
 
-_ENDS_BY: Final[dict[str, Outcome]] = {"release": "released", "drop": "cleared"}
-
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
 
@@ -132,7 +130,9 @@ class SessionCore:
         """Complete a run that will not enter; one that has entered goes on."""
         if run.state is not ACCEPTED:
             return []
-        publish = self._complete(run, "release", "", RELEASED, self._covers(run))
+        covered = self._covers(run)
+        outcome: Outcome = "cancelled" if covered else "released"
+        publish = self._complete(run, "release", outcome, "", RELEASED, covered)
         self._leave_accepted(run)
         return [publish]
 
@@ -170,7 +170,7 @@ class SessionCore:
             return covered, self._cover_turn()
         if run.state is QUEUED:
             self.queue.take(run)
-            return covered, [self._complete(run, "drop", "", None, cancelled=True)]
+            return covered, [self._complete(run, "drop", "cancelled", "", None, cancelled=True)]
         if run.state is ACCEPTED:
             run.covered = True
         return covered, []
@@ -204,9 +204,10 @@ class SessionCore:
     def write(self, turn: Turn, text: str) -> int:
         """Keep text that the runner has produced; return its offset in the text of the turn."""
         self.check_open(turn, "write to")
-        if turn.parts is None:
-            turn.parts = []
-        turn.parts.append(text)
+        if text:
+            if turn.parts is None:
+                turn.parts = []
+            turn.parts.append(text)
         offset = turn.length
         turn.length = offset + len(text)
         return offset
@@ -273,13 +274,16 @@ class SessionCore:
         elif error is None:
             error = turn.error
         trigger = "finish" if mine else "settle"
+        outcome: Outcome = "cancelled" if turn.covered else "finished" if error is None else "failed"
         effects: list[Effect] = []
         for run in turn._runs:
-            folded_into = None if run is lead else lead.run_id
+            folded_into = None
+            if run is not lead:
+                folded_into, run._lead = lead.run_id, lead
             if mine:
                 run._pieces = turn.pieces
             effects.append(
-                self._complete(run, trigger, turn.text, error, turn.covered, message_id, folded_into)
+                self._complete(run, trigger, outcome, turn.text, error, turn.covered, message_id, folded_into)
             )
         if not mine:
             del self.settling[lead.seq]
@@ -304,6 +308,7 @@ class SessionCore:
         self,
         run: Run,
         trigger: str,
+        outcome: Outcome,
         text: str,
         error: str | None,
         cancelled: bool,
@@ -312,11 +317,6 @@ class SessionCore:
     ) -> Publish:
         """Make the one RunComplete of the run: no move leads from `complete` to a second."""
         self._move(run, trigger, COMPLETE)
-        outcome: Outcome
-        if cancelled:
-            outcome = "cancelled"
-        else:
-            outcome = _ENDS_BY.get(trigger) or ("finished" if error is None else "failed")
         run.complete = _new(
             RunComplete,
             (self.session_id, run.run_id, run.seq, text, error, cancelled, message_id, folded_into, outcome),
@@ -362,7 +362,8 @@ class SessionCore:
 
     def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
         dropped, self.queue = self.queue, _NOTHING_QUEUED
-        return [self._complete(run, "drop", "", error, cancelled) for run in dropped.in_order()]
+        outcome: Outcome = "cancelled" if cancelled else "cleared"
+        return [self._complete(run, "drop", outcome, "", error, cancelled) for run in dropped.in_order()]
 
     def __repr__(self) -> str:
         return (

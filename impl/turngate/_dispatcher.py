@@ -273,7 +273,8 @@ class Dispatcher(Closing):
     def find(self, run_id: str) -> Run | None:
         """Return the run, None if there is no such run or its completion is no longer kept.
 
-        Of a complete run whose handle nobody holds any more, prompt and attachments are not kept.
+        Of a complete run, prompt and attachments are found only if its caller named it (`run_id`) and
+        somebody still holds the handle: they are kept nowhere else.
         """
         self._in_thread()
         if (run := self._runs.get(run_id)) is not None:

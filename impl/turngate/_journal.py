@@ -32,6 +32,7 @@ class Journal:
         self.untold: deque[Noted] = deque()
         self.record = record
         self._audience = audience
+        self._telling = False
 
     def is_kept(self) -> bool:
         """Say whether there is anybody to be told."""
@@ -47,21 +48,29 @@ class Journal:
     def tell(self) -> None:
         """Tell all that is untold: the log, the recording and those who subscribed to moves.
 
-        Each is told whatever becomes of the others. A recording that raises is told no more.
+        Each is told whatever becomes of the others. A recording that raises is told no more. What is decided
+        while somebody is being told waits until all have been.
         """
-        logged = log.isEnabledFor(logging.DEBUG)
-        while self.untold:
-            entry, complete = self.untold.popleft()
-            if logged:
-                words = " ".join(f"{key}=%s" for key in entry)
-                say(logging.DEBUG, words, *entry.values(), extra={"turngate": entry})
-            if self.record is not None:
-                self._record(self.record, entry)
-            if self._audience.by_session and "session" in entry:
-                try:
-                    self._audience.deliver(_moved(entry) if complete is None else complete)
-                except BaseException as exc:
-                    deal_with(exc, "delivering %s raised", entry)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self.untold:
+                self._tell(*self.untold.popleft())
+        finally:
+            self._telling = False
+
+    def _tell(self, entry: Entry, complete: RunComplete | None) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            words = " ".join(f"{key}=%s" for key in entry)
+            say(logging.DEBUG, words, *entry.values(), extra={"turngate": entry})
+        if self.record is not None:
+            self._record(self.record, entry)
+        if self._audience.by_session and "session" in entry:
+            try:
+                self._audience.deliver(_moved(entry) if complete is None else complete)
+            except BaseException as exc:
+                deal_with(exc, "delivering %s raised", entry)
 
     def _record(self, record: TextIO | Callable[[Entry], object], entry: Entry) -> None:
         try:

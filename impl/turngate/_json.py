@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
+
+_LEVELS: Final = 200
+"""How deep data may be nested: what is taken on one stack must be written, read and copied on any other."""
 
 
 def taken(data: object, where: str) -> str:
     """Return the data as JSON text; raise a TypeError that says where something is not JSON."""
     try:
-        _check(data)
+        _check(data, _LEVELS)
         return json.dumps(data)
-    except (TypeError, RecursionError) as wrong:
-        reason = "it is nested too deeply" if isinstance(wrong, RecursionError) else str(wrong)
-        raise TypeError(f"{where} takes what JSON can say: {reason}") from None
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise TypeError(f"{where} takes what JSON can say: {wrong}") from None
 
 
 def given_back(text: str | None) -> Any:
@@ -22,16 +24,17 @@ def given_back(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-def _check(data: object) -> None:
+def _check(data: object, levels: int) -> None:
     """Refuse what `json.dumps` would change in silence: keys that are no strings, infinity, NaN."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a key must be a string, not {key!r:.80}")
-            _check(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            _check(value)
+    if isinstance(data, dict | list | tuple):
+        if levels == 0:
+            raise TypeError(f"it is nested more than {_LEVELS} levels deep")
+        if isinstance(data, dict):
+            for key in data:
+                if not isinstance(key, str):
+                    raise TypeError(f"a key must be a string, not {type(key).__name__}")
+        for value in data.values() if isinstance(data, dict) else data:
+            _check(value, levels - 1)
     elif isinstance(data, float) and not math.isfinite(data):
         raise TypeError(f"there is no number {data!r}")
     elif data is not None and not isinstance(data, str | int | float):

@@ -51,6 +51,3 @@ class Places:
                 return following
         self._free += 1
         return None
-
-    def __len__(self) -> int:
-        return len(self._line)

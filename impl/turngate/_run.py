@@ -32,12 +32,15 @@ Runner = Callable[["Turn"], Awaitable[str | None]]
 class Run:
     """The life of one prompt, from accept to its RunComplete. To be read, and awaited, not changed.
 
-    `complete` is the RunComplete, None until there is one. Of a run that `find` returns after nobody held it
-    any more, `prompt` and `attachments` are empty: they are not kept.
+    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make anew, `prompt`
+    and `attachments` are empty.
     """
 
+    _lead: Run
+    """Of a run that was folded into a turn, from when that is over: the lead of the turn."""
+
     __slots__ = (
-        "__weakref__", "_callbacks", "_context", "_dispatcher", "_listeners", "_pieces", "_waiters",
+        "__weakref__", "_callbacks", "_context", "_dispatcher", "_lead", "_listeners", "_pieces", "_waiters",
         "attachments", "complete", "covered", "on_complete", "prompt", "run_id", "seq", "session_id", "state",
         "when_busy",
     )  # fmt: skip
@@ -97,7 +100,7 @@ class Run:
             turn = self._dispatcher._turn_of(self)
             return None if turn is None else turn.run
         if self.complete.folded_into is not None:
-            return self._dispatcher.find(self.complete.folded_into)
+            return getattr(self, "_lead", None) or self._dispatcher.find(self.complete.folded_into)
         return None if self._pieces is None else self
 
     def stream(self, start: int = 0) -> TextStream:

@@ -159,8 +159,6 @@ class Shell(Surroundings):
             return
         if self._places is not None and not self._places.take(turn):
             return
-        if run._listeners is not None:
-            run._listeners.wake()
         context = run._context
         assert context is not None
         conducting = conduct(self, self._sessions[run.session_id], turn)
@@ -250,8 +248,9 @@ class Shell(Surroundings):
         if running_loop() is self._loop:
             with self._writing:
                 offset = self._session(run.session_id).write(turn, text)
-            if turn._unsent is not None:
-                self._send_unsent(turn)
+                earlier, turn._unsent = turn._unsent, None
+            if earlier is not None:
+                self._send(earlier)
             self._wake_listeners(turn)
             if self._subscribers.listen():
                 delta = Delta(run.session_id, run.run_id, text, offset)
@@ -301,9 +300,12 @@ class Shell(Surroundings):
     def _send_unsent(self, turn: Turn) -> None:
         with self._writing:
             unsent, turn._unsent = turn._unsent, None
-        for event, size in unsent or ():
-            self._subscribers.stream(event, size)
+        self._send(unsent or ())
         self._wake_listeners(turn)
+
+    def _send(self, unsent: Sequence[tuple[Delta | Note, int]]) -> None:
+        for event, size in unsent:
+            self._subscribers.stream(event, size)
 
     def _wake_listeners(self, turn: Turn) -> None:
         for run in turn._runs:

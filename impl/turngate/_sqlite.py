@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_ALL = 2**63 - 1
+"""As many as SQLite can count."""
 
 #: The statements that lead from each `user_version` to the next.
 _MIGRATIONS = (
@@ -144,7 +146,7 @@ class SqliteMessages:
             if not found:
                 raise ValueError(f"session {session_id!r} has no message {after!r}")
             behind = found[0][0]
-        return _messages(self._query(_LIST, session_id, behind, -1 if limit is None else limit))
+        return _messages(self._query(_LIST, session_id, behind, _ALL if limit is None else min(limit, _ALL)))
 
     def _of_run(self, run_id: str) -> ListOfMessages:
         """Find the turn of the run: it is written at once, and its assistant message comes last."""

@@ -12,6 +12,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from turngate._clean_up import CleanUp
 from turngate._errors import WrongLoop
 from turngate._turn import StandIn
 
@@ -85,6 +86,8 @@ class Surroundings:
     def _held_back(self, turn: Turn) -> bool:
         """Start no queued runner while everything around it is torn down: look again later."""
         assert self._loop is not None
+        if self._loop.is_closed():
+            return False
         if any(map(_lives, asyncio.all_tasks(self._loop))):
             self._loop_ends = self._cut_short = False
             return False
@@ -109,6 +112,6 @@ class Surroundings:
 
 def _lives(task: asyncio.Task[object]) -> bool:
     """Say whether a task goes on, unlike all those on a loop that comes to its end."""
-    if task.cancelling() or isinstance(task, StandIn) or task in _CANCELLED_FROM_OUTSIDE:
+    if task.cancelling() or isinstance(task, StandIn | CleanUp) or task in _CANCELLED_FROM_OUTSIDE:
         return False
     return getattr(task.get_coro(), "__name__", "") not in _THE_LOOPS_OWN

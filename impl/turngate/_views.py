@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def view(core: SessionCore) -> SessionView:
     turn = core.turn
     if turn is None:
         return SessionView(core.session_id, accepted, settling, queued)
+    if turn.since is None:  # it has become active in the step whose effects are just being performed
+        turn.since = time.time()
     return SessionView(
         core.session_id,
         accepted,

@@ -1,13 +1,11 @@
-"""WHAT: the abstract session.
+"""The abstract session: what must hold, said without any mechanism.
 
-It knows sets and history only: which runs are accepted, queued, active or
-complete, in the order in which they were accepted, and which of them a cancel
-covers. There is no sequence, no mark and no lock here; those are the mechanism
-(``_how.py``), and an oracle that shared it would prove nothing.
+An abstract session knows sets and history only: which runs are accepted, queued, active or complete, in which
+order they were accepted, and which of them a cancel covers. It has no sequence, no mark and no lock; those
+belong to the mechanism (``mechanism.py``). A judge that shared them would prove nothing.
 
-``observe`` takes one event of a history and answers with the properties that
-it breaks. It never refuses an event: what happened has happened, and the next
-event is judged by where it left the session.
+``observe`` takes one event of a history and returns the properties that the event breaks. It never refuses an
+event, because the event has already happened. It goes on from there and judges the next one.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import assert_never
 
 from turngate_model.history import (
     Accept,
+    Called,
     Cancel,
     Clear,
     Complete,
@@ -38,46 +37,52 @@ _COMPLETING = {
     DeclaredState.CANCEL_ON_ENTRY: Trigger.SETTLE,
     DeclaredState.ACTIVE: Trigger.FINISH,
 }
-
+"""The trigger by which a RunComplete moves a run, by the state that the run was in."""
 
 _SAYS_CANCELED = ("canceled", "unwritten")
-"""Records that do for a cancelled run; one that could not be written is excused."""
+"""What the messages of a cancelled run may say. A store that failed to write them is excused."""
 
-# Flags of an enum are slow to combine; these are the same numbers, plain.
+# The guards as plain integers: enum flags are slow to combine.
 _COVERED, _OCCUPIED, _FIRST, _VACATED, _JOINABLE, _FOLDABLE, _CLEARED, _SETTLED = map(int, Guard)
 
 
 class AbstractSession:
-    """One session, as its users may think of it."""
+    """One session, as its users may think of it.
 
-    def __init__(self, declared: Successor = successor) -> None:
+    ``limited`` says that the number of runner calls is limited. Then a turn that becomes active waits, and
+    the event ``Called`` says that its runner is called. Otherwise the runner of an active turn counts as
+    called at once.
+    """
+
+    def __init__(self, declared: Successor = successor, *, limited: bool = False) -> None:
         self._declared = declared
+        self._limited = limited
         self.states: dict[str, DeclaredState] = {}
-        """Every run of the session, in the order of acceptance."""
+        """The state of every run that the session ever had, in the order of acceptance."""
         self.queue: list[str] = []
-        """The queued runs, which wait in the order of acceptance however late they entered."""
+        """The queued runs, in the order of acceptance. The order in which they entered does not matter."""
         self.covered: set[str] = set()
-        """The runs that a cancel applies to."""
+        """The runs in flight that a cancel covers."""
         self.foldable: set[str] = set()
         """The runs that may join an active turn."""
         self.cleared: set[str] = set()
-        """The runs that were in a queue when it was cleared."""
+        """The runs that were in the queue when it was cleared."""
         self.record: dict[str, FinishReason] = {}
-        """What the messages of a run say, once they are written."""
+        """For each run whose messages the store has written, or failed to write: what they say."""
         self.turn: list[str] = []
-        """The runs of the turn that is active and not complete: the lead, then those folded in."""
+        """The runs of the active turn that are not complete: the lead, then the runs folded in."""
         self.lead = ""
-        """The run that the active turn was started for."""
+        """The lead of the active turn; empty if no turn is active."""
         self.running = False
-        """Whether the runner's call for that turn is still going on."""
+        """Whether the runner has been called for the active turn and has not returned."""
         self._nth: dict[str, int] = {}
-        """The place of a run in the history of accepts."""
+        """How many accepts there were up to that of the run."""
         self._accepts = 0
 
-    # What can be said of a session.
+    # Questions about a session.
 
     def in_state(self, state: DeclaredState) -> list[str]:
-        """Return the runs in a state, in the order of acceptance."""
+        """Return the runs that are in a state, in the order of acceptance."""
         return [run for run, at in self.states.items() if at is state]
 
     @property
@@ -87,11 +92,24 @@ class AbstractSession:
 
     @property
     def quiet(self) -> bool:
-        """Nothing is in flight."""
+        """Whether every run of the session is complete."""
         return all(at is DeclaredState.COMPLETE for at in self.states.values())
 
+    def covered_by_cancel(self, run: str | None = None) -> list[str]:
+        """Return the runs that a cancel of the session, or of one run, covers, in the order of acceptance.
+
+        A cancel of the session covers every run in flight. A cancel of one run covers the whole turn if the
+        run is part of the active turn, otherwise that run alone. A run that is complete or unknown is not
+        covered, and neither is any other.
+        """
+        if run is None:
+            return self.in_flight
+        if run in self.turn:
+            return sorted(self.turn, key=self._nth.__getitem__)
+        return [run] if run in self.in_flight else []
+
     def facts(self, run: str) -> int:
-        """Return the guards of the machine that are true of a run at this moment."""
+        """Return the guards of the lifecycle that are true for a run at this moment."""
         facts = 0
         if run in self.covered:
             facts |= _COVERED
@@ -112,7 +130,10 @@ class AbstractSession:
         return facts
 
     def owed(self) -> list[Violation]:
-        """Return what is broken if nothing more happens of itself: every entered run must be complete."""
+        """Return what is broken if nothing more will happen unless a caller acts.
+
+        Every run that has entered must then be complete.
+        """
         waiting = [run for run in self.queue if run not in self.covered | self.cleared]
         if waiting and not self.turn:
             strands = f"{_listed(waiting)} waits in the queue of a session with no turn: it should run next"
@@ -123,7 +144,7 @@ class AbstractSession:
             if at not in (DeclaredState.ACCEPTED, DeclaredState.COMPLETE)
         ]
 
-    # What happens to it.
+    # Events.
 
     def observe(self, event: Event) -> list[Violation]:
         """Take one event in and return what it breaks."""
@@ -135,11 +156,15 @@ class AbstractSession:
                     self.foldable.add(run)
                 return []
             case Cancel(runs):
-                # A cancel covers exactly the runs accepted before it that are not complete.
-                self.covered.update(self.in_flight if runs is None else runs)
+                # A cancel covers exactly the runs that were accepted before it and are not complete.
+                self.covered.update(self.covered_by_cancel() if runs is None else runs)
                 return []
             case Clear():
                 self.cleared.update(self.queue)
+                return []
+            case Called(run):
+                if run == self.lead:
+                    self.running = True
                 return []
             case Ended(run):
                 if run == self.lead:
@@ -162,7 +187,10 @@ class AbstractSession:
     def _move(
         self, run: str, trigger: Trigger, target: DeclaredState, broken: Iterator[Violation]
     ) -> list[Violation]:
-        """Move a run, and ask the machine whether it declares the move if nothing else is wrong with it."""
+        """Move a run to another state and return what is wrong with the move.
+
+        ``broken`` says what the kind of event breaks. If it is empty, the lifecycle must declare the move.
+        """
         source = self.states[run]
         expected = self._declared(source, trigger, self.facts(run))
         violations = list(broken)
@@ -180,7 +208,7 @@ class AbstractSession:
         else:
             self.foldable.discard(run)
         if target is DeclaredState.ACTIVE and trigger is not Trigger.FOLD:
-            self.turn, self.lead, self.running = [run], run, True
+            self.turn, self.lead, self.running = [run], run, not self._limited
         elif target is DeclaredState.ACTIVE:
             self.turn.append(run)
         elif target is DeclaredState.COMPLETE:
@@ -188,7 +216,7 @@ class AbstractSession:
         return violations
 
     def _forget(self, run: str) -> None:
-        """Keep of a complete run only that it is complete, and when it was accepted."""
+        """Forget everything about a complete run except that it is complete, and when it was accepted."""
         for known in (self.covered, self.foldable, self.cleared):
             known.discard(run)
         self.record.pop(run, None)
@@ -197,7 +225,7 @@ class AbstractSession:
         if not self.turn:
             self.lead, self.running = "", False
 
-    # What each kind of event can break.
+    # For each kind of event, the properties that it can break.
 
     def _entered(self, run: str, state: DeclaredState) -> Iterator[Violation]:
         if state is DeclaredState.CANCEL_ON_ENTRY and run not in self.covered:
@@ -275,14 +303,14 @@ class AbstractSession:
                 )
 
     def forget(self, run: str) -> None:
-        """Let a complete run go, to follow a long history in little memory."""
+        """Forget a complete run altogether, so that a long history takes little memory."""
         del self.states[run], self._nth[run]
 
     def key(self) -> Hashable:
-        """Return what makes two abstract sessions the same.
+        """Return a value that is equal for two sessions exactly if they judge every later event alike.
 
-        Whether a covered run could have been folded, and what exactly its record said before the cancel,
-        nothing will ask for again.
+        Nobody asks again whether a covered run is foldable, or which reason other than canceled its messages
+        give. So the value leaves both out.
         """
         return (
             tuple(self.states.items()),
@@ -296,8 +324,8 @@ class AbstractSession:
         )
 
     def copy(self) -> AbstractSession:
-        """Return an abstract session that goes its own way from here."""
-        twin = AbstractSession(self._declared)
+        """Return a copy. What happens to the one changes nothing in the other."""
+        twin = AbstractSession(self._declared, limited=self._limited)
         twin.states = dict(self.states)
         twin.covered = set(self.covered)
         twin.foldable = set(self.foldable)

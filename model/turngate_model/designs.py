@@ -1,7 +1,7 @@
-"""Known-bad designs: how this was really built, and how it broke.
+"""The known-bad designs: mechanisms that looked right to good engineers, and are not.
 
-Each is the mechanism with one thing done otherwise. All looked right to good
-engineers. A checker that cannot refute every one of them has no teeth.
+Each design is a subclass of the mechanism that does one thing differently. The first line of its docstring
+says what. A checker must refute every one of them, or its verdict on the mechanism is worth nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from turngate_model.history import Clear, Complete, Enter, FinishReason
 from turngate_model.lifecycle import DeclaredState
-from turngate_model.mechanism import Action, Half, Mechanism, Mode, ModelRun, ModelSession, ModelTurn
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import Half, Mode, ModelRun, ModelSession, ModelTurn
 from turngate_model.properties import Property
 
 
@@ -174,7 +175,7 @@ class UnlockedClear(Mechanism):
             self.see(Complete(run.name, False, "cleared from the queue"))
 
     def actions(self, s: ModelSession, complete: list[str]) -> Iterator[Action]:
-        """One clear at a time is enough to see it."""
+        """Leave out a second clear while the first is unfinished: one is enough to break the design."""
         return (each for each in super().actions(s, complete) if each.name != "clear" or not s.unfinished)
 
 
@@ -251,11 +252,11 @@ class LeakySession(Mechanism):
 
 
 NOT_IN_DESIGNS = frozenset({"cancel_run", "interrupt", "close"})
-"""Operations that the designs never had. They are explored without, to be refuted by what they did have."""
+"""The operations that the designs never had. The explorer leaves them out when it explores a design."""
 
 
 class Design(NamedTuple):
-    """A known-bad design: the flawed mechanism, and what it is said to break."""
+    """A known-bad design: its mechanism, and the properties that it is known to break."""
 
     name: str
     mechanism: type[Mechanism]
@@ -263,7 +264,7 @@ class Design(NamedTuple):
 
     @property
     def flaw(self) -> str:
-        """What the design does, in one sentence."""
+        """What is wrong with the design, in one sentence."""
         return str(self.mechanism.__doc__).splitlines()[0]
 
 

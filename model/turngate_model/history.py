@@ -1,6 +1,7 @@
-"""What can be seen of a session from outside: the events of its history.
+"""The events by which everything is judged.
 
-A mechanism, a real dispatcher or a recording is judged by these events alone.
+A mechanism, a real dispatcher and a recording all show the same events. The abstract session judges these
+events and looks at nothing else. An event belongs to one session, and names its runs.
 """
 
 from __future__ import annotations
@@ -10,54 +11,64 @@ from typing import Literal, NamedTuple, TypeAlias
 from turngate_model.lifecycle import DeclaredState
 
 FinishReason: TypeAlias = Literal["end_turn", "error", "canceled", "unwritten"]
-"""What the record of a run says; ``unwritten`` when the store has failed."""
+"""What the messages of a run say about its end; ``unwritten`` when the store could not write them."""
 
 
 class Accept(NamedTuple):
-    """A prompt was taken in."""
+    """A caller's prompt was taken in as a new run."""
 
     run: str
     foldable: bool = True
 
 
 class Enter(NamedTuple):
-    """An accepted run was decided."""
+    """An accepted run entered, and this is the state that it entered."""
 
     run: str
     state: DeclaredState
 
 
 class Fold(NamedTuple):
-    """A queued run joined the active turn of ``into``."""
+    """A queued run joined the active turn that ``into`` leads."""
 
     run: str
     into: str
 
 
 class Handoff(NamedTuple):
-    """A queued run became the next turn."""
+    """A queued run became active, because the turn before it ended."""
 
     run: str
 
 
 class Cancel(NamedTuple):
-    """Somebody cancelled: the whole session, or only the runs named."""
+    """A caller cancelled the whole session, or only the runs named here."""
 
     runs: frozenset[str] | None = None
 
 
 class Clear(NamedTuple):
-    """The queue was cleared."""
+    """A caller cleared the queue."""
+
+
+class Called(NamedTuple):
+    """The runner was called for the turn that this run leads.
+
+    This event is shown only where the number of calls is limited. Elsewhere the runner is called as soon as
+    the turn is active.
+    """
+
+    run: str
 
 
 class Ended(NamedTuple):
-    """The runner's call for this lead run is over."""
+    """The runner's call for the turn that this run leads is over."""
 
     run: str
 
 
 class Wrote(NamedTuple):
-    """The messages of a run were written, or writing them has failed."""
+    """The store wrote the messages of a run, or failed to."""
 
     run: str
     reason: FinishReason
@@ -71,4 +82,4 @@ class Complete(NamedTuple):
     error: str | None = None
 
 
-Event: TypeAlias = Accept | Enter | Fold | Handoff | Cancel | Clear | Ended | Wrote | Complete
+Event: TypeAlias = Accept | Enter | Fold | Handoff | Cancel | Clear | Called | Ended | Wrote | Complete

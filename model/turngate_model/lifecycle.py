@@ -1,4 +1,4 @@
-"""The lifecycle of a run, declared once as an explicit state machine.
+"""The lifecycle of a run, declared once as a table.
 
 Laws
 ====
@@ -10,23 +10,29 @@ Laws
    ``UndeclaredMove`` and changes nothing.
 4. For a state, a trigger and the facts of the moment at most one row applies:
    the rows of one trigger from one state exclude each other by their guards.
-5. A guard is a fact about a run in its session, named in the table. The
-   machine never looks anywhere else.
+5. A row applies by the guards that the table names for it, and by nothing
+   else. A guard is a fact about a run in its session.
 
 Theory of operation
 ===================
 
-Accepting a prompt creates a run; entering it decides, once, what becomes of
-it: cancelled on entry, queued, or active. From there on other things move it.
-A turn that ends moves its own runs to complete and the next queued run to
-active (handoff); a runner that asks for follow-ups moves queued runs into its
-own turn (fold); a cancel or a cleared queue moves queued runs to complete
-(drop). Settling is what lies between the end of a turn, or a cancel on entry,
-and complete: the messages are written, or writing them has failed.
+A caller's accept creates a run. Its enter decides, once, what becomes of the
+run: cancel_on_entry, queued or active. After that others move it:
 
-The table is data. ``Lifecycle`` hands it to the ``transitions`` package, which
-executes it; ``successor`` is compiled from the same rows and is what the
-checkers call, many times a second. A test holds the two together.
+* A turn that ends moves its own runs to complete (finish), and the first
+  queued run to active (handoff).
+* A runner that asks for follow-ups moves queued runs into its turn (fold).
+* A cancel, or a caller who clears the queue, moves queued runs to complete
+  (drop).
+* A store that has written the messages of a run cancelled on entry, or has
+  failed to, moves the run to complete (settle).
+
+A run is active as soon as it is its turn. Where the number of runner calls is
+limited, the runner may be called later: the run is active while it waits.
+
+``Lifecycle`` hands the table to the ``transitions`` package, which executes
+it. ``successor`` is a faster form of the same table, for the checkers. A test
+compares the two.
 
 This is the only module that imports ``transitions``.
 """
@@ -40,7 +46,7 @@ from transitions import Machine, MachineError
 
 
 class DeclaredState(StrEnum):
-    """Where a run is in its life."""
+    """The states of a run."""
 
     ACCEPTED = "accepted"
     CANCEL_ON_ENTRY = "cancel_on_entry"
@@ -54,7 +60,7 @@ TERMINAL = DeclaredState.COMPLETE
 
 
 class Trigger(StrEnum):
-    """What moves a run."""
+    """The triggers: what moves a run from one state to another."""
 
     ENTER = "enter"
     RELEASE = "release"
@@ -66,7 +72,7 @@ class Trigger(StrEnum):
 
 
 class Guard(IntFlag):
-    """A fact about a run in its session that decides whether a row applies."""
+    """A fact about a run in its session. The guards of a row decide whether the row applies."""
 
     COVERED = auto()
     OCCUPIED = auto()
@@ -79,7 +85,7 @@ class Guard(IntFlag):
 
     @property
     def label(self) -> str:
-        """The guard's name as it stands in the table."""
+        """The name of the guard, as the table has it."""
         return str(self.name).lower()
 
 
@@ -96,7 +102,7 @@ GUARD_MEANINGS = {
 
 
 class Row(NamedTuple):
-    """One declared move."""
+    """One declared move: it applies if every guard of ``conditions`` is true and none of ``unless``."""
 
     trigger: Trigger
     source: DeclaredState
@@ -181,11 +187,11 @@ TABLE = (
 
 
 class UndeclaredMove(Exception):
-    """A trigger that no row allows in this state with these facts. Nothing has changed."""
+    """Raised for a trigger that no row allows in this state with these facts. The run has not moved."""
 
 
 class _Model:
-    """What the package moves: its ``state``, and the guards it asks for by name."""
+    """The object that the package moves: it has a state, and the package asks it for guards by name."""
 
     state: str
 
@@ -200,11 +206,10 @@ class _Model:
 
 
 class Lifecycle:
-    """One run's life, executed by the ``transitions`` package from the table.
+    """The life of one run. The ``transitions`` package executes it from the table.
 
-    Set ``facts`` to what is true at the moment, then call a trigger. The
-    triggers are methods here, so that type checkers see what the package
-    would only add at run time.
+    Set ``facts`` to the guards that are true at the moment, then call a trigger. The triggers are written
+    out as methods, so that type checkers see them; the package would add them only at run time.
     """
 
     def __init__(self, initial: DeclaredState = INITIAL, table: tuple[Row, ...] = TABLE) -> None:
@@ -229,11 +234,11 @@ class Lifecycle:
 
     @property
     def state(self) -> DeclaredState:
-        """Where the run is now."""
+        """The state of the run."""
         return DeclaredState(self._model.state)
 
     def fire(self, trigger: Trigger) -> DeclaredState:
-        """Move the run; raise UndeclaredMove, and change nothing, if no row allows it."""
+        """Move the run. If no row allows that, raise UndeclaredMove and change nothing."""
         self._model.facts = self.facts
         event = self._machine.events.get(trigger.value)
         try:
@@ -246,36 +251,36 @@ class Lifecycle:
         return self.state
 
     def enter(self) -> DeclaredState:
-        """Decide: cancel_on_entry, queued or active."""
+        """Move an accepted run to cancel_on_entry, queued or active."""
         return self.fire(Trigger.ENTER)
 
     def release(self) -> DeclaredState:
-        """Give the handle up before entry."""
+        """Complete an accepted run that its caller gives up."""
         return self.fire(Trigger.RELEASE)
 
     def handoff(self) -> DeclaredState:
-        """Become the next turn."""
+        """Make a queued run the lead of the next turn."""
         return self.fire(Trigger.HANDOFF)
 
     def fold(self) -> DeclaredState:
-        """Join the turn that is active."""
+        """Make a queued run part of the active turn."""
         return self.fire(Trigger.FOLD)
 
     def drop(self) -> DeclaredState:
-        """Leave the queue without a turn."""
+        """Complete a queued run that never had a turn."""
         return self.fire(Trigger.DROP)
 
     def settle(self) -> DeclaredState:
-        """End what was cancelled on entry."""
+        """Complete a run that was cancelled on entry."""
         return self.fire(Trigger.SETTLE)
 
     def finish(self) -> DeclaredState:
-        """End with the turn."""
+        """Complete an active run, because its turn has ended."""
         return self.fire(Trigger.FINISH)
 
 
 class Successor:
-    """The table, compiled: what a trigger makes of a state, given the facts."""
+    """The table in a form that is fast to ask: which state a trigger leads to, given the facts."""
 
     def __init__(self, table: tuple[Row, ...]) -> None:
         self._rows: dict[tuple[DeclaredState, Trigger], list[tuple[int, int, DeclaredState]]] = {}
@@ -285,7 +290,7 @@ class Successor:
             self._rows.setdefault((row.source, row.trigger), []).append((need, forbid, row.target))
 
     def __call__(self, state: DeclaredState, trigger: Trigger, facts: int) -> DeclaredState | None:
-        """Return the state after the trigger, or None if no row allows it."""
+        """Return the state that a trigger leads to, or None if no row allows it."""
         for need, forbid, target in self._rows.get((state, trigger), ()):
             if facts & need == need and not facts & forbid:
                 return target

@@ -1,35 +1,48 @@
-"""HOW: the mechanism, at the grain of its atomic steps.
+"""The mechanism: how a dispatcher keeps the promises, one method per step.
 
-One method per step. A step is uninterruptible; between two steps anything else
-may happen. Every accepted run carries a sequence, a session keeps one cancel
-mark, and an accepted run is covered if its sequence is at or below the mark.
+Nothing interrupts a step; anything may happen between two. A step shows what it does as events
+(``history.py``), and the abstract session judges these events. The mechanism never judges itself.
 
-What a step does is told by the events it lets be seen (``_history.py``). The
-abstract session (``_what.py``) judges them, so nothing here decides whether it
-is right.
+Every accepted run carries a sequence, and every session keeps one cancel mark. A cancel covers an accepted
+run if the run's sequence is at or below the mark.
 
-The invariants that the steps keep between them:
+Laws
+====
 
-* The queue is in sequence order and holds no covered run: a cancel drops it in
-  the same step.
-* A run that leaves ``accepted`` takes its coverage along: as cancelled on
-  entry, or not at all.
-* The mark is 0 unless an accepted run is covered by it.
-* Ending a turn and starting its successor is one step.
+Every step keeps these laws:
 
-Left out, because no step depends on it: the text of prompts and messages,
-deltas, subscribers, the hook ``on_complete``, refused calls (they change
-nothing), a runner that is told to stop twice, the time a step takes.
+1. The queue is in sequence order.
+2. The queue holds no covered run, because a cancel drops the queue in its own step.
+3. A step looks at the mark when a run leaves ``accepted``, and never again for that run. If the mark covers
+   the run, the run becomes cancel_on_entry or completes as cancelled.
+4. The mark is 0 unless it covers an accepted run.
+5. One step ends a turn and starts its successor.
+6. With a limit on turns, the line is in the order in which turns became active, and holds no covered turn.
+
+Places
+======
+
+Without a limit on turns (``places`` is None) the runner is called in the step that makes a turn active. With
+a limit, that step puts the turn in line, and a later step (``call``) gives it a place and calls its runner. A
+turn in line is active: its session is busy, and follow-ups are queued behind it. But it takes nothing in and
+cannot end, because its runner has not been called. A cancel that covers it lets it settle as cancelled at
+once, and its runner is never called.
+
+What is left out
+================
+
+No step depends on the text of prompts and messages, on deltas, on subscribers, on the hook ``on_complete``,
+on calls that are refused (they change nothing), on a runner that is told to stop twice, or on time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple
 
 from turngate_model.history import (
     Accept,
+    Called,
     Cancel,
     Clear,
     Complete,
@@ -42,121 +55,17 @@ from turngate_model.history import (
     Wrote,
 )
 from turngate_model.lifecycle import DeclaredState
-
-Mode: TypeAlias = Literal["fold", "queue", "interrupt", "in-process"]
-"""``when_busy`` of an accept; ``in-process`` exists in designs that treat such prompts apart."""
-
-
-class ModelRun(NamedTuple):
-    """A run as the mechanism knows it: a name, and the sequence stamped at accept."""
-
-    name: str
-    seq: int
-
-
-class Half(NamedTuple):
-    """What is still to be done by a design that does in two steps what has to be one."""
-
-    name: str
-    runs: tuple[ModelRun, ...] = ()
-    mark: int = 0
-
-    @property
-    def about(self) -> str:
-        """The runs it is about, by name."""
-        return " ".join(run.name for run in self.runs)
-
-
-@dataclass
-class ModelTurn:
-    """One call of the runner, and the settling after it."""
-
-    lead: ModelRun
-    folded: list[ModelRun] = field(default_factory=list)
-    cancelled: bool = False
-    writing: FinishReason | Literal["", "paused"] = ""
-    """Empty while the runner runs; then what is being written about the turn."""
-
-    @property
-    def runs(self) -> list[ModelRun]:
-        """The lead, then the runs folded in."""
-        return [self.lead, *self.folded]
-
-    def frozen(self) -> tuple[Any, ...]:
-        """Return the turn as a value that can be compared and hashed."""
-        return (self.lead, tuple(self.folded), self.cancelled, self.writing)
-
-
-@dataclass
-class ModelSession:
-    """All that the mechanism holds for one session. A quiet session holds nothing."""
-
-    accepted: list[ModelRun] = field(default_factory=list)
-    foldable: set[str] = field(default_factory=set)
-    """Of the accepted and queued runs, those that may join an active turn."""
-    mark: int = 0
-    singled_out: set[str] = field(default_factory=set)
-    """Accepted runs that were cancelled alone."""
-    entering: list[ModelRun] = field(default_factory=list)
-    """Runs cancelled on entry whose canceled turn is being written."""
-    queue: list[ModelRun] = field(default_factory=list)
-    active: str = ""
-    """The lead of the turn that the dispatcher holds to be active."""
-    turns: list[ModelTurn] = field(default_factory=list)
-    """The turns that there really are; a sound mechanism never has two."""
-    pending: int = 0
-    """For designs that keep a flag or a count instead of a mark."""
-    unfinished: list[Half] = field(default_factory=list)
-    """For designs that do in two steps what has to be one: the second halves still to come."""
-
-    def frozen(self) -> tuple[Any, ...]:
-        """Return what makes two sessions the same.
-
-        Whether an accepted run that the mark covers was also cancelled alone, or could have been folded,
-        no step will ask again.
-        """
-        marked = {run.name for run in self.accepted if run.seq <= self.mark}
-        return (
-            tuple(self.accepted),
-            frozenset(self.foldable - marked - self.singled_out),
-            self.mark,
-            frozenset(self.singled_out - marked),
-            tuple(self.entering),
-            tuple(self.queue),
-            self.active,
-            tuple(turn.frozen() for turn in self.turns),
-            self.pending,
-            tuple(self.unfinished),
-        )
-
-    def copy(self) -> ModelSession:
-        """Return a session that goes its own way from here."""
-        return ModelSession(
-            list(self.accepted),
-            set(self.foldable),
-            self.mark,
-            set(self.singled_out),
-            list(self.entering),
-            list(self.queue),
-            self.active,
-            [ModelTurn(turn.lead, list(turn.folded), turn.cancelled, turn.writing) for turn in self.turns],
-            self.pending,
-            list(self.unfinished),
-        )
-
-    def turn_of(self, lead: str) -> ModelTurn | None:
-        """Return the turn that a run leads."""
-        return next((turn for turn in self.turns if turn.lead.name == lead), None)
-
-    @property
-    def in_flight(self) -> list[ModelRun]:
-        """Every run that the mechanism still holds, in sequence order."""
-        turns = [run for turn in self.turns for run in turn.runs]
-        return sorted([*self.accepted, *self.entering, *self.queue, *turns], key=lambda run: run.seq)
+from turngate_model.model_session import Half, Mode, ModelRun, ModelSession, ModelTurn
+from turngate_model.places import ModelPlaces
 
 
 class Action(NamedTuple):
-    """One step that could be taken next: by whom, which, about which run, and how."""
+    """A step that could be taken next.
+
+    ``actor`` takes the step, ``name`` is the method of the mechanism, ``run`` the run that it is about.
+    ``how`` is the ``when_busy`` of an accept, the outcome of a runner, or whether the store has written
+    (``ok``) or failed (``fails``).
+    """
 
     actor: Literal["caller", "runner", "store", "session"]
     name: str
@@ -164,19 +73,27 @@ class Action(NamedTuple):
     how: str = ""
 
 
-ENVIRONMENT = ("accept", "again", "enter", "release", "cancel", "cancel_run", "clear", "fold", "close")
-"""Steps that users take, or do not: nothing is owed because one of them did not happen."""
-INTERNAL = ("end", "written", "settle", "resume")
-"""Steps that happen of themselves, if runners end and stores answer."""
+INTERNAL = ("call", "end", "written", "settle", "resume")
+"""The steps that do happen, sooner or later, as long as runners end and stores answer.
+
+Callers and runners are free to take the other steps or not.
+"""
 
 
 class Mechanism:
-    """The mechanism. A known-bad design is a subclass that does one thing otherwise."""
+    """The mechanism. A known-bad design is a subclass that does one thing differently.
+
+    An instance takes one step. ``see`` receives the events of the step.
+    """
 
     modes: tuple[Mode, ...] = ("fold", "queue", "interrupt")
 
     common = 0
-    """Memory outside every session. A sound mechanism keeps nothing there."""
+    """What all sessions share, places aside. A sound mechanism keeps nothing here; a broken one may."""
+    places: ModelPlaces | None = None
+    """The places that all sessions share, or None if the number of runner calls is not limited."""
+    session = 0
+    """The number of the session in which the step is taken."""
 
     def __init__(self, see: Callable[[Event], None]) -> None:
         self.see = see
@@ -184,7 +101,7 @@ class Mechanism:
     # Steps of the callers.
 
     def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
-        """Take a prompt in; one that interrupts cancels first, in the same step."""
+        """Take a prompt in. One that interrupts first cancels the session, in the same step."""
         if mode == "interrupt":
             self.cancel(s)
         self.see(Accept(run.name, mode == "fold"))
@@ -193,10 +110,10 @@ class Mechanism:
             s.foldable.add(run.name)
 
     def again(self, s: ModelSession, run: ModelRun) -> None:
-        """Accept under a known run_id: the same run comes back and nothing changes."""
+        """Accept a prompt under a known run_id: the caller gets the same run, and nothing changes."""
 
     def enter(self, s: ModelSession, run: ModelRun) -> None:
-        """Decide what becomes of an accepted run."""
+        """Decide, once, whether an accepted run is cancelled on entry, queued or active."""
         covered = self.is_covered(s, run)
         self.leave_accepted(s, run)
         if covered:
@@ -211,14 +128,14 @@ class Mechanism:
             self.see(Enter(run.name, DeclaredState.ACTIVE))
 
     def release(self, s: ModelSession, run: ModelRun) -> None:
-        """Give an accepted run up."""
+        """Complete an accepted run whose caller gives it up before it enters."""
         covered = self.is_covered(s, run)
         self.leave_accepted(s, run)
         s.foldable.discard(run.name)
         self.see(Complete(run.name, covered, "released before entry"))
 
     def cancel(self, s: ModelSession) -> None:
-        """Cover all that is in flight: mark what is accepted, drop the queue, interrupt the turn."""
+        """Cover every run in flight: mark the accepted ones, drop the queue, cover the active turn."""
         self.see(Cancel())
         self.raise_mark(s)
         self.drop(s, s.queue, cancelled=True)
@@ -233,35 +150,46 @@ class Mechanism:
         elif run in s.queue:
             self.drop(s, [run], cancelled=True)
         elif turn:
-            turn.cancelled = True
+            self.cover(turn)
 
     def clear(self, s: ModelSession) -> None:
-        """Drop what is queued; accepted and active runs go on."""
+        """Drop the queued runs. Accepted and active runs go on."""
         self.see(Clear())
         self.drop(s, s.queue, cancelled=False)
 
     def close(self, s: ModelSession) -> None:
-        """Shut down: cancel everything, and release what has not entered."""
+        """Shut down: cancel the session, and release the runs that have not entered."""
         self.cancel(s)
         for run in list(s.accepted):
             self.release(s, run)
 
-    # Steps of the runner.
+    # Steps of a turn and of its runner.
+
+    def call(self, s: ModelSession, turn: ModelTurn) -> None:
+        """Give the turn a place and call its runner."""
+        assert self.places is not None
+        self.places = self.places.taken(self.session)
+        turn.called = True
+        self.see(Called(turn.lead.name))
 
     def fold(self, s: ModelSession, turn: ModelTurn) -> None:
-        """Take follow-ups into the turn, from the head of the queue up to the first that wants its own."""
+        """Fold queued runs into the turn, from the head of the queue up to the first that is not foldable."""
         while s.queue and s.queue[0].name in s.foldable and not turn.cancelled:
             self.join(s, turn, s.queue.pop(0))
 
     def end(self, s: ModelSession, turn: ModelTurn, outcome: FinishReason) -> None:
-        """End the runner's call and begin to write down what came of it."""
+        """Take the runner's return: the turn gives its place back, and the store begins to write."""
         self.see(Ended(turn.lead.name))
         turn.writing = "canceled" if turn.cancelled else outcome
+        self.give_back_place()
 
     # Steps of the store.
 
     def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
-        """Return from the write. If a cancel came meanwhile the record is wrong: write it again first."""
+        """Take the store's answer about a turn: complete its runs and hand off.
+
+        If a cancel came during the write, the messages do not say so. Then the store writes them again first.
+        """
         self.record(turn.runs, turn.writing, ok)
         if ok and turn.cancelled and turn.writing != "canceled":
             turn.writing = "canceled"
@@ -270,105 +198,134 @@ class Mechanism:
         self.hand_off(s, turn)
 
     def settle(self, s: ModelSession, run: ModelRun, ok: bool) -> None:
-        """Return from writing the canceled turn of a run cancelled on entry, well or not."""
+        """Take the store's answer about a run that was cancelled on entry: complete the run."""
         self.record([run], "canceled", ok)
         s.entering.remove(run)
         self.see(Complete(run.name, True, None if ok else "store failed"))
 
     def resume(self, s: ModelSession, half: Half) -> None:
-        """Do the second half of what a design does in two steps. A sound mechanism has none."""
+        """Do the second half of a step that a known-bad design takes in two. A sound mechanism has none."""
         raise NotImplementedError(half)
 
     def resumable(self, s: ModelSession, half: Half) -> bool:
-        """Tell whether a second half can be done yet."""
+        """Say whether a second half can be done yet."""
         return True
 
-    # What the steps are made of.
+    # The parts that steps are made of.
 
     def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
-        """Tell whether a cancel covers an accepted run."""
+        """Say whether a cancel covers an accepted run."""
         return run.seq <= s.mark or run.name in s.singled_out
 
     def is_occupied(self, s: ModelSession) -> bool:
-        """Tell whether a newcomer has to wait."""
+        """Say whether a run that enters now must be queued."""
         return bool(s.active or s.queue)
 
     def raise_mark(self, s: ModelSession) -> None:
-        """Cover every accepted run: a later one gets a higher sequence."""
+        """Cover every accepted run. A run that is accepted later has a higher sequence."""
         if s.accepted:
             s.mark = max(s.mark, s.in_flight[-1].seq)
 
     def lower_mark(self, s: ModelSession) -> None:
-        """Take the mark away once no accepted run needs it."""
+        """Remove the mark once it covers no accepted run."""
         if not any(run.seq <= s.mark for run in s.accepted):
             s.mark = 0
 
     def leave_accepted(self, s: ModelSession, run: ModelRun) -> None:
-        """Take a run out of those accepted, and with it what was kept about it."""
+        """Take a run out of the accepted ones, and forget what was kept about it there."""
         s.accepted.remove(run)
         s.singled_out.discard(run.name)
         self.lower_mark(s)
 
     def enqueue(self, s: ModelSession, run: ModelRun) -> None:
-        """Queue a run where its sequence belongs, however late it entered."""
+        """Put a run into the queue, at the position of its sequence."""
         s.queue.append(run)
         s.queue.sort(key=lambda queued: queued.seq)
 
     def start(self, s: ModelSession, run: ModelRun) -> None:
-        """Make the run active, as the lead of a new turn."""
+        """Make the run active, as the lead of a new turn, which joins the line if there is one."""
         s.foldable.discard(run.name)
         s.active = run.name
-        s.turns.append(ModelTurn(run))
+        s.turns.append(ModelTurn(run, called=self.places is None))
+        if self.places is not None:
+            self.places = self.places.joined(self.session)
 
     def join(self, s: ModelSession, turn: ModelTurn, run: ModelRun) -> None:
-        """Fold a run that has left the queue into the turn."""
+        """Fold a run, which has just left the queue, into the turn."""
         s.foldable.discard(run.name)
         turn.folded.append(run)
         self.see(Fold(run.name, turn.lead.name))
 
     def interrupt(self, s: ModelSession) -> None:
-        """Cancel the active turn; if it is being written already, the step after the write will look."""
+        """Cover the active turn, if there is one."""
         turn = s.turn_of(s.active)
         if turn:
-            turn.cancelled = True
+            self.cover(turn)
+
+    def cover(self, turn: ModelTurn) -> None:
+        """Cover a turn. There are three cases.
+
+        1. It waits for a place. It leaves the line and settles as cancelled; its runner is never called.
+        2. It runs. Its runner is told to stop, and ends later.
+        3. It settles. The step ``written`` looks whether a cancel has come.
+        """
+        turn.cancelled = True
+        if turn.waits:
+            self.leave_line()
+            turn.writing = "canceled"
+
+    def leave_line(self) -> None:
+        """Take the turn of this session out of the line."""
+        assert self.places is not None
+        self.places = self.places.left(self.session)
+
+    def give_back_place(self) -> None:
+        """Take back the place of the turn whose runner has returned."""
+        if self.places is not None:
+            self.places = self.places.given_back()
+
+    def can_call(self) -> bool:
+        """Say whether the turn of this session is first in line and a place is free."""
+        return self.places is not None and self.places.first() == self.session
 
     def drop(self, s: ModelSession, runs: list[ModelRun], *, cancelled: bool) -> None:
-        """Complete queued runs that will never be active, because of a cancel or of a clear."""
+        """Complete queued runs that a cancel or a clear has taken out of the queue."""
         for run in list(runs):
             s.queue.remove(run)
             s.foldable.discard(run.name)
             self.see(Complete(run.name, cancelled, None if cancelled else "cleared from the queue"))
 
     def record(self, runs: list[ModelRun], reason: Any, ok: bool) -> None:
-        """Write the messages of the runs, or fail to."""
+        """Show that the store has written the messages of the runs, or has failed to."""
         for run in runs:
             self.see(Wrote(run.name, reason if ok else "unwritten"))
 
     def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
-        """Complete every run of the turn, all with the same outcome."""
+        """Complete every run of the turn with the same outcome."""
         failed = "runner failed" if turn.writing == "error" else None
         for run in turn.runs:
             self.see(Complete(run.name, turn.cancelled, error or failed))
 
     def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
-        """Start the next queued run in the step that ends the turn, whatever its outcome."""
+        """End the turn and start the first queued run, whatever the outcome of the turn was."""
         s.turns.remove(turn)
         s.active = ""
         self.start_next(s)
 
     def start_next(self, s: ModelSession) -> None:
-        """Start the first of the queue, if there is one."""
+        """Start the first queued run, if there is one."""
         if s.queue:
             run = s.queue.pop(0)
             self.start(s, run)
             self.see(Handoff(run.name))
 
-    # The steps that could be taken next, and taking one.
+    # Which steps could be taken next, and how one is taken.
 
     def actions(self, s: ModelSession, complete: list[str]) -> Iterator[Action]:
-        """Yield every step but accept and close, which need to know about other sessions.
+        """Yield every step that could be taken next in this session, except accept and close.
 
-        Of the complete runs one is enough to be accepted again: they are all alike.
+        The explorer adds those two, because they depend on other sessions. ``complete`` names the complete
+        runs. Only the first of them is accepted again here: to the mechanism all complete runs are alike.
         """
         for name in complete[:1]:
             yield Action("caller", "again", name)
@@ -390,8 +347,11 @@ class Mechanism:
                 yield Action("session", "resume", half.about, half.name)
 
     def turn_actions(self, s: ModelSession, turn: ModelTurn) -> Iterator[Action]:
-        """Yield the steps that a turn could take next."""
-        if turn.writing == "":
+        """Yield every step that a turn, its runner or its store could take next."""
+        if turn.waits:
+            if self.can_call():
+                yield Action("session", "call", turn.lead.name)
+        elif turn.writing == "":
             if s.queue:
                 yield Action("runner", "fold", turn.lead.name)
             for outcome in ("canceled",) if turn.cancelled else ("end_turn", "error"):
@@ -400,9 +360,9 @@ class Mechanism:
             yield from _stored("written", turn.lead)
 
     def take(self, s: ModelSession, action: Action) -> None:
-        """Take one step, changing the session in place."""
+        """Take one step. It changes the session in place."""
         step = getattr(self, action.name)
-        if action.name in ("fold", "end", "written"):
+        if action.name in ("call", "fold", "end", "written"):
             turn = s.turn_of(action.run)
             assert turn is not None
             step(s, turn, *_argument(action))

@@ -1,7 +1,8 @@
-"""What always holds: the properties by id, each with its sentence.
+"""The properties: what always holds, each by its id and with one sentence.
 
-The first twelve are promised to users and can be seen from outside a
-dispatcher. The last two are about the formal side itself.
+The first twelve are promises to users; whoever watches a dispatcher from outside can see whether it keeps
+them. The last two are about the model: DECLARED_MOVE ties what runs do to the lifecycle, and REFINES ties the
+mechanism to the abstract session and the abstract places.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 
 class Property(StrEnum):
-    """The id of something that always holds."""
+    """The id of a property."""
 
     NEVER_POISONED = "NEVER_POISONED"
     FULL_COVERAGE = "FULL_COVERAGE"
@@ -68,7 +69,7 @@ _SENTENCES = {
 
 
 class Violation(NamedTuple):
-    """A property that did not hold, and what should have happened instead."""
+    """A property that was broken, and what should have happened instead."""
 
     property: Property
     what: str

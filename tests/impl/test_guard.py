@@ -15,6 +15,7 @@ from dispatching import Agent, active, in_loop, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
 from turngate._guard import let_out, log, say
 from turngate._shell import Shell
+from turngate._surroundings import Surroundings
 
 
 async def echo(turn: Turn) -> str:
@@ -178,3 +179,8 @@ def test_a_shell_by_itself_cannot_close() -> None:
     shell = Shell(echo, MemoryMessages(), None, 1.0, None)
     with pytest.raises(NotImplementedError):
         shell._close_if_quiet()
+
+
+def test_surroundings_by_themselves_cannot_start() -> None:
+    with pytest.raises(NotImplementedError):
+        Surroundings()._start(None)  # type: ignore[arg-type]

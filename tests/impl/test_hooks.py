@@ -18,7 +18,7 @@ import pytest
 
 import turngate
 from dispatching import HANG, Agent, active, in_loop, on_record, outcome, queued, steps
-from turngate import Dispatcher, MemoryMessages, Message, RunComplete, Turn
+from turngate import Attachment, Dispatcher, MemoryMessages, Message, RunComplete, Turn
 from turngate._settle import _BLOCKED
 
 
@@ -88,12 +88,25 @@ async def test_a_hook_that_cannot_be_called_is_refused() -> None:
         assert d._runs == {}
 
 
+WRONG: Any = None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"bytes need a type",
+        ("a", "text/plain", "content"),
+        Attachment(WRONG, "text/plain", "content"),
+        Attachment("a", WRONG, "content"),
+        Attachment("a", "text/plain", WRONG),
+    ],
+    ids=repr,
+)
 @in_loop
-async def test_an_attachment_that_is_none_is_refused() -> None:
-    wrong: Any = [b"bytes need a type"]
+async def test_an_attachment_that_is_none_is_refused(wrong: Any) -> None:
     async with Dispatcher(echo) as d:
         with pytest.raises(TypeError, match="an attachment must be a string, or an Attachment"):
-            await d.accept("s", "p", attachments=wrong)
+            await d.accept("s", "p", attachments=[wrong])
         assert d._runs == {}
 
 

@@ -162,3 +162,18 @@ def test_only_the_end_of_its_own_call_ends_a_turn() -> None:
     assert session.running
     session.observe(Ended("a"))
     assert not session.running
+
+
+def test_what_a_cancel_covers_is_in_the_order_of_acceptance() -> None:
+    session = AbstractSession()
+    events = (Accept("a"), Accept("b", True), Accept("c"), Enter("c", ACTIVE), Enter("b", QUEUED))
+    for event in (*events, Enter("a", QUEUED)):
+        session.observe(event)
+    assert session.covered_by_cancel() == ["a", "b", "c"]
+    assert session.covered_by_cancel("a") == ["a"]
+    assert session.covered_by_cancel("c") == ["c"]
+    assert session.covered_by_cancel("nobody") == []
+    session.observe(Complete("a", cancelled=False, error="cleared"))
+    session.observe(Fold("b", "c"))
+    assert session.covered_by_cancel("c") == session.covered_by_cancel("b") == ["b", "c"]
+    assert session.covered_by_cancel("a") == []

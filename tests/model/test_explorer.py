@@ -6,9 +6,9 @@ import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
-from turngate_model.checker import HEART, Bounds, Explorer, Limits, Progress
+from turngate_model.checker import HEART, Bounds, Explorer, Progress, SearchLimits
 from turngate_model.checker.counts import COUNTS, Count
-from turngate_model.mechanism import ModelRun, ModelSession, ModelTurn
+from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 
 
 @pytest.mark.requirement("REFINES")
@@ -81,9 +81,12 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
-    [(Limits(seconds=0.01), "time ran out after 0.01 s"), (Limits(mebibytes=1), "memory ran out at 1 MiB")],
+    [
+        (SearchLimits(seconds=0.01), "time ran out after 0.01 s"),
+        (SearchLimits(mebibytes=1), "memory ran out at 1 MiB"),
+    ],
 )
-def test_a_limit_reached_is_unknown(limits: Limits, reason: str) -> None:
+def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
     result = Explorer(Bounds(4, 2), limits=limits).run()
     assert (result.verdict, result.gave_up) == ("unknown", reason)
 
@@ -100,10 +103,10 @@ def test_bounds_and_limits_must_make_sense() -> None:
         Bounds(prompts=0)
     with pytest.raises(ValueError, match="cancels must be from 0 to 16, not -1"):
         Bounds(cancels=-1)
-    with pytest.raises(ValueError, match="sessions must be from 1 to 2, not 3"):
-        Bounds(sessions=3)
+    with pytest.raises(ValueError, match="sessions must be from 1 to 3, not 4"):
+        Bounds(sessions=4)
     with pytest.raises(ValueError, match="limits of time and memory must be above zero"):
-        Limits(seconds=0)
+        SearchLimits(seconds=0)
 
 
 def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:

@@ -10,7 +10,7 @@ from turngate_model import TABLE, DeclaredState, Guard, Mechanism, Property, Row
 from turngate_model.checker import Bounds, Explorer
 from turngate_model.history import Complete, Handoff
 from turngate_model.lifecycle import successor
-from turngate_model.mechanism import ModelRun, ModelSession, ModelTurn
+from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 
 SMALL = Bounds(prompts=3, cancels=1, sessions=1)
 

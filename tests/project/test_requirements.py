@@ -38,7 +38,7 @@ def test_a_later_run_has_a_higher_sequence() -> None:
     explorer = Explorer(Bounds(3, 0, 1, without=HEART - {"release"}), symmetry=False)
     explorer.run()
     for node in range(len(explorer.nodes)):
-        accepted = [run.seq for run in explorer.nodes.how(node).accepted]
+        accepted = [run.seq for run in explorer.nodes.held(node).accepted]
         assert accepted == sorted(set(accepted))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from turngate import Covered, Dispatcher, Run, RunConflict, State
 from turngate._core import Effect, SessionCore
-from turngate._events import Event, Subscribers, Subscription
+from turngate._events import Audience, Event, Subscription
 from turngate._journal import JournaledCore
 from turngate._lifecycle import Phase
 from turngate._messages import Message, Messages
@@ -180,8 +180,8 @@ class ForgetsTooLate(Dispatcher):
 class _Subscribing(Dispatcher):
     kind: type[Subscription]
 
-    def subscribe(self, session_id: str | None = None) -> Subscription:
-        subscription = super().subscribe(session_id)
+    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
+        subscription = super().subscribe(session_id, moves=moves)
         subscription.__class__ = self.kind
         return subscription
 
@@ -190,20 +190,20 @@ class LosesTheBuffered(_Subscribing):
     """Takes from a subscriber that is cut off what it has received."""
 
     class kind(Subscription):  # noqa: N801
-        def close(self) -> None:
-            super().close()
+        def _close(self) -> None:
+            super()._close()
             if self._cut_off:
                 self._unread.clear()
-                self._unread_deltas = 0
+                self._sizes.clear()
 
 
 class NeverCutsOff(_Subscribing):
     """Lets a subscriber lag for ever."""
 
     class kind(Subscription):  # noqa: N801
-        def _receive(self, event: Event) -> None:
+        def _receive(self, event: Event, size: int) -> None:
             self._complete_limit = len(self._unread) + 1
-            super()._receive(event)
+            super()._receive(event, size)
 
 
 class CutsOffTooSoon(Dispatcher):
@@ -218,18 +218,18 @@ class CutsOffInSilence(_Subscribing):
     """Ends the events of a subscriber that is cut off as if there were no more."""
 
     class kind(Subscription):  # noqa: N801
-        def close(self) -> None:
-            super().close()
+        def _close(self) -> None:
+            super()._close()
             self._cut_off = False
 
 
-class _Skipping(Subscribers):
-    def deliver(self, event: Event) -> None:
+class _Skipping(Audience):
+    def deliver(self, event: Event, size: int = 0) -> None:
         for about in (event.session_id, None):
             nth = 0
             while nth < len(to := [*self.by_session.get(about, ())]):
                 if (subscription := to[nth]()) is not None:
-                    subscription._receive(event)
+                    subscription._receive(event, size)
                 nth += 1
 
 
@@ -238,7 +238,7 @@ class SkipsTheNext(Dispatcher):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._subscribers = _Skipping()
+        self._subscribers.to_completes = _Skipping()
 
 
 # What is found when completions are forgotten.
@@ -264,9 +264,9 @@ class ForgetsTheLatest(Dispatcher):
     """Forgets the latest completion that it has instead of the oldest."""
 
     def _publish(self, run: Run) -> None:
-        order = self._completions._order
-        if len(order) == self._completions._limit:
-            order.rotate(1)
+        completions = self._completions
+        if len(completions) == completions._limit:
+            completions._order.insert(completions._gone, completions._order.pop())
         super()._publish(run)
 
 
@@ -309,9 +309,10 @@ class RefusesTheForgotten(Dispatcher):
 class CancelsWhatIsOver(Dispatcher):
     """Says that a cancel of a complete run covers it."""
 
-    async def cancel_run(self, run_id: str) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
         over = self._completions.handle(run_id) if run_id in self._completions else None
-        return await super().cancel_run(run_id) or Covered([over] if over else [])
+        covered = await super().cancel_run(run_id, waiting_only=waiting_only)
+        return covered or Covered([over] if over else [])
 
 
 # What is found by what a runner leaves behind, by time, by contexts and by other loops.
@@ -321,9 +322,10 @@ class TakesLateWrites(Dispatcher):
     """Takes a write to a turn that is over, if a cancel covers it."""
 
     class _Core(JournaledCore):
-        def write(self, turn: Turn, text: str) -> None:
-            if not turn.covered or turn.phase is not Phase.SETTLING:
-                super().write(turn, text)
+        def write(self, turn: Turn, text: str) -> int:
+            if turn.covered and turn.phase is Phase.SETTLING:
+                return turn.length
+            return super().write(turn, text)
 
     def _new_core(self, session_id: str) -> SessionCore:
         return self._Core(session_id, self._message_prefix, self._journal.untold)
@@ -350,6 +352,28 @@ class StartsTheClockAnew(Dispatcher):
 
     def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
         super().__init__(*args, messages=self._Patient(messages), **options)
+
+
+class StopsTheClock(Dispatcher):
+    """Lets the store take as long as it likes."""
+
+    class _Unhurried:
+        def __init__(self, inner: Messages) -> None:
+            self._inner = inner
+            self.list = inner.list
+
+        async def put(self, messages: Any) -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._stop_clocks, loop)
+            await self._inner.put(messages)
+
+        def _stop_clocks(self, loop: asyncio.AbstractEventLoop) -> None:
+            for timer in [*getattr(loop, "timers", ())]:
+                if isinstance(getattr(timer._callback, "__self__", None), _Clock):
+                    timer.cancel()
+
+    def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
+        super().__init__(*args, messages=self._Unhurried(messages), **options)
 
 
 class RunsInItsOwnContext(Dispatcher):

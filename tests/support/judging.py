@@ -17,45 +17,55 @@ from typing import Any, NamedTuple
 from turngate import Dispatcher
 from turngate_model import DeclaredState, Property
 from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_verify.conform import Features, Limits, Observed, written
-from turngate_verify.conform.judge import Stage
+from turngate_verify.conform import Features, Observed, ProgramLimits, written
+from turngate_verify.conform.judge import Judge
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, check
+from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.world import World, without_log
 
-LIMITS = Limits(prompts=7, cancels=3, sessions=2)
+LIMITS = ProgramLimits(prompts=7, cancels=3, sessions=2)
 OPERATIONS = 24
 UNSHOWN = (*NEVER_SHOWN, Property.IDLE_CANCEL, Property.ISOLATION, Property.REFINES)
 """What a recording is not judged by: it does not show it, or there is nothing to compare it with."""
 
 
-class HeardWorld(World):
-    """A world that keeps its recording, and what the monitor says of the events in it."""
+class HeardMonitor(Monitor):
+    """A monitor that keeps apart what it says of recorded events."""
 
-    def __init__(self, make: type[Dispatcher]) -> None:
-        self.recording: list[str] = []
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.heard: set[Property] = set()
-        super().__init__(make)
 
-    def _recorded(self, entry: dict[str, Any]) -> None:
-        self.recording.append(json.dumps(entry))
-        super()._recorded(entry)
-
-    def _observe(self, session: str, event: Event) -> None:
+    def observe(self, session: str, event: Event) -> None:
         before = len(self.violations)
-        super()._observe(session, event)
+        super().observe(session, event)
         if not isinstance(event, Wrote | Ended):
             new = {violation.property for violation in self.violations[before:]}
             # At a RunComplete this property is about messages, which are not recorded.
             self.heard |= new - {Property.LAST_WORD} if isinstance(event, Complete) else new
+
+
+class HeardWorld(World):
+    """A world that keeps its recording, and what the monitor says of the events in it."""
+
+    monitor_class = HeardMonitor
+    monitor: HeardMonitor
+
+    def __init__(self, make: type[Dispatcher]) -> None:
+        self.recording: list[str] = []
+        super().__init__(make)
+
+    def record(self, entry: dict[str, Any]) -> None:
+        self.recording.append(json.dumps(entry))
+        super().record(entry)
 
     def come_to_an_end(self) -> None:
         """Let everything end; what is broken is in the violations, and may keep it from closing."""
         with suppress(AssertionError):
             self.finish()
         self.abandon()
-        if not self.ended and not any(
-            each.in_state(DeclaredState.ACCEPTED) for each in self.sessions.values()
-        ):
+        sessions = self.monitor.sessions.values()
+        if not self.monitor.ended and not any(each.in_state(DeclaredState.ACCEPTED) for each in sessions):
             # Nothing more will happen, and nobody holds a run that is still to enter.
             self.recording.append(json.dumps({"event": "end"}))
 
@@ -95,11 +105,11 @@ class WorldSubject:
         self._tell(run, "fail")
 
     def _tell(self, run: str, command: str) -> None:
-        if run in self.world.players:
-            self._do(self.world.players[run].obey, command)
+        if run in self.world.runner.players:
+            self._do(self.world.runner.players[run].obey, command)
 
     def observe(self) -> Sequence[Observed]:
-        seen, self._shown = self.world.history[self._shown :], len(self.world.history)
+        seen, self._shown = self.world.monitor.history[self._shown :], len(self.world.monitor.history)
         return [event for _, event in seen if isinstance(event, Enter | Handoff | Fold | Complete | Wrote)]
 
     def close(self) -> None:
@@ -126,16 +136,16 @@ def judged(seed: int, make: type[Dispatcher] = Dispatcher) -> Judged:
     chance = random.Random(seed)
     subject = WorldSubject(make)
     world = subject.world
-    stage = Stage(subject)
+    judge = Judge(subject)
     with without_log():
         for _ in range(chance.randint(1, OPERATIONS)):
-            options = [] if stage.violations else stage.enabled(LIMITS)
+            options = [] if judge.violations else judge.enabled(LIMITS)
             if options:
-                stage.take(chance.choice(options))
-        by_then = frozenset(world.heard)
+                judge.take(chance.choice(options))
+        by_then = frozenset(world.monitor.heard)
         world.come_to_an_end()
-    kit = {violation.property for violation in (*stage.violations, *(each for each, _ in stage.late))}
-    return _judged(written(stage.program), world)._replace(kit=kit, heard_by_then=by_then)
+    kit = {violation.property for violation in (*judge.violations, *(each for each, _ in judge.late))}
+    return _judged(written(judge.program), world)._replace(kit=kit, heard_by_then=by_then)
 
 
 def judged_in_haste(seed: int, make: type[Dispatcher] = Dispatcher) -> Judged:
@@ -154,8 +164,9 @@ def judged_in_haste(seed: int, make: type[Dispatcher] = Dispatcher) -> Judged:
 
 
 def _judged(program: str, world: HeardWorld) -> Judged:
-    monitor = {violation.property for violation in world.violations}
-    return Judged(program, world.recording, monitor, world.heard, _told_by(world.recording))
+    monitor = {violation.property for violation in world.monitor.violations}
+    heard = world.monitor.heard
+    return Judged(program, world.recording, monitor, heard, _told_by(world.recording))
 
 
 def _told_by(recording: list[str]) -> set[Property]:
@@ -172,11 +183,11 @@ def _possible(world: HeardWorld) -> Iterator[tuple[Any, ...]]:
         if len(world.runs) < LIMITS.prompts:
             yield "accept", world.accept, session, f"r{len(world.runs) + 1}"
             yield "submit", world.submit, session, f"r{len(world.runs) + 1}"
-        if (abstract := world.sessions.get(session)) is not None:
+        if (abstract := world.monitor.sessions.get(session)) is not None:
             yield "cancel", world.cancel, session
             yield "clear", world.clear, session
             yield from (("enter", world.enter, run) for run in abstract.in_state(DeclaredState.ACCEPTED))
     yield from (("again", world.accept, run.session_id, name) for name, run in world.runs.items())
-    for lead, player in world.players.items():
+    for lead, player in world.runner.players.items():
         yield from ((f"runner of {lead}:", player.obey, does) for does in ("fold", "finish", "fail"))
     yield from (("step", world.loop.step, nth) for nth in range(len(world.loop.ready)))

@@ -1,11 +1,12 @@
 """Checks recorded histories: JSON lines, one event a line, many sessions interleaved.
 
-A recording shows what callers see. It does not show messages or when a
-runner's call ended, so these are taken as they should be: written, and over
-when the next turn starts. What is judged is left to the abstract session.
+The abstract session judges the events. A recording does not show two things
+that it needs: the messages, and when a runner's call ended. The check assumes
+that these are as they should be: messages are written before the RunComplete,
+and the call is over before the next turn starts.
 
-Time grows with the events and memory with what is in flight: a complete run is
-let go, and of it only eight bytes are kept, to know it again.
+The time grows with the number of events, the memory with the number of runs in
+flight. Of a complete run the check keeps only eight bytes, to know it again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Offence(NamedTuple):
 
 @dataclass
 class Checked:
-    """What came of checking a recording."""
+    """The result of checking a recording."""
 
     events: int = 0
     runs: int = 0
@@ -129,7 +130,7 @@ class _Checker:
         return result
 
     def _ended(self) -> Violation | None:
-        """Nothing more will happen: everything accepted must be complete."""
+        """Return the first thing that is owed at the end, where every accepted run must be complete."""
         self._result.whole = True
         for session in self._sessions.values():
             for violation in session.owed():
@@ -166,7 +167,7 @@ class _Checker:
         if known_in is not None and known_in != name:
             raise self._bad(f"run {run!r} is in session {known_in!r} already, not in {name!r}")
         if known_in is None and run not in self._complete:
-            # A second accept of a known run is the same run; whether it runs twice is seen later.
+            # A second accept of a run_id is about the same run. Later events show whether it runs twice.
             self._result.runs += 1
             self._session_of[run] = name
             session = self._sessions.setdefault(name, AbstractSession())
@@ -248,7 +249,7 @@ def _parsed(line: str | bytes, number: int) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of a key that is there twice, whoever wrote it meant one value, and not either."""
+    """Return a JSON object. Refuse one that has a key twice: nobody knows which value was meant."""
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]

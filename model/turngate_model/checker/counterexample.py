@@ -1,43 +1,43 @@
-"""A counterexample: who did what, in what order, and what should have been."""
+"""A counterexample: who does what, step by step, and what should have happened instead."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.nodes import at_rest, take
+from turngate_model.checker.bounds import MOST_SESSIONS, NAMES
+from turngate_model.checker.steps import Shared, at_rest, take
 from turngate_model.history import Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import Successor
-from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import ModelRun, ModelSession
 from turngate_model.properties import Property, Violation
 
-Place: TypeAlias = int
-"""Which session: 0 or 1."""
-
-_NAMES = "abcdefgh"
+Way: TypeAlias = list[tuple[int, Action]]
+"""Steps one after another, each with the number of its session."""
 
 
 class Step(NamedTuple):
-    """One step: in which session, what was done, and what was seen of it."""
+    """One step: the number of its session, the action, and the events of it."""
 
-    session: Place
+    session: int
     action: Action
     events: tuple[Event, ...]
 
     def __str__(self) -> str:
-        """Say the step in domain words."""
+        """Say the step and its consequences in the words of SPEC.md."""
         return told(self.action) + _outcome(self.action, self.events)
 
 
 class Counterexample(NamedTuple):
-    """The shortest way to break a property."""
+    """A shortest way to break a property."""
 
     property: Property
     what: str
     steps: tuple[Step, ...]
 
     def told(self) -> list[str]:
-        """Return the steps in words, naming the session where there are two."""
+        """Return the steps in words. If they are in several sessions, each names its session."""
         if len({step.session for step in self.steps}) == 1:
             return [str(step) for step in self.steps]
         return [f"{step} (session {step.session + 1})" for step in self.steps]
@@ -46,38 +46,42 @@ class Counterexample(NamedTuple):
 def replay(
     design: type[Mechanism],
     declared: Successor,
-    path: list[tuple[Place, Action]],
+    way: Way,
     violation: Violation,
     *,
     refine: bool,
+    turns_limit: int | None = None,
 ) -> Counterexample:
-    """Take the steps again in a world of their own, with the runs named in the order of acceptance."""
-    sessions = [(ModelSession(), AbstractSession(declared)) for _ in range(2)]
-    names: dict[tuple[Place, str], str] = {}
-    common = 0
+    """Take the steps of a way again, in a new world, and name the runs in the order of acceptance."""
+    sessions = [
+        (ModelSession(), AbstractSession(declared, limited=turns_limit is not None))
+        for _ in range(MOST_SESSIONS)
+    ]
+    names: dict[tuple[int, str], str] = {}
+    shared = Shared.at_first(turns_limit)
     steps: list[Step] = []
     said = violation.what
-    for place, action in path:
+    for session, action in way:
         run = None
         if action.name == "accept":
-            names[place, action.run] = _NAMES[len(names)]
-            run = ModelRun(names[place, action.run], len(names))
-        named = action._replace(run=" ".join(names[place, each] for each in action.run.split()))
+            names[session, action.run] = NAMES[len(names)]
+            run = ModelRun(names[session, action.run], len(names))
+        named = action._replace(run=" ".join(names[session, each] for each in action.run.split()))
         events: list[Event] = []
         found: list[Violation] = []
-        for each in range(2) if action.name == "close" else [place]:
-            how, what = sessions[each]
-            taken = take(design, how, what, common, named, run)
-            common = taken.common
+        for each in range(MOST_SESSIONS) if action.name == "close" else [session]:
+            held, abstract = sessions[each]
+            taken = take(design, held, abstract, shared, named, run, session=each)
+            shared = taken.shared
             events += taken.events
-            found += [*taken.violations, *at_rest(design, how, what, refine=refine)]
-        steps.append(Step(place, named, tuple(events)))
+            found += [*taken.violations, *at_rest(design, held, abstract, refine=refine)]
+        steps.append(Step(session, named, tuple(events)))
         said = next((fault.what for fault in found if fault.property is violation.property), violation.what)
     return Counterexample(violation.property, said, tuple(steps))
 
 
 def told(action: Action) -> str:
-    """Say in domain words what was done."""
+    """Say an action in the words of SPEC.md."""
     match action.name, action.how:
         case "accept", "fold":
             return f"accept {action.run}"
@@ -93,6 +97,8 @@ def told(action: Action) -> str:
             return "clear the queue"
         case "close", _:
             return "shut down"
+        case "call", _:
+            return f"the runner is called for {action.run}"
         case "fold", _:
             return f"the runner of {action.run} asks for follow-ups"
         case "end", "end_turn":
@@ -119,7 +125,7 @@ def _outcome(action: Action, events: tuple[Event, ...]) -> str:
 
 
 def consequences(events: tuple[Event, ...]) -> str:
-    """Say in domain words what was seen to come of a step."""
+    """Say the consequences of a step in the words of SPEC.md."""
     seen = []
     for event in events:
         match event:

@@ -1,14 +1,17 @@
-"""What must have happened at least once, so that a check which saw nothing fails.
+"""What must have happened at least once, so that a check that saw nothing does not pass.
 
-A property that holds because nothing ever put it to the test is no evidence.
-The witness listens while steps are worked out and notes three things: which
-actions were taken, which guards were seen true and false where a row asks for
-them, and in which ways runs ended. It also notes which properties were put to
-the test at all.
+A property that nothing has put to the test is not shown to hold. So the witness watches every step that the
+explorer works out, and notes four things:
+
+1. which actions were taken,
+2. which guards were true and which were false, in the states whose rows ask for them,
+3. in which ways runs ended, and turns waited,
+4. which properties were put to the test.
 """
 
 from __future__ import annotations
 
+from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import TABLE, DeclaredState, Guard
@@ -23,9 +26,8 @@ _ASKED = {
     )
     for state in DeclaredState
 }
-"""For each state, the guards that a row leaving it asks for, and how to note them."""
+"""For each state, the guards that its rows ask for: the guard, and what to note when it is true or false."""
 
-# What needs more than one prompt or any cancel at all, as (prompts, cancels) at the least.
 _NEEDS = {
     "action cancel": (1, 1),
     "action cancel_run": (1, 1),
@@ -50,6 +52,7 @@ _NEEDS = {
     "ending cancelled while queued": (2, 0),
     "ending cancelled on entry": (1, 1),
 }
+"""What can happen only within larger bounds: with at least (prompts, cancels)."""
 _ALWAYS = (
     "action accept fold",
     "action accept queue",
@@ -77,70 +80,87 @@ _ALWAYS = (
     "a cancel during the write of a turn",
     "ending store failed",
 )
+"""What can happen within any bounds."""
+_WITH_A_LIMIT = (
+    "action call",
+    "a turn waits while every place is taken",
+    "two turns wait for a place",
+    "a cancel covers a turn that waits for a place",
+)
+"""What must happen as well if the number of runner calls is limited."""
 
 
-def required(prompts: int, cancels: int) -> frozenset[str]:
+def required(prompts: int, cancels: int, turns_limit: int | None = None) -> frozenset[str]:
     """Return what must have happened at least once within these bounds."""
-    reachable = (what for what, (least, fewest) in _NEEDS.items() if prompts >= least and cancels >= fewest)
-    return frozenset((*_ALWAYS, *reachable))
+    reachable = [name for name, (least, fewest) in _NEEDS.items() if prompts >= least and cancels >= fewest]
+    return frozenset((*_ALWAYS, *reachable, *(() if turns_limit is None else _WITH_A_LIMIT)))
 
 
 class Witness:
-    """Notes what happened at least once."""
+    """Notes what has happened at least once."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
         self.exercised: set[Property] = set()
 
-    def at_rest(self, what: AbstractSession) -> None:
-        """Note the guards of every run in a session between two steps."""
-        for run in what.in_flight:
-            self._guards(run, what)
+    def at_rest(self, abstract: AbstractSession) -> None:
+        """Note which guards are true for each run of a session, between two steps."""
+        for run in abstract.in_flight:
+            self._guards(run, abstract)
 
-    def event(self, event: Event, what: AbstractSession) -> None:
-        """Note an event, before the session has taken it in."""
+    def event(self, event: Event, abstract: AbstractSession) -> None:
+        """Note an event. The abstract session has not taken it in yet."""
         match event:
-            case Accept() if what.covered:
+            case Accept() if abstract.covered:
                 self.exercised.add(Property.NEVER_POISONED)
-            case Cancel() if not what.quiet:
+            case Cancel() if not abstract.quiet:
                 self.exercised.add(Property.FULL_COVERAGE)
             case Enter(run, state):
-                self._guards(run, what)
+                self._guards(run, abstract)
                 self.exercised.add(Property.DECLARED_MOVE)
                 if state is DeclaredState.ACTIVE:
                     self.exercised.add(Property.ONE_TURN)
             case Handoff(run) | Fold(run, _):
-                self._guards(run, what)
+                self._guards(run, abstract)
                 self.exercised |= {Property.FIFO, Property.NO_STRAND}
-            case Wrote(run, reason) if run in what.covered and reason in ("end_turn", "error"):
+            case Wrote(run, reason) if run in abstract.covered and reason in ("end_turn", "error"):
                 self.seen.add("a cancel during the write of a turn")
             case Complete(run, cancelled, error):
-                self._guards(run, what)
-                self._ending(run, cancelled, error, what)
+                self._guards(run, abstract)
+                self._ending(run, cancelled, error, abstract)
             case _:
                 pass
 
-    def step(self, action: Action, was_quiet: bool, what: AbstractSession) -> None:
-        """Note a step, after the session has taken in its events."""
+    def step(self, action: Action, was_quiet: bool, abstract: AbstractSession) -> None:
+        """Note a step. The abstract session has taken its events in."""
         told_apart = action.name in ("accept", "end", "written", "settle")
         self.seen.add(f"action {action.name} {action.how}" if told_apart else f"action {action.name}")
         self.exercised.add(Property.REFINES)
         if action.name == "cancel" and was_quiet:
             self.exercised.add(Property.IDLE_CANCEL)
-        if what.quiet and not was_quiet:
+        if abstract.quiet and not was_quiet:
             self.exercised.add(Property.NO_RESIDUE)
-        if action.name == "again" and what.states[action.run] is DeclaredState.COMPLETE:
+        if action.name == "again" and abstract.states[action.run] is DeclaredState.COMPLETE:
             self.exercised.add(Property.TERMINAL_IS_FINAL)
 
-    def _guards(self, run: str, what: AbstractSession) -> None:
-        facts = what.facts(run)
-        for guard, true, false in _ASKED[what.states[run]]:
+    def places(self, session: int, event: Event, before: AbstractPlaces, after: AbstractPlaces) -> None:
+        """Note how turns wait for places, before and after an event of a session."""
+        if isinstance(event, Cancel) and session in before.waiting and session not in after.waiting:
+            self.seen.add("a cancel covers a turn that waits for a place")
+        if after.waiting and len(after.called) == after.limit:
+            self.seen.add("a turn waits while every place is taken")
+        if len(after.waiting) > 1:
+            self.seen.add("two turns wait for a place")
+
+    def _guards(self, run: str, abstract: AbstractSession) -> None:
+        facts = abstract.facts(run)
+        for guard, true, false in _ASKED[abstract.states[run]]:
             self.seen.add(true if facts & guard else false)
 
-    def _ending(self, run: str, cancelled: bool, error: str | None, what: AbstractSession) -> None:
+    def _ending(self, run: str, cancelled: bool, error: str | None, abstract: AbstractSession) -> None:
         self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
-        state = what.states[run]
-        folded = run != what.lead
+        state = abstract.states[run]
+        folded = run != abstract.lead
         if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY):
             self.exercised.add(Property.LAST_WORD)
             if cancelled:

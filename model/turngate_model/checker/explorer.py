@@ -1,29 +1,33 @@
-"""The explorer: every reachable state within bounds, breadth first.
+"""The explorer: it visits every reachable state within bounds, breadth first.
 
 Theory of operation
 ===================
 
-A state of the world is two sessions, the memory they have in common, the
-cancels used up, and whether the dispatcher has been closed. What one session
-can do next depends on that session and the common memory alone, so its steps
-are worked out once per node (``_nodes.py``). A state of the world is then a
-small integer and a step of it a little arithmetic.
+A state of the world has five parts: one node per session, what the sessions share, how many cancels have been
+used, and whether the dispatcher has been closed. The steps of a session depend on its node and on what is
+shared, and on nothing else. So the explorer works them out once per node and shared part (``nodes.py``), and
+keeps them as a menu. A state is then a single integer, and a step adds to it.
 
-Breadth first, so the first counterexample found is a shortest one. Every
-violation is found on a step: the abstract session judges its events, and the
-node that it leads to is looked at.
+The explorer goes breadth first, so the first counterexample that it finds is a shortest one. It finds
+violations in two ways. The abstract session judges the events of every step and the node that the step leads
+to. And with a limit on turns, the explorer looks at every state: the turn that the abstract places would call
+next must be the one whose step ``call`` can be taken.
 
-Symmetry. Prompts are alike, and so are sessions. With symmetry on, a run is
-named by its rank among the runs of its session, and the first prompt goes to
-the first session. No step compares sequences of different sessions and no
-property mentions a name, so this leaves out renamed copies and nothing else.
-With symmetry off every prompt keeps its own name and dispatcher-wide sequence.
+Symmetry. Prompts are alike, and so are sessions. With symmetry on, a run is named by its rank among the runs
+of its session, and a session gets its first prompt only after the session before it has had one. This leaves
+out renamed copies of states and nothing else, because no step compares sequences of different sessions, no
+property mentions a name, and the line names sessions only in the order in which their turns became active.
+With symmetry off, every prompt keeps its own name and its sequence in the whole dispatcher.
 
-Liveness. Accepts and cancels are used up, so on a cycle neither happens, and a
-cycle of the world is a cycle of nodes. Steps of a session's own that come round
-to their node again, with no caller doing anything, are work that need not end;
-a node without such steps is quiescent, and must owe nothing. Where neither is
-wrong, every entered run completes.
+Liveness. Accepts and cancels are used up, so a cycle of states contains neither, and a cycle of states is a
+cycle of nodes. The explorer checks three things:
+
+1. No internal steps of a session lead back to the node where they began. Such work would never end.
+2. A node without an internal step owes nothing, unless its turn waits for a place.
+3. Whenever a place is free, the first turn in line can be called. While no runner is being called, every
+   place is free; so as long as runners end, no turn waits for ever.
+
+Together they mean that every run that has entered completes.
 """
 
 from __future__ import annotations
@@ -34,133 +38,62 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.counterexample import Counterexample, Place, replay
+from turngate_model.checker.bounds import NAMES, Bounds, SearchLimits
+from turngate_model.checker.counterexample import Way, replay
+from turngate_model.checker.cycles import components
 from turngate_model.checker.exercised import required
-from turngate_model.checker.nodes import BUDGETED, Edge, Nodes, components
+from turngate_model.checker.exploration import Exploration, Progress
+from turngate_model.checker.nodes import BUDGETED, Edge, Nodes
 from turngate_model.history import Event
 from turngate_model.lifecycle import Successor, successor
-from turngate_model.mechanism import INTERNAL, Action, Mechanism, Mode, ModelRun
+from turngate_model.mechanism import INTERNAL, Action, Mechanism
+from turngate_model.model_session import Mode, ModelRun
 from turngate_model.properties import Property, Violation
 
-NAMES = "abcdefgh"
 CLOSE = Action("caller", "close")
 
+# A state of the world as an integer, from its lowest bit: the nodes of three sessions, the number of what
+# they share, the cancels used, and one bit for a dispatcher that has been closed.
 _NODE_BITS = 24
 _NODE = (1 << _NODE_BITS) - 1
-_COMMON_SHIFT = 2 * _NODE_BITS
-_USED_SHIFT = _COMMON_SHIFT + 8
+_SHIFTS = (0, _NODE_BITS, 2 * _NODE_BITS)
+_SHARED_SHIFT = 3 * _NODE_BITS
+_USED_SHIFT = _SHARED_SHIFT + 8
 _ONE_CANCEL = 1 << _USED_SHIFT
 _CLOSED = 1 << (_USED_SHIFT + 8)
-_OTHERS = (~(_NODE << _NODE_BITS | 0xFF << _COMMON_SHIFT), ~(_NODE | 0xFF << _COMMON_SHIFT))
-"""For each place, what a step there leaves as it is."""
-
+_SHARED = 0xFF << _SHARED_SHIFT
+_OTHERS = tuple(~(_NODE << shift | _SHARED) for shift in _SHIFTS)
+"""For each session, the bits of a state that a step of the session leaves as they are."""
 
 _FREE, _BUDGETED, _ACCEPTS, _CLOSING = range(4)
-"""The kinds of steps a node has: each kind is worked out when it is first possible."""
+"""The kinds of menus that a node has."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """How much can happen: prompts accepted, cancels issued, sessions there are, operations left out."""
+class Menu:
+    """The steps of one kind that a node can take, with their targets as parts of a state."""
 
-    prompts: int = 3
-    cancels: int = 2
-    sessions: int = 2
-    without: frozenset[str] = frozenset()
+    __slots__ = ("broken", "calls", "edges", "shares", "targets")
 
-    def __post_init__(self) -> None:
-        for name, least, most in (("prompts", 1, len(NAMES)), ("cancels", 0, 16), ("sessions", 1, 2)):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to give up and say so."""
-
-    seconds: float = 600.0
-    mebibytes: int = 2048
-
-    def __post_init__(self) -> None:
-        if not (self.seconds > 0 and self.mebibytes > 0):
-            raise ValueError("limits of time and memory must be above zero")
-
-
-HEART = frozenset({"again", "cancel_run", "clear", "close", "fails", "interrupt", "release"})
-"""What to leave out to have the heart of the mechanism: accept, enter, cancel, fold, end, settle, handoff."""
-
-
-class Progress(NamedTuple):
-    """How far an exploration is."""
-
-    states: int
-    frontier: int
-    depth: int
-    seconds: float
-
-
-@dataclass
-class Exploration:
-    """What an exploration found out."""
-
-    bounds: Bounds
-    design: str | None
-    claimed: tuple[Property, ...] = ()
-    """What the design is said to break."""
-    states: int = 0
-    transitions: int = 0
-    depth: int = 0
-    seconds: float = 0.0
-    counterexamples: dict[Property, Counterexample] = field(default_factory=dict)
-    """The shortest one found of each property, shortest first."""
-    gave_up: str = ""
-    exercised: frozenset[Property] = frozenset()
-    missed: tuple[str, ...] = ()
-    """What should have happened at least once within these bounds and did not."""
-
-    @property
-    def counterexample(self) -> Counterexample | None:
-        """The shortest counterexample to what the design is said to break, else to anything."""
-        examples = self.counterexamples
-        of_interest = [examples[each] for each in self.claimed if each in examples] or list(examples.values())
-        return min(of_interest, key=lambda example: len(example.steps), default=None)
-
-    @property
-    def unexercised(self) -> tuple[Property, ...]:
-        """The properties that nothing within these bounds put to the test."""
-        return tuple(each for each in Property if each not in self.exercised)
-
-    @property
-    def verdict(self) -> str:
-        """One of holds, violated and unknown; a design that nothing has refuted never holds."""
-        if self.counterexamples:
-            return "violated"
-        if self.design is not None or self.gave_up or self.missed:
-            return "unknown"
-        return "unknown" if self.unexercised and not self.bounds.without else "holds"
-
-
-class _Menu:
-    """Steps of one node, with their targets shifted for either place in a state."""
-
-    __slots__ = ("broken", "edges", "leaks", "targets")
-
-    def __init__(self, edges: list[Edge], common: int) -> None:
+    def __init__(self, edges: list[Edge], shared: int) -> None:
         self.edges = edges
-        self.targets = (
-            [edge.target << _NODE_BITS | edge.common << _COMMON_SHIFT for edge in edges],
-            [edge.target | edge.common << _COMMON_SHIFT for edge in edges],
+        self.targets = tuple(
+            [edge.target << shift | edge.shared << _SHARED_SHIFT for edge in edges] for shift in _SHIFTS
         )
+        """For each session, what the targets add to the rest of a state."""
         self.broken = [edge for edge in edges if edge.violations]
-        self.leaks = [edge for edge in edges if edge.common != common]
+        self.shares = [edge for edge in edges if edge.shared != shared]
+        """The steps that change what the sessions share."""
+        self.calls = any(edge.action.name == "call" for edge in edges)
 
 
 class Explorer:
-    """Explores the mechanism, or a design, within bounds."""
+    """Explores the mechanism, or a known-bad design, within bounds.
+
+    ``name`` is the name of the design, None for the mechanism itself. ``claimed`` are the properties that the
+    design is known to break: the explorer stops when one of them is broken.
+    """
 
     def __init__(
         self,
@@ -170,32 +103,35 @@ class Explorer:
         name: str | None = None,
         claimed: tuple[Property, ...] = (),
         symmetry: bool = True,
-        limits: Limits | None = None,
+        limits: SearchLimits | None = None,
         declared: Successor = successor,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.bounds = bounds
         self.design = design
         self.symmetry = symmetry
-        self.limits = limits or Limits()
+        self.limits = limits or SearchLimits()
         self.declared = declared
         self.progress = progress
-        # A design need not map to the abstract session; what it breaks for its users is what counts.
-        self.nodes = Nodes(design, declared, refine=name is None)
+        # A known-bad design need not map to the abstract session: what counts is what its users lose.
+        self.nodes = Nodes(design, declared, refine=name is None, turns_limit=bounds.turns_limit)
         self.result = Exploration(bounds, name, claimed)
+        self._sessions = range(bounds.sessions)
+        self._limited = bounds.turns_limit is not None
         self._modes: list[Mode] = [mode for mode in design.modes if mode not in bounds.without]
         self._may_close = "close" not in bounds.without
-        self._menus: dict[int, _Menu] = {}
+        self._menus: dict[int, Menu] = {}
         self._seen: dict[int, int] = {}
+        """The states seen so far, each with the state that it was first reached from."""
 
     def run(self) -> Exploration:
-        """Explore until all is seen, what is claimed is broken, or a limit is reached."""
+        """Explore until every state is seen, a claimed property is broken, or a limit is reached."""
         with _collector_at_rest():
             return self._run()
 
     def _run(self) -> Exploration:
         result, began = self.result, time.monotonic()
-        initial = self.nodes.empty << _NODE_BITS | self.nodes.empty
+        initial = self.initial
         self._seen[initial] = initial
         frontier = [initial]
         while frontier and not self._decided():
@@ -215,21 +151,16 @@ class Explorer:
         return result
 
     def steps(self) -> Iterator[tuple[AbstractSession, Action, AbstractSession]]:
-        """Yield every step of one session that the exploration has worked out."""
+        """Yield every step of a session that the exploration has worked out: before, action, after."""
         for key, menu in self._menus.items():
             for edge in menu.edges:
-                yield self.nodes.what(key >> 2 & _NODE), edge.action, self.nodes.what(edge.target)
+                yield self.nodes.abstract(_node_of(key)), edge.action, self.nodes.abstract(edge.target)
 
-    def session_steps(self) -> Iterator[tuple[list[Action], list[tuple[Action, tuple[Event, ...]]]]]:
-        """Yield a shortest way to every state of the first session, and the steps it can take there."""
-        known: set[int] = set()
-        for state in self._seen:
-            node = state >> _NODE_BITS & _NODE
-            if node not in known:
-                known.add(node)
-                steps = [action for (place, action), _ in self._steps_of(state) if place == 0]
-                path = [action for _, action in self._path(state)]
-                yield path, [(action, self.nodes.events(node, action)) for action in steps]
+    @property
+    def initial(self) -> int:
+        """The state in which nothing has happened."""
+        nodes = sum(self.nodes.empty << shift for shift in _SHIFTS)
+        return nodes | self.nodes.at_first << _SHARED_SHIFT
 
     def _decided(self) -> bool:
         wanted = self.result.claimed or tuple(Property)
@@ -247,20 +178,28 @@ class Explorer:
 
     # One state.
 
+    def nodes_of(self, state: int) -> tuple[int, ...]:
+        """Return the nodes of a state, one per session."""
+        return tuple([state >> shift & _NODE for shift in _SHIFTS[: self.bounds.sessions]])
+
     def _expand(self, state: int, found: list[int]) -> None:
+        """Take every step that a state has, and add the new states to ``found``."""
         seen, result = self._seen, self.result
-        nodes = (state >> _NODE_BITS & _NODE, state & _NODE)
-        for place in range(self.bounds.sessions):
-            for menu, rest in self._menus_of(state, nodes, place):
-                targets = menu.targets[place]
+        nodes = self.nodes_of(state)
+        calls = []
+        for session in self._sessions:
+            for menu, rest in self._menus_of(state, nodes, session):
+                targets = menu.targets[session]
                 result.transitions += len(targets)
                 for shifted in targets:
                     target = rest + shifted
                     if target not in seen:
                         seen[target] = state
                         found.append(target)
-                if menu.broken or menu.leaks:
-                    self._report(state, nodes, place, menu)
+                if menu.broken or menu.shares:
+                    self._report(state, nodes, session, menu)
+                if menu.calls:
+                    calls.append(session)
         if self._may_close and not state & _CLOSED:
             target, broken = self._closed(state, nodes)
             result.transitions += 1
@@ -269,126 +208,199 @@ class Explorer:
                 found.append(target)
             if broken:
                 self._violated(state, (0, CLOSE), broken)
-        if nodes[0] != nodes[1] and self.nodes.empty not in nodes:
-            self.nodes.witness.exercised.add(Property.ISOLATION)
+        if self._limited:
+            self._look_at_calls(state, calls)
+        exercised = self.nodes.witness.exercised
+        if Property.ISOLATION not in exercised and len(set(nodes) - {self.nodes.empty}) == len(nodes) > 1:
+            exercised.add(Property.ISOLATION)
 
-    def _menus_of(self, state: int, nodes: tuple[int, int], place: int) -> Iterator[tuple[_Menu, int]]:
-        """Yield the menus of a session that are open in a state, each with what its steps leave as it is."""
-        node, common = nodes[place], state >> _COMMON_SHIFT & 0xFF
-        rest = state & _OTHERS[place]
+    def _menus_of(self, state: int, nodes: tuple[int, ...], session: int) -> Iterator[tuple[Menu, int]]:
+        """Yield the menus of a session in a state, each with the part of the state that its steps keep."""
+        node, shared = nodes[session], state >> _SHARED_SHIFT & 0xFF
+        rest = state & _OTHERS[session]
         if not state & _CLOSED:
-            runs = self.nodes.runs(nodes[0]) + self.nodes.runs(nodes[1])
-            if runs < self.bounds.prompts and not self.symmetry:
-                yield _Menu(list(self._named_accepts(nodes, place, common)), common), rest
-            elif runs < self.bounds.prompts and (runs or place == 0):
-                yield self._menu(_ACCEPTS, node, common), rest
+            runs, accepted = self.nodes.runs, 0
+            for each in nodes:
+                accepted += runs[each]
+            if accepted < self.bounds.prompts and not self.symmetry:
+                yield Menu(list(self._named_accepts(nodes, session, shared)), shared), rest
+            elif accepted < self.bounds.prompts and (session == 0 or runs[nodes[session - 1]]):
+                yield self._menu(_ACCEPTS, node, shared, session), rest
         if state >> _USED_SHIFT & 0xFF < self.bounds.cancels:
-            yield self._menu(_BUDGETED, node, common), rest + _ONE_CANCEL
-        yield self._menu(_FREE, node, common), rest
+            yield self._menu(_BUDGETED, node, shared, session), rest + _ONE_CANCEL
+        yield self._menu(_FREE, node, shared, session), rest
 
-    def _menu(self, kind: int, node: int, common: int) -> _Menu:
-        key = (common << _NODE_BITS | node) << 2 | kind
+    def _menu(self, kind: int, node: int, shared: int, session: int) -> Menu:
+        """Return a menu of a node. Without a limit on turns it is the same for every session."""
+        session = session if self._limited else 0
+        key = (shared << _NODE_BITS | node) << 4 | session << 2 | kind
         menu = self._menus.get(key)
         if menu is None:
-            menu = self._menus[key] = _Menu(list(self._edges(kind, node, common)), common)
+            menu = self._menus[key] = Menu(list(self._edges(kind, node, shared, session)), shared)
         return menu
 
-    def _edges(self, kind: int, node: int, common: int) -> Iterator[Edge]:
-        """Work out steps of a node: those that are free, those of which there are only so many, accepts."""
+    def _edges(self, kind: int, node: int, shared: int, session: int) -> Iterator[Edge]:
+        """Work out the steps of one menu."""
         if kind == _ACCEPTS:
-            runs = self.nodes.runs(node)
+            runs = self.nodes.runs[node]
             for mode in self._modes:
-                yield self.nodes.accept(node, common, ModelRun(NAMES[runs], runs + 1), mode)
+                yield self.nodes.accept(node, shared, session, ModelRun(NAMES[runs], runs + 1), mode)
         else:
-            actions = [CLOSE] if kind == _CLOSING else self.nodes.actions(node)
+            actions = [CLOSE] if kind == _CLOSING else self.nodes.actions(node, shared, session)
             for action in actions:
                 left_out = action.name in self.bounds.without or action.how in self.bounds.without
                 if (action.name in BUDGETED) == (kind == _BUDGETED) and not left_out:
-                    yield self.nodes.step(node, common, action)
+                    yield self.nodes.step(node, shared, session, action)
 
-    def _named_accepts(self, nodes: tuple[int, int], place: int, common: int) -> Iterator[Edge]:
+    def _named_accepts(self, nodes: tuple[int, ...], session: int, shared: int) -> Iterator[Edge]:
         """Work out the accepts of a world in which every prompt keeps its own name."""
-        taken = [*self.nodes.known(nodes[0]), *self.nodes.known(nodes[1])]
+        taken = [name for node in nodes for name in self.nodes.known(node)]
         for name in NAMES[: self.bounds.prompts]:
             if name not in taken:
+                run = ModelRun(name, len(taken) + 1)
                 for mode in self._modes:
-                    yield self.nodes.accept(nodes[place], common, ModelRun(name, len(taken) + 1), mode)
+                    yield self.nodes.accept(nodes[session], shared, session, run, mode)
 
-    def _closed(self, state: int, nodes: tuple[int, int]) -> tuple[int, tuple[Violation, ...]]:
-        """Shut down, which is one step for all sessions."""
-        common = state >> _COMMON_SHIFT & 0xFF
-        first, second = (self._menu(_CLOSING, node, common).edges[0] for node in nodes)
-        target = state & _OTHERS[0] & _OTHERS[1] | _CLOSED | first.target << _NODE_BITS | second.target
-        return target, (*first.violations, *second.violations)
+    def _closed(self, state: int, nodes: tuple[int, ...]) -> tuple[int, tuple[Violation, ...]]:
+        """Shut down: close one session after the other, in one step."""
+        shared, violations = state >> _SHARED_SHIFT & 0xFF, list[Violation]()
+        for session, node in enumerate(nodes):
+            menu = self._menu(_CLOSING, node, shared, session)
+            state = state & _OTHERS[session] | menu.targets[session][0]
+            shared = state >> _SHARED_SHIFT & 0xFF
+            violations += menu.edges[0].violations
+        return state | _CLOSED, tuple(violations)
 
-    # Counterexamples.
+    # Violations.
 
-    def _report(self, state: int, nodes: tuple[int, int], place: int, menu: _Menu) -> None:
+    def _report(self, state: int, nodes: tuple[int, ...], session: int, menu: Menu) -> None:
+        """Report what the steps of a menu break."""
         for edge in menu.broken:
-            self._violated(state, (place, edge.action), edge.violations)
-        for edge in menu.leaks:
-            other, common = nodes[1 - place], state >> _COMMON_SHIFT & 0xFF
-            before, after = (self._menu(_FREE, other, each).edges for each in (common, edge.common))
-            if [each[:2] for each in before] != [each[:2] for each in after]:
+            self._violated(state, (session, edge.action), edge.violations)
+        shared = state >> _SHARED_SHIFT & 0xFF
+        for edge in menu.shares:
+            others = [other for other in self._sessions if other != session]
+            if any(self._feels(other, nodes[other], shared, edge.shared) for other in others):
                 changed = "the other session should be able to do what it could before, and nothing else"
-                self._violated(state, (place, edge.action), (Violation(Property.ISOLATION, changed),))
+                violation = Violation(Property.ISOLATION, changed)
+                self._violated(state, (session, edge.action), (violation,))
 
-    def _violated(self, state: int, last: tuple[int, Action], violations: tuple[Violation, ...]) -> None:
+    def _feels(self, session: int, node: int, before: int, after: int) -> bool:
+        """Say whether a change of the shared part changes the steps of a session, its calls left aside."""
+
+        def steps(shared: int) -> list[tuple[Action, int]]:
+            edges = self._menu(_FREE, node, shared, session).edges
+            return [(edge.action, edge.target) for edge in edges if edge.action.name != "call"]
+
+        return steps(before) != steps(after)
+
+    def _look_at_calls(self, state: int, calls: list[int]) -> None:
+        """Check that the one turn that can be called is the one that the abstract places would call next."""
+        abstract = self.nodes.shared(state >> _SHARED_SHIFT & 0xFF).abstract_places
+        assert abstract is not None
+        should = [] if abstract.first is None else [abstract.first]
+        if calls != should:
+            said = f"sessions whose turn can be called: {[each + 1 for each in calls]}"
+            wrong = f"{said}, but should be {[each + 1 for each in should]}"
+            self._violated(state, None, (Violation(Property.REFINES, wrong),))
+
+    def _violated(
+        self, state: int, last: tuple[int, Action] | None, violations: tuple[Violation, ...]
+    ) -> None:
+        """Keep a counterexample to each property that is broken here for the first time.
+
+        The counterexample leads to the state and then takes the last step, if there is one.
+        """
         fresh = {
             each.property: each for each in violations if each.property not in self.result.counterexamples
         }
         if fresh:
-            path = [*self._path(state), last]
+            way = self._way(state) + ([last] if last else [])
+            refine, limit = self.nodes.refine, self.bounds.turns_limit
             for violation in fresh.values():
-                example = replay(self.design, self.declared, path, violation, refine=self.nodes.refine)
-                self.result.counterexamples[violation.property] = example
+                self.result.counterexamples[violation.property] = replay(
+                    self.design, self.declared, way, violation, refine=refine, turns_limit=limit
+                )
 
-    def _path(self, state: int) -> list[tuple[Place, Action]]:
-        steps: list[tuple[Place, Action]] = []
+    def _way(self, state: int) -> Way:
+        """Return a shortest way to a state."""
+        way: Way = []
         while (parent := self._seen[state]) != state:
-            steps.append(next(step for step, target in self._steps_of(parent) if target == state))
+            way.append(next(step for step, target in self.steps_of(parent) if target == state))
             state = parent
-        return steps[::-1]
+        return way[::-1]
 
-    def _steps_of(self, state: int) -> Iterator[tuple[tuple[Place, Action], int]]:
-        nodes = (state >> _NODE_BITS & _NODE, state & _NODE)
-        for place in range(self.bounds.sessions):
-            for menu, rest in self._menus_of(state, nodes, place):
-                for edge, target in zip(menu.edges, menu.targets[place], strict=True):
-                    yield (place, edge.action), rest + target
+    def steps_of(self, state: int) -> Iterator[tuple[tuple[int, Action], int]]:
+        """Yield every step of a state: its session, its action, and the state that it leads to."""
+        nodes = self.nodes_of(state)
+        for session in self._sessions:
+            for menu, rest in self._menus_of(state, nodes, session):
+                for edge, target in zip(menu.edges, menu.targets[session], strict=True):
+                    yield (session, edge.action), rest + target
         if self._may_close and not state & _CLOSED:
             yield (0, CLOSE), self._closed(state, nodes)[0]
 
-    # The whole.
+    # For drivers that follow the explorer.
+
+    def sessions_of(self, state: int) -> int:
+        """Return the part of a state that tells what its sessions hold and share."""
+        return state & (_ONE_CANCEL - 1)
+
+    def events_of(self, state: int, session: int, action: Action) -> list[tuple[int, Event]]:
+        """Return the events of a step of a state, each with the number of its session."""
+        nodes, shared = self.nodes_of(state), state >> _SHARED_SHIFT & 0xFF
+        events: list[tuple[int, Event]] = []
+        for each in self._sessions if action == CLOSE else (session,):
+            events += [(each, event) for event in self.nodes.events(nodes[each], shared, each, action)]
+            if action == CLOSE:
+                shared = self._menu(_CLOSING, nodes[each], shared, each).edges[0].shared
+        return events
+
+    def calls_of(self, state: int) -> set[tuple[int, str]]:
+        """Return the runner calls that go on in a state: the number of the session, and the lead run."""
+        return {
+            (session, turn.lead.name)
+            for session, node in enumerate(self.nodes_of(state))
+            for turn in self.nodes.held(node).turns
+            if turn.called and turn.writing == ""
+        }
+
+    # The whole exploration.
 
     def _check_cycles(self) -> None:
-        """Look for steps of a session's own that come round again by themselves: work that need not end."""
-        steps = {
-            key >> 2 & _NODE: [edge for edge in menu.edges if edge.action.name in INTERNAL]
-            for key, menu in self._menus.items()
-            if key & 3 == _FREE
-        }
+        """Report internal steps of a session that lead back to where they began: they may never end."""
+        steps: dict[int, list[Edge]] = {}
+        for key, menu in self._menus.items():
+            if key & 3 == _FREE:
+                internal = [edge for edge in menu.edges if edge.action.name in INTERNAL]
+                steps.setdefault(_node_of(key), []).extend(internal)
         component = components({node: [edge.target for edge in edges] for node, edges in steps.items()})
         for node, edges in steps.items():
             for edge in edges:
                 if component[edge.target] == component[node]:
-                    state = next(s for s in self._seen if node in (s >> _NODE_BITS & _NODE, s & _NODE))
-                    place = 0 if state >> _NODE_BITS & _NODE == node else 1
+                    state = next(state for state in self._seen if node in self.nodes_of(state))
+                    session = self.nodes_of(state).index(node)
                     endless = "this can go on for ever: the run should have been given its RunComplete"
-                    self._violated(
-                        state, (place, edge.action), (Violation(Property.EXACTLY_ONE_COMPLETE, endless),)
-                    )
+                    violation = Violation(Property.EXACTLY_ONE_COMPLETE, endless)
+                    self._violated(state, (session, edge.action), (violation,))
                     return
 
     def _check_witness(self) -> None:
+        """Note what should have happened within these bounds and did not."""
         if self.result.design is None and not self.bounds.without:
-            missed = required(self.bounds.prompts, self.bounds.cancels) - self.nodes.witness.seen
-            self.result.missed = tuple(sorted(missed))
+            bounds = self.bounds
+            wanted = required(bounds.prompts, bounds.cancels, bounds.turns_limit)
+            self.result.missed = tuple(sorted(wanted - self.nodes.witness.seen))
+
+
+def _node_of(key: int) -> int:
+    """Return the node that a menu belongs to."""
+    return key >> 4 & _NODE
 
 
 @contextlib.contextmanager
 def _collector_at_rest() -> Iterator[None]:
-    """Keep the garbage collector from walking, again and again, through states that are all in use."""
+    """Switch the garbage collector off: nearly everything that it would look at is in use."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Everything that is generated from the model: the pictures in ``diagrams/`` and parts of SPEC.md."""
+"""Generates the pictures in ``diagrams/`` and parts of SPEC.md from the model, and says what is stale."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from turngate_model.checker.bounds import Bounds
 from turngate_model.checker.counterexample import Counterexample
-from turngate_model.checker.counts import COUNTS
-from turngate_model.checker.explorer import Bounds, Exploration, Explorer
+from turngate_model.checker.counts import COUNTS, LIMITED_COUNTS
+from turngate_model.checker.exploration import Exploration
+from turngate_model.checker.explorer import Explorer
 from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, Design
 from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TABLE, TERMINAL
 from turngate_model.pictures import dot, sequence
@@ -19,26 +21,30 @@ from turngate_model.properties import Property
 
 
 class Drawing(NamedTuple):
-    """The content of one generated file."""
+    """One generated file: its path below ``diagrams/``, and its content."""
 
     path: str
     content: str
     mark: str = ""
-    """For a file whose bytes depend on the version of a program: the mark that says what it was made from."""
+    """A line that names the source of the file.
+
+    Versions of Graphviz draw differently. So a file that Graphviz has drawn is stale when this line is
+    missing, and not when its bytes differ.
+    """
 
 
 class Generated(NamedTuple):
-    """All that is generated."""
+    """Everything that is generated from the model."""
 
     drawings: list[Drawing]
     parts: dict[str, str]
-    """What goes between the markers of SPEC.md, by name."""
+    """The generated parts of SPEC.md, by the name in their markers."""
     skipped: str
-    """Why something could not be made here, if so."""
+    """Why some files could not be made on this machine; empty if all were made."""
 
 
 def refute(design: Design, bounds: Bounds | None = None) -> Exploration:
-    """Explore a known-bad design until what it is said to break is broken."""
+    """Explore a known-bad design until it breaks a property that it is known to break."""
     bounds = bounds or Bounds(without=NOT_IN_DESIGNS)
     return Explorer(bounds, design.mechanism, name=design.name, claimed=design.breaks).run()
 
@@ -46,7 +52,11 @@ def refute(design: Design, bounds: Bounds | None = None) -> Exploration:
 def generate(
     begin: Callable[[str], None] = lambda _name: None, refuted: dict[str, Exploration] | None = None
 ) -> Generated:
-    """Generate everything from the model. Refutations at hand need not be found again."""
+    """Generate everything from the model.
+
+    ``begin`` is called with the name of each part before it is made. ``refuted`` has explorations of designs
+    that the caller has already; the others are explored here.
+    """
     begin("the lifecycle and the session overview")
     whole = overview()
     drawings = [
@@ -72,7 +82,7 @@ def generate(
 
 
 def lifecycle_svg() -> tuple[str, str]:
-    """Return the lifecycle as SVG to put into a page, or nothing and why not."""
+    """Return the lifecycle as SVG to put into a page. Without Graphviz, return an empty string and why."""
     if not dot.has_dot():
         return "", dot.HOW_TO_GET_DOT
     drawn = dot.svg(dot.lifecycle())
@@ -90,11 +100,11 @@ def _graph(name: str, graph: str, mermaid: str) -> Iterator[Drawing]:
     yield Drawing(f"{name}.svg", dot.svg(graph) if dot.has_dot() else "", dot.mark(graph))
 
 
-# Writing, and telling what is stale.
+# Writing the files, and saying what is stale.
 
 
 def write(generated: Generated, folder: Path, spec: Path) -> list[str]:
-    """Write what has changed and return its paths."""
+    """Write the files that have changed and return their paths."""
     written = []
     for drawing in generated.drawings:
         path = folder / drawing.path
@@ -112,7 +122,7 @@ def write(generated: Generated, folder: Path, spec: Path) -> list[str]:
 
 
 def stale(generated: Generated, folder: Path, spec: Path) -> list[str]:
-    """Return what is not as it would be generated, each with what is wrong with it."""
+    """Return one line for each file that is not as it would be generated."""
     found = [
         f"{folder / drawing.path} is {'stale' if (folder / drawing.path).exists() else 'missing'}"
         for drawing in generated.drawings
@@ -137,7 +147,7 @@ def _stale(drawing: Drawing, path: Path) -> bool:
 
 
 def fill(text: str, parts: dict[str, str]) -> str:
-    """Return a text with the generated parts between their markers."""
+    """Put the generated parts between their markers in a text, and return the text."""
     named = re.findall(r"<!-- begin generated: ([a-z-]+) -->", text)
     unknown = [name for name in named if name not in parts]
     missing = [name for name in parts if name not in named]
@@ -177,6 +187,10 @@ def _parts(refuted: dict[str, Exploration]) -> dict[str, str]:
         "counts": _table(
             ["prompts", "cancels", "states", "transitions", "depth"],
             [[f"{n:,}" for n in count] for count in COUNTS],
+        ),
+        "limited-counts": _table(
+            ["sessions", "prompts", "cancels", "turns_limit", "states", "transitions", "depth"],
+            [[f"{n:,}" for n in count] for count in LIMITED_COUNTS],
         ),
         "designs": _table(["design", "what it does", "breaks", "steps", "on the way also", ""], designs),
     }

@@ -1,7 +1,7 @@
 """Draws the lifecycle and the session overview with Graphviz.
 
-This is the only module that imports ``graphviz``. The package writes DOT by
-itself; SVG needs the program ``dot``.
+This is the only module that imports ``graphviz``. That package writes DOT text. To make SVG of it, the
+program ``dot`` must be installed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _EDGE = {"fontname": "Helvetica", "fontsize": "11", "color": "#52606d", "fontcol
 
 
 def guards(row: Row) -> str:
-    """Return the guards of a row as they stand in a picture: ``covered``, ``not occupied``."""
+    """Return the guards of a row in words, for example ``occupied, not covered``."""
     return ", ".join(
         [*(guard.label for guard in row.conditions), *(f"not {guard.label}" for guard in row.unless)]
     )
 
 
 def lifecycle() -> str:
-    """Return the lifecycle as DOT."""
+    """Return the lifecycle as DOT text."""
     graph = graphviz.Digraph("lifecycle", graph_attr=_GRAPH, node_attr=_NODE, edge_attr=_EDGE)
     graph.node(
         "accept", "", shape="circle", width="0.18", style="filled", fillcolor="#1f2933", fixedsize="true"
@@ -70,7 +70,7 @@ def _grouped() -> dict[tuple[Trigger, DeclaredState, DeclaredState], list[Row]]:
 
 
 def session(overview: Overview) -> str:
-    """Return the session overview as DOT."""
+    """Return the session overview as DOT text."""
     attributes = {**_GRAPH, "rankdir": "TB", "ranksep": "0.6", "nodesep": "0.9"}
     graph = graphviz.Digraph("session", graph_attr=attributes, node_attr=_NODE, edge_attr=_EDGE)
     for condition, colour in overview.conditions.items():
@@ -81,16 +81,16 @@ def session(overview: Overview) -> str:
 
 
 def has_dot() -> bool:
-    """Tell whether SVG can be made here."""
+    """Say whether the program ``dot`` is installed."""
     return shutil.which("dot") is not None
 
 
 def svg(dot: str) -> str:
-    """Return a DOT source as SVG, marked with what it was made from."""
+    """Return the SVG that ``dot`` draws from a DOT text, with the mark of that text in it."""
     drawn = str(graphviz.Source(dot).pipe(format="svg", encoding="utf-8"))
     return drawn.replace("<svg ", f"<!-- {mark(dot)} -->\n<svg ", 1)
 
 
 def mark(dot: str) -> str:
-    """Return the mark of an SVG made from a DOT source: versions of dot differ, the source does not."""
+    """Return the mark of a DOT text. It tells whether an SVG was drawn from this very text."""
     return f"made from sha256:{hashlib.sha256(dot.encode()).hexdigest()}"

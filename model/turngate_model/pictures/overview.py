@@ -1,8 +1,8 @@
-"""The session overview: what a session can be doing, and what takes it from one to the other.
+"""The session overview: the conditions that a session can be in, and the steps between them.
 
-It is not drawn by hand. Every step of every session reachable within small
-bounds is looked at, and sessions are told apart by two things only: how far the
-turn is, and whether anything is queued.
+The explorer finds every step of every session that is reachable within small bounds. The overview keeps two
+facts about a session: how far its turn is, and whether anything is queued. They make its condition. The
+overview shows the steps that lead from one condition to another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.explorer import Bounds, Explorer
+from turngate_model.checker.bounds import Bounds
+from turngate_model.checker.explorer import Explorer
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
 
@@ -20,14 +21,14 @@ _ORDER = ["idle", "running", "unwinding", "settling"]
 
 
 class Overview(NamedTuple):
-    """The conditions a session can be in, each with its colour, and the moves between them."""
+    """The conditions of a session, each with its colour, and the steps between each two of them."""
 
     conditions: dict[str, str]
     moves: dict[tuple[str, str], list[str]]
 
 
 def overview() -> Overview:
-    """Return the overview of everything that a session does within small bounds."""
+    """Return the overview of a session, found by exploring small bounds."""
     explorer = Explorer(_BOUNDS)
     explorer.run()
     moves: dict[tuple[str, str], set[str]] = {}

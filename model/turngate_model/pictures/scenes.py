@@ -1,7 +1,7 @@
-"""Scenes: histories to be drawn, with a lane for the callers, one for the session and one for each run.
+"""Scenes: what a sequence diagram shows, before it is drawn.
 
-A scene is played on the model, never written down, so a picture cannot say
-something that the model does not do.
+A scene has a lane for the callers, one for the session and one for each run. It comes from steps that the
+mechanism has really taken. So a picture cannot show anything that the mechanism does not do.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import Literal, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.counterexample import Counterexample, Step, consequences, told
-from turngate_model.checker.nodes import at_rest, take
+from turngate_model.checker.steps import Shared, at_rest, take
 from turngate_model.history import Accept, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState, successor
-from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import ModelRun, ModelSession
 
 CALLERS, SESSION = "callers", "session"
 
 
 class Arrow(NamedTuple):
-    """Something that goes from one lane to another."""
+    """A message from one lane to another."""
 
     source: str
     target: str
@@ -29,13 +30,13 @@ class Arrow(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something that happens in the session by itself."""
+    """A step of the session itself, or of its store."""
 
     label: str
 
 
 class Moves(NamedTuple):
-    """A run's new state."""
+    """A run moves to another state."""
 
     run: str
     state: DeclaredState
@@ -45,12 +46,12 @@ Line = Arrow | Note | Moves
 
 
 class Panel(NamedTuple):
-    """One history in a picture."""
+    """One history, drawn from top to bottom."""
 
     heading: str
     lines: tuple[Line, ...]
     verdict: str = ""
-    """What is broken at the end, if anything."""
+    """The property that is broken at the end, and why; empty if none is."""
 
     @property
     def runs(self) -> list[str]:
@@ -59,7 +60,7 @@ class Panel(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A picture: a title and one history, or several that start alike and end differently."""
+    """A picture: a title, and one history or several that differ in the order of two steps."""
 
     name: str
     title: str
@@ -102,7 +103,7 @@ def _seen(event: Event) -> Iterator[Line]:
             pass
 
 
-# The races of a cancel against everything else, each in both orders.
+# The races: a cancel and another step, in both orders.
 
 _Script = tuple[str, ...]
 _A_ACTIVE: _Script = ("accept a", "enter a")
@@ -211,7 +212,7 @@ _RACES: dict[str, tuple[str, dict[str, _Script]]] = {
 
 
 def races() -> list[Scene]:
-    """Return the pictures of the races, played on the mechanism."""
+    """Return the scenes of the races. The mechanism takes every step of them."""
     return [
         Scene(
             name,
@@ -223,15 +224,15 @@ def races() -> list[Scene]:
 
 
 def play(script: tuple[str, ...]) -> tuple[Step, ...]:
-    """Take the steps of a script on the mechanism. A step that breaks anything is an error in the script."""
-    how, what = ModelSession(), AbstractSession(successor)
+    """Have the mechanism take the steps of a script. A step that breaks a property raises ValueError."""
+    held, abstract = ModelSession(), AbstractSession(successor)
     steps = []
     for line in script:
         name, run, result = (*line.split(), "", "")[:3]
         action = _action(name, run, result)
-        created = ModelRun(run, len(what.states) + 1) if name == "accept" else None
-        taken = take(Mechanism, how, what, 0, action, created)
-        broken = (*taken.violations, *at_rest(Mechanism, how, what, refine=True))
+        created = ModelRun(run, len(abstract.states) + 1) if name == "accept" else None
+        taken = take(Mechanism, held, abstract, Shared(), action, created)
+        broken = (*taken.violations, *at_rest(Mechanism, held, abstract, refine=True))
         if broken:
             raise ValueError(f"{line}: {broken[0].property}: {broken[0].what}")
         steps.append(Step(0, action, taken.events))

@@ -1,7 +1,7 @@
-"""Draws scenes as sequence diagrams: SVG for people, Mermaid for pages that render it.
+"""Draws scenes as sequence diagrams: as SVG, and as Mermaid for pages that render it.
 
-The SVG is laid out here, so it is the same on every machine and needs no
-program to be installed. A run's lane shows its state as a coloured bar.
+This module lays the SVG out itself. So the SVG is the same on every machine, and no program needs to be
+installed. A coloured bar in the lane of a run shows the state of the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLOURS = {
     DeclaredState.ACTIVE: "#4d9d6a",
     DeclaredState.COMPLETE: "#ffffff",
 }
-"""One colour per state, the same in every picture."""
+"""The colour of each state in every picture."""
 
 _FONT = "font-family='Helvetica, Arial, sans-serif'"
 _ROW = 30
@@ -31,7 +31,7 @@ _INK, _SOFT, _RED = "#1f2933", "#7b8794", "#c0392b"
 
 def svg(scene: Scene) -> str:
     """Return a scene as a self-contained SVG document."""
-    width = max(_place(panel, panel.runs[-1]) for panel in scene.panels) + 130
+    width = max(_x_of(panel, panel.runs[-1]) for panel in scene.panels) + 130
     title = _wrapped(scene.title, width)
     parts = [_text(20, 30 + 20 * row, line, size=16, weight="bold") for row, line in enumerate(title)]
     top = 30 + 20 * len(title)
@@ -49,7 +49,7 @@ def svg(scene: Scene) -> str:
     )
 
 
-def _place(panel: Panel, lane: str) -> int:
+def _x_of(panel: Panel, lane: str) -> int:
     return _LANES[lane] if lane in _LANES else _FIRST_RUN + _RUN_GAP * panel.runs.index(lane)
 
 
@@ -58,7 +58,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _panel(panel: Panel, width: int) -> tuple[list[str], int]:
-    """Return what a panel consists of, bars below arrows, and its height."""
+    """Return the SVG elements of a panel and its height. Arrows come last, so they lie on top of the bars."""
     arrows: list[str] = []
     since: dict[str, tuple[DeclaredState, int]] = {}
     bars: list[str] = []
@@ -68,12 +68,12 @@ def _panel(panel: Panel, width: int) -> tuple[list[str], int]:
     def until(run: str, end: int) -> None:
         state, start = since.pop(run)
         if state is not DeclaredState.COMPLETE:
-            bars.append(_bar(_place(panel, run), start, end, state))
+            bars.append(_bar(_x_of(panel, run), start, end, state))
 
     offence = next((line for line in reversed(panel.lines) if not isinstance(line, Moves)), None)
     for line in panel.lines:
         if isinstance(line, Moves):
-            # An accept has been drawn when it moves its run; any other move is drawn right below.
+            # The arrow of an accept is above its move; the arrow of any other move is below it.
             at = y - _ROW if line.state is DeclaredState.ACCEPTED else y
             if line.run in since:
                 until(line.run, at)
@@ -89,7 +89,7 @@ def _panel(panel: Panel, width: int) -> tuple[list[str], int]:
     lanes = [
         part
         for lane in (CALLERS, SESSION, *panel.runs)
-        for part in _lane(_place(panel, lane), f"run {lane}" if lane in panel.runs else lane, top, bottom)
+        for part in _lane(_x_of(panel, lane), f"run {lane}" if lane in panel.runs else lane, top, bottom)
     ]
     verdict = list(_verdict(panel.verdict, bottom + 10, width)) if panel.verdict else []
     height = bottom + (26 + 18 * len(_wrapped(panel.verdict, width - 60)) if panel.verdict else 6)
@@ -107,14 +107,14 @@ def _bar(x: int, start: int, end: int, state: DeclaredState) -> str:
 
 
 def _arrow(panel: Panel, arrow: Arrow, y: int, ink: str) -> list[str]:
-    x1, x2 = _place(panel, arrow.source), _place(panel, arrow.target)
+    x1, x2 = _x_of(panel, arrow.source), _x_of(panel, arrow.target)
     toward = 1 if x2 > x1 else -1
-    # The arrow stops short of a run's bar and starts beside it.
+    # An arrow starts and ends beside the bar of a run, not on it.
     x1 += toward * (8 if arrow.source not in _LANES else 0)
     x2 -= toward * (8 if arrow.target not in _LANES else 1)
     dash = " stroke-dasharray='5 4'" if arrow.reply else ""
     head = f"{x2},{y} {x2 - toward * 9},{y - 5} {x2 - toward * 9},{y + 5}"
-    # A label stands at the end that says who it is about: by the run, or between callers and session.
+    # The label is near the run that it is about; between callers and session it is in the middle.
     if arrow.target not in _LANES:
         label = _text(x2 - 6, y - 6, arrow.label, anchor="end", fill=ink, halo=True)
     elif arrow.source not in _LANES:

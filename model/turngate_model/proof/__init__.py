@@ -17,7 +17,17 @@ readings), ``paths`` and ``steps`` (symbolic execution).
 
 from turngate_model.proof.flawed import FLAWED, NOT_SAID
 from turngate_model.proof.invariant import INVARIANT
-from turngate_model.proof.prover import DEEP, PARTS, QUICK, WHOLE, Effort, Proof, prove, stages_of, write_smt
+from turngate_model.proof.prover import (
+    DEEP,
+    PARTS,
+    QUICK,
+    WHOLE,
+    Proof,
+    Thoroughness,
+    prove,
+    stages_of,
+    write_smt,
+)
 from turngate_model.proof.solvers import SolverMissing, what_to_install
 
 __all__ = [
@@ -28,9 +38,9 @@ __all__ = [
     "PARTS",
     "QUICK",
     "WHOLE",
-    "Effort",
     "Proof",
     "SolverMissing",
+    "Thoroughness",
     "prove",
     "stages_of",
     "what_to_install",

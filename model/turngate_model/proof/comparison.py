@@ -18,13 +18,22 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.explorer import CLOSE, NAMES
-from turngate_model.checker.nodes import BUDGETED, Nodes, at_rest, take
+from turngate_model.checker.bounds import NAMES
+from turngate_model.checker.explorer import CLOSE
+from turngate_model.checker.nodes import BUDGETED, Nodes
+from turngate_model.checker.steps import Shared, at_rest, take
 from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS
 from turngate_model.history import Complete, Event
 from turngate_model.lifecycle import successor
-from turngate_model.mechanism import Action, Mechanism, ModelRun, ModelSession
-from turngate_model.proof.consequences import of_idle_cancel, of_sound_state, of_state, of_step
+from turngate_model.mechanism import Action, Mechanism
+from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
+from turngate_model.proof.consequences import (
+    of_cancel,
+    of_idle_cancel,
+    of_sound_state,
+    of_state,
+    of_step,
+)
 from turngate_model.proof.flawed import FLAWED, Flawed
 from turngate_model.proof.invariant import INVARIANT
 from turngate_model.proof.paths import Path
@@ -80,19 +89,22 @@ def sessions(
     todo, told = [(nodes.empty, 0)], set()
     while todo:
         node, used = todo.pop()
-        known = nodes.runs(node)
+        known = nodes.runs[node]
         accepts = [Action("caller", "accept", NAMES[known], mode) for mode in modes if known < prompts]
-        steps = [*accepts, *(each for each in nodes.actions(node) if each.name not in without)]
+        steps = [
+            *accepts,
+            *(each for each in nodes.actions(node, nodes.at_first, 0) if each.name not in without),
+        ]
         if "close" not in without:
             steps.append(CLOSE)
         if node not in told:
             told.add(node)
-            yield nodes.how(node), nodes.what(node), steps
+            yield nodes.held(node), nodes.abstract(node), steps
         for action in steps:
             spent = used + (action.name in BUDGETED)
             if spent <= cancels:
                 run = ModelRun(action.run, known + 1) if action.name == "accept" else None
-                following = (nodes.step(node, 0, action, run).target, spent)
+                following = (nodes.step(node, nodes.at_first, 0, action, run).target, spent)
                 if following not in seen:
                     seen.add(following)
                     todo.append(following)
@@ -147,9 +159,10 @@ def _lifted_mechanism(how: ModelSession, what: AbstractSession, runs: int, by_le
     }
 
 
-def _phase(turn: Any) -> Value:
+def _phase(turn: ModelTurn | None) -> Value:
     if turn is None:
         return Phase.NONE
+    assert not turn.waits, "the relation knows no places"
     return _PHASES.get(turn.writing) or Phase(turn.writing)
 
 
@@ -221,7 +234,7 @@ class MechanismSide:
         before = lifted(how, what, self.runs, by_lead=self.by_lead)
         how, what = how.copy(), what.copy()
         run = ModelRun(action.run, len(what.states) + 1) if action.name == "accept" else None
-        came = take(self.design, how, what, 0, action, run)
+        came = take(self.design, how, what, Shared(), action, run)
         broken = {
             each.property for each in (*came.violations, *at_rest(self.design, how, what, refine=False))
         }
@@ -299,6 +312,7 @@ class RelationSide:
         for each in (
             *of_step(self.reading, before, path.world, 0, step),
             *of_progress(self.reading, before, path.world, 0, step),
+            *(of_cancel(self.reading, before, path.world, 0) if step.name == "cancel" else ()),
         ):
             if not _plain(each.holds):
                 yield f"{each.property}: {each.says}"

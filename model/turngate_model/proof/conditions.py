@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from turngate_model.proof.consequences import of_sound_state, of_state, of_step
+from turngate_model.proof.consequences import of_cancel, of_sound_state, of_state, of_step
 from turngate_model.proof.invariant import INVARIANT, Clause
 from turngate_model.proof.paths import Path
 from turngate_model.proof.progress import of_progress, of_waiting
@@ -183,5 +183,6 @@ def _of_path(stage: Stage, step: Step, path: Path, constants: tuple[Variable, ..
     for part_of, says, holds in (
         *of_step(stage.reading, stage.world, path.world, stage.session, step),
         *of_progress(stage.reading, stage.world, path.world, stage.session, step),
+        *(of_cancel(stage.reading, stage.world, path.world, stage.session) if step.name == "cancel" else ()),
     ):
         yield condition("follows", part_of, says, holds, everything)

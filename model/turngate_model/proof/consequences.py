@@ -253,14 +253,14 @@ def of_step(
             )
         ),
     )
-    blame = was.is_in if step.cancels else None
+    by_this_cancel = _IN_FLIGHT if step.cancels else ()
     yield Consequence(
         Property.NEVER_POISONED,
         "who completes as cancelled was accepted before a cancel, this one or an earlier one",
         reading.for_all(
             lambda run: implies(
                 all_of(completes(run), after["outcome"](run)),
-                any_of(before["covered"](run), blame(run, *_IN_FLIGHT) if blame else False),
+                any_of(before["covered"](run), was.is_in(run, *by_this_cancel)),
             )
         ),
     )
@@ -278,18 +278,22 @@ def of_step(
         ),
     )
     yield Consequence(Property.ISOLATION, "every other session stays as it is", _elsewhere(was, is_))
-    if step.name == "cancel":
-        yield of_idle_cancel(reading, before, after, session, MECHANISM)
-        yield Consequence(
-            Property.FULL_COVERAGE,
-            "a cancel covers every run in flight, or completes it as cancelled",
-            was.every(
-                lambda run: implies(
-                    was.is_in(run, *_IN_FLIGHT),
-                    any_of(after["covered"](run), all_of(completes(run), after["outcome"](run))),
-                )
-            ),
-        )
+
+
+def of_cancel(reading: Reading, before: World, after: World, session: Individual) -> Iterator[Consequence]:
+    """Yield what a cancel of a session must do: cover everything, and leave a quiet session alone."""
+    was, is_ = Sight(reading, before, session), Sight(reading, after, session)
+    yield of_idle_cancel(reading, before, after, session, MECHANISM)
+    yield Consequence(
+        Property.FULL_COVERAGE,
+        "a cancel covers every run in flight, or completes it as cancelled",
+        was.every(
+            lambda run: implies(
+                was.is_in(run, *_IN_FLIGHT),
+                any_of(after["covered"](run), all_of(is_.is_in(run, State.COMPLETE), after["outcome"](run))),
+            )
+        ),
+    )
 
 
 def of_idle_cancel(

@@ -221,6 +221,11 @@ class Judge:
         """Note which runs are in the queue that is cleared."""
         self.path.give("cleared", lambda old, x: any_of(old(x), self._waits(session, x)))
 
+    def called(self, session: Individual, lead: Individual) -> None:
+        """Begin the runner's call of a turn that waited for a place, if that turn is active."""
+        leads = self.path["lead"](lead)
+        self.path.give("running", lambda old, t: any_of(old(t), all_of(equal(t, session), leads)))
+
     def ended(self, session: Individual, lead: Individual) -> None:
         """End the runner's call, if it is that of the turn that is active."""
         leads = self.path["lead"](lead)

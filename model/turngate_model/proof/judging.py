@@ -17,9 +17,10 @@ from functools import cache
 from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.explorer import NAMES
+from turngate_model.checker.bounds import NAMES
 from turngate_model.history import (
     Accept,
+    Called,
     Cancel,
     Clear,
     Complete,
@@ -121,6 +122,8 @@ def _see(judge: Judge, event: Event) -> None:
             judge.cancel(0, only(*map(at, runs)))
         case Clear():
             judge.clear(0)
+        case Called(run):
+            judge.called(0, at(run))
         case Ended(run):
             judge.ended(0, at(run))
         case Wrote(run, reason):
@@ -201,6 +204,7 @@ def _events(what: AbstractSession) -> Iterator[Event]:
     yield from (Cancel(), Clear())
     for run in what.states:
         yield Cancel(frozenset({run}))
+        yield Called(run)
         yield Ended(run)
         yield Handoff(run)
         yield from (Wrote(run, reason) for reason in _REASONS)

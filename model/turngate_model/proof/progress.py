@@ -112,6 +112,11 @@ def of_progress(
             _RUN,
         ),
     )
+    yield from _of_moves(was, is_, step)
+
+
+def _of_moves(was: Sight, is_: Sight, step: Step) -> Iterator[Consequence]:
+    """Yield that a run which has entered goes on towards complete, and never back."""
     if step.name == "settle":
         yield Consequence(
             LIVENESS,
@@ -127,7 +132,9 @@ def of_progress(
         yield Consequence(
             LIVENESS,
             f"from {source} a run goes to {' or '.join(targets[1:])}",
-            reading.for_all(lambda run, s=source, t=targets: implies(was.is_in(run, s), is_.is_in(run, *t))),
+            was.reading.for_all(
+                lambda run, s=source, t=targets: implies(was.is_in(run, s), is_.is_in(run, *t))
+            ),
         )
 
 

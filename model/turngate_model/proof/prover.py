@@ -34,7 +34,7 @@ PARTS = (THE_INVARIANT, *map(str, Property), LIVENESS)
 """What the conditions are parts of, in the order in which they are proved."""
 
 
-class Effort(NamedTuple):
+class Thoroughness(NamedTuple):
     """How much to do: prompts and cancels of the ties, whether to try the teeth, and to ask both solvers."""
 
     mechanism: tuple[int, int]
@@ -43,9 +43,9 @@ class Effort(NamedTuple):
     second_solver: bool = True
 
 
-WHOLE = Effort((3, 2), (2, 2))
-DEEP = Effort((3, 2), (3, 1))
-QUICK = Effort((2, 1), None, teeth=False, second_solver=False)
+WHOLE = Thoroughness((3, 2), (2, 2))
+DEEP = Thoroughness((3, 2), (3, 1))
+QUICK = Thoroughness((2, 1), None, teeth=False, second_solver=False)
 """A minute's worth, for ``turngate verify``: every condition by one solver, and the tie in small."""
 
 
@@ -129,26 +129,26 @@ def all_conditions() -> dict[str, list[Condition]]:
     return found
 
 
-def stages_of(effort: Effort) -> int:
+def stages_of(thoroughness: Thoroughness) -> int:
     """Return how many stages a proof has."""
-    designs = len(FLAWED) if effort.designs else 0
-    teeth = 1 + len(SCOPES) + len(FLAWED) if effort.teeth else 0
+    designs = len(FLAWED) if thoroughness.designs else 0
+    teeth = 1 + len(SCOPES) + len(FLAWED) if thoroughness.teeth else 0
     return len(PARTS) + 2 + designs + teeth
 
 
-def prove(effort: Effort = WHOLE, begin: Begin = lambda _name: None) -> Proof:
+def prove(thoroughness: Thoroughness = WHOLE, begin: Begin = lambda _name: None) -> Proof:
     """Prove everything; raise SolverMissing if a solver is not installed."""
     first, second = solvers()
-    asked: list[Solver] = [first, second] if effort.second_solver else [first]
+    asked: list[Solver] = [first, second] if thoroughness.second_solver else [first]
     proof, began = Proof(), time.monotonic()
     proof.solvers = {each.name: Asked(each.version) for each in asked}
     for part, of_part in all_conditions().items():
         begin(f"{part}, {len(of_part)} conditions")
         _discharge(proof, of_part, asked)
-    _tie(proof, effort, begin)
+    _tie(proof, thoroughness, begin)
     begin("paths that nobody takes")
     _discharge(proof, paths_not_taken(proof.tied["the mechanism"]), asked)
-    if effort.teeth:
+    if thoroughness.teeth:
         _try_teeth(proof, first, begin)
     proof.seconds = time.monotonic() - began
     return proof
@@ -167,15 +167,15 @@ def _discharge(proof: Proof, of_part: Iterable[Condition], asked: list[Solver]) 
                 kept.setdefault(condition.part_of, []).append(f"{solver.name}: {condition}")
 
 
-def _tie(proof: Proof, effort: Effort, begin: Begin) -> None:
+def _tie(proof: Proof, thoroughness: Thoroughness, begin: Begin) -> None:
     begin("the relation beside the mechanism")
-    tied = proof.tied["the mechanism"] = compare(None, *effort.mechanism)
+    tied = proof.tied["the mechanism"] = compare(None, *thoroughness.mechanism)
     proof.paths = number_of_paths()
     proof.paths_taken = len(tied.paths)
-    if effort.designs:
+    if thoroughness.designs:
         for name in FLAWED:
             begin(f"the relation beside {name}")
-            proof.tied[name] = compare(name, *effort.designs)
+            proof.tied[name] = compare(name, *thoroughness.designs)
 
 
 def _try_teeth(proof: Proof, z3: Z3, begin: Begin) -> None:

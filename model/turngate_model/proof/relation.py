@@ -178,7 +178,7 @@ class Relation:
         elif path.branch(now["queue"](run), "queued"):
             self.drop(s, only(run), cancelled=True)
         elif turn is not None:
-            self.put_in("interrupted", only(turn))
+            self.cover(only(turn))
 
     def clear(self, s: Individual) -> None:
         """Drop what is queued; accepted and active runs go on."""
@@ -359,12 +359,16 @@ class Relation:
         return self.path["ahead"]
 
     def interrupt(self, s: Individual) -> None:
-        """Cancel the active turn; if it is being written already, the step after the write will look."""
+        """Cover the active turn, if there is one."""
         active, phase = self.path["active"], self.path["phase"]
-        self.put_in(
-            "interrupted",
-            Runs(lambda run: all_of(self.at(s, run), active(run), differ(phase(run), Phase.NONE))),
-        )
+        self.cover(Runs(lambda run: all_of(self.at(s, run), active(run), differ(phase(run), Phase.NONE))))
+
+    def cover(self, leads: Runs) -> None:
+        """Cover turns: one that runs ends later; of one that settles, the step after the write will look.
+
+        Without a limit on turns no turn waits for a place.
+        """
+        self.put_in("interrupted", leads)
 
     def drop(self, s: Individual, runs: Runs, *, cancelled: bool) -> None:
         """Complete queued runs that will never be active, because of a cancel or of a clear."""

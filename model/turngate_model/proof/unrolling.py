@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.bounds import NAMES, Bounds
 from turngate_model.checker.counterexample import Counterexample
-from turngate_model.checker.explorer import NAMES, Bounds, Explorer
-from turngate_model.checker.nodes import at_rest, take
+from turngate_model.checker.explorer import Explorer
+from turngate_model.checker.steps import Shared, at_rest, take
 from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, Design
-from turngate_model.mechanism import Action, ModelRun, ModelSession
+from turngate_model.mechanism import Action
+from turngate_model.model_session import ModelRun, ModelSession
 from turngate_model.proof.comparison import RelationSide, Taken
 from turngate_model.proof.consequences import of_state
 from turngate_model.proof.flawed import FLAWED
@@ -210,6 +212,6 @@ def _replays(name: str, broken: Property, steps: list[Taken]) -> bool:
                 if each.name == "resume" and (not taken.run or each.run[:1] == taken.run)
             )
         run = ModelRun(taken.run, NAMES.index(taken.run) + 1) if taken.name == "accept" else None
-        came = take(design, how, what, 0, action, run)
+        came = take(design, how, what, Shared(), action, run)
         found = {each.property for each in (*came.violations, *at_rest(design, how, what, refine=False))}
     return broken in found

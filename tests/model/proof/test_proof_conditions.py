@@ -12,7 +12,7 @@ import pytest
 
 from proving import asked, both_solvers
 from surroundings import ROOT
-from turngate_model.proof import INVARIANT, PARTS, Effort, prove, write_smt
+from turngate_model.proof import INVARIANT, PARTS, Thoroughness, prove, write_smt
 from turngate_model.proof import solvers as engine
 from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
 from turngate_model.proof.isolation import conditions_of_isolation
@@ -143,7 +143,7 @@ def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_whole_proof_without_the_teeth() -> None:
     both_solvers()
     begun: list[str] = []
-    effort = Effort((2, 1), None, teeth=False)
-    proof = prove(effort, begun.append)
+    thoroughness = Thoroughness((2, 1), None, teeth=False)
+    proof = prove(thoroughness, begun.append)
     assert (proof.verdict, proof.problems) == ("holds", [])
-    assert len(begun) == stages_of(effort)
+    assert len(begun) == stages_of(thoroughness)

@@ -48,6 +48,15 @@ def test_explore_says_that_the_model_holds(capsys: pytest.CaptureFixture[str]) -
     assert out.endswith("verdict: holds\n")
 
 
+def test_explore_takes_a_limit_on_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("explore", "--prompts", "2", "--cancels", "1", "--turns-limit", "1")
+    code, told = json_of(capsys, *asked)
+    assert (code, told["verdict"], told["turns_limit"], told["states"]) == (0, "holds", 1, 731)
+    code, out, _ = turngate(capsys, *asked)
+    assert code == 0
+    assert "2 sessions, turns limit 1: 731 states" in out
+
+
 def test_explore_refutes_a_design(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = json_of(capsys, "explore", "--design", "hasty-clear")
     assert code == 1
@@ -140,6 +149,11 @@ BAD_INPUT = {
         "there is no design 'nope'; there are no-accept-tracking",
     ),
     "a negative bound": (["explore", "--prompts", "-1"], "prompts must be from 1 to 8, not -1"),
+    "no place": (["explore", "--turns-limit", "0"], "turns_limit must be from 1 to 3, not 0"),
+    "a design with a limit": (
+        ["explore", "--turns-limit", "1", "--design", "idle-gap"],
+        "the known-bad designs have no limit on turns: leave --turns-limit or --design out",
+    ),
     "too many cancels": (["explore", "--cancels", "99"], "cancels must be from 0 to 16, not 99"),
     "not a number": (["explore", "--prompts", "x"], "'x' is not a valid integer"),
     "no time at all": (

@@ -259,6 +259,12 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "turngate: No space left on device\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_bad_input_is_bad_input_where_it_cannot_be_said() -> None:
+    done = shell('turngate trace no-such-file "$1" 2>/dev/full', Path())
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_nothing_but_the_terminal_prints() -> None:
     paths = [*(ROOT / "verify" / "turngate_verify" / "cli").glob("*.py")]
     assert len(paths) > 8

@@ -30,9 +30,9 @@ from turngate_verify.drivers.lockstep import compare
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import Schedules, explore_schedules
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
-SMALL = command.Effort(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
+SMALL = command.Thoroughness(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
 STATES = {SMALL: 596, command.QUICK: 16_475}
 
 
@@ -43,13 +43,13 @@ def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
     return code, json.loads(captured.out)
 
 
-def see_that_it_holds_and_counts(effort: command.Effort, code: int, told: dict[str, Any]) -> None:
+def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, told: dict[str, Any]) -> None:
     assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
     assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
     not_made = {"proof" for each in told["unchecked"] if each.startswith("the proof")}
     for checked in told["properties"].values():
         assert checked["verdict"] == "holds"
-        assert checked["checks"]["model"]["states"] == STATES[effort]
+        assert checked["checks"]["model"]["states"] == STATES[thoroughness]
         checks = {"model", "proof", "lockstep", "rules", "schedules", "faults"}
         assert set(checked["checks"]) == checks - not_made
         assert all(number >= 50 for counts in checked["checks"].values() for number in counts.values())
@@ -95,11 +95,11 @@ def rules(
 explored_before = cache(explore_schedules)
 
 
-def schedules(asked: Sequence[tuple[str, Mode]]) -> Iterator[Schedules]:
+def schedules(asked: Sequence[tuple[str, LoopMode]]) -> Iterator[Schedules]:
     return (explored_before(*each) for each in asked)
 
 
-def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, Mode]]], Iterator[Schedules]]:
+def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, LoopMode]]], Iterator[Schedules]]:
     return lambda asked: (explore_schedules(*each, **options) for each in asked)
 
 

@@ -26,7 +26,7 @@ from turngate_verify.conform import (
     Enter,
     Features,
     Handoff,
-    Limits,
+    ProgramLimits,
     SubjectFailed,
     check,
     observed,
@@ -83,11 +83,11 @@ def test_a_sound_subject_holds_in_everything_that_the_port_shows() -> None:
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_every_flaw_is_found_by_the_shortest_program(flaw: str) -> None:
     violated, program = FLAWS[flaw]
-    limits = Limits(3 if "accept c" in program else 2, 1, 2 if "@2" in program else 1)
+    limits = ProgramLimits(3 if "accept c" in program else 2, 1, 2 if "@2" in program else 1)
     result = check(flawed(flaw), effort=Effort(programs=1500, examples=0), limits=limits)
     assert violated in result.counterexamples
     assert len(result.counterexamples[violated].steps) <= len(parsed(program))
-    again = play(flawed(flaw), parsed(result.replays[violated]), Limits())
+    again = play(flawed(flaw), parsed(result.replays[violated]), ProgramLimits())
     if violated is not Property.ISOLATION:
         assert violated in {each.property for each in (*again.violations, *(late for late, _ in again.late))}
 
@@ -142,7 +142,9 @@ def test_what_was_never_put_to_the_test_is_unknown() -> None:
 
 
 def test_an_operation_that_ends_in_an_offence_says_nothing_of_what_it_does_not_break() -> None:
-    result = check(flawed("starts again"), effort=Effort(programs=1500, examples=0), limits=Limits(2, 1, 1))
+    result = check(
+        flawed("starts again"), effort=Effort(programs=1500, examples=0), limits=ProgramLimits(2, 1, 1)
+    )
     assert result.verdict_of(Property.TERMINAL_IS_FINAL) == "violated"
     # Every handoff is such an operation, and nothing else puts LAST_WORD to the test.
     assert result.why_unknown(Property.LAST_WORD) == "nothing has put it to the test"

@@ -38,6 +38,7 @@ def test_the_dispatcher_stands_every_fault() -> None:
     }
     assert set(found.injections) == set(KINDS)
     assert found.awaits == 52
+    assert found.timed_out == 10, "a write that takes too long, which is one of six faults of each write"
 
 
 BROKEN = {
@@ -49,6 +50,7 @@ BROKEN = {
     "ForgetsToAwait": ("cancel", None),
     "ForgetsToLook": ("none", None),
     "LogsUnguarded": ("logging", None),
+    "StopsTheClock": ("store", None),
 }
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from turngate import Dispatcher, Run
+from turngate import Dispatcher, Run, Turn
 from turngate._core import SessionCore
 from turngate._journal import JournaledCore
+from turngate._places import Places
 from turngate._queue import Queue
 from turngate_model import Property
 from turngate_model.checker import Bounds
-from turngate_verify.drivers.lockstep import DECLARED, compare
+from turngate_verify.drivers.lockstep import DECLARED, IN_LINE, WITH_PLACES, compare
 
 
 @pytest.mark.requirement("REFINES", "DECLARED_MOVE")
@@ -20,6 +21,16 @@ def test_every_step_of_the_mechanism_is_a_step_of_the_dispatcher() -> None:
     result = compare(Bounds(prompts=2, cancels=1))
     assert result.violation is None, (result.path, result.violation)
     assert (result.states, result.steps) == (190, 1_282)
+
+
+@pytest.mark.requirement("R-PLC-1", "R-PLC-2", "R-PLC-3", "R-PLC-4", "R-PLC-5")
+@pytest.mark.parametrize(
+    ("bounds", "size"), [(WITH_PLACES, (375, 2_798)), (IN_LINE, (1_727, 4_774))], ids=["one place", "in line"]
+)
+def test_turns_wait_for_places_as_they_do_in_the_mechanism(bounds: Bounds, size: tuple[int, int]) -> None:
+    result = compare(bounds)
+    assert result.violation is None, (result.path, result.violation)
+    assert (result.states, result.steps) == size
 
 
 def test_every_declared_move_is_seen_on_the_dispatcher_and_no_other() -> None:
@@ -69,17 +80,86 @@ class Accepts(Dispatcher):
         return await super().accept(*args, **options)
 
 
+def with_places(places: type[Places]) -> type[Dispatcher]:
+    """Return a dispatcher that gives places in another way."""
+
+    class Sabotaged(Dispatcher):
+        def __init__(self, *args: Any, turns_limit: int, **options: Any) -> None:
+            super().__init__(*args, turns_limit=turns_limit, **options)
+            self._places = places(turns_limit)
+
+    return Sabotaged
+
+
+class Boundless(Places):
+    def take(self, turn: Turn) -> bool:
+        return True
+
+
+class LastInLineFirst(Places):
+    def give_back(self, turn: Turn) -> Turn | None:
+        self._line = dict(reversed(self._line.items()))
+        return super().give_back(turn)
+
+
+class LosesThePlaceGivenToACancelledTurn(Places):
+    def take(self, turn: Turn) -> bool:
+        return turn.covered or super().take(turn)
+
+    def give_back(self, turn: Turn) -> Turn | None:
+        following = next(iter(self._line), None)
+        if following is not None and following.covered:
+            del self._line[following]
+            return None
+        return super().give_back(turn)
+
+
+class KeepsThePlaceWhileSettling(Dispatcher):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._settling: dict[Run, Turn] = {}
+
+    def _give_back_place(self, turn: Turn) -> None:
+        self._settling[turn.run] = turn
+
+    def _publish(self, run: Run) -> None:
+        super()._publish(run)
+        if run in self._settling:
+            super()._give_back_place(self._settling.pop(run))
+
+
+class CallsTheRunnerOfACancelledTurn(JournaledCore):
+    def begin(self, turn: Turn) -> bool:
+        return super().begin(turn) or turn is self.turn
+
+
 @pytest.mark.parametrize(
-    ("make", "broken"),
+    ("make", "bounds", "broken"),
     [
-        (with_core(QueuesInOrderOfEntry), {Property.FIFO, Property.REFINES}),
-        (with_core(NeverMarks), {Property.FULL_COVERAGE, Property.REFINES}),
-        (Accepts, {Property.EXACTLY_ONE_COMPLETE}),
+        (with_core(QueuesInOrderOfEntry), Bounds(3, 1), {Property.FIFO, Property.REFINES}),
+        (with_core(NeverMarks), Bounds(3, 1), {Property.FULL_COVERAGE, Property.REFINES}),
+        (Accepts, Bounds(2, 1), {Property.EXACTLY_ONE_COMPLETE}),
+        (with_places(Boundless), WITH_PLACES, {Property.REFINES}),
+        (with_places(LastInLineFirst), IN_LINE, {Property.REFINES}),
+        (with_places(LosesThePlaceGivenToACancelledTurn), IN_LINE, {Property.EXACTLY_ONE_COMPLETE}),
+        (KeepsThePlaceWhileSettling, WITH_PLACES, {Property.REFINES}),
+        (with_core(CallsTheRunnerOfACancelledTurn), WITH_PLACES, {Property.REFINES}),
     ],
-    ids=["order of entry", "no mark", "reused id"],
+    ids=[
+        "order of entry",
+        "no mark",
+        "reused id",
+        "no limit",
+        "last in line first",
+        "a place lost",
+        "a place kept while settling",
+        "a cancelled turn called",
+    ],
 )
-def test_a_dispatcher_that_differs_is_found(make: type[Dispatcher], broken: set[Property]) -> None:
-    result = compare(Bounds(prompts=3, cancels=1) if make is not Accepts else Bounds(2, 1), make=make)
+def test_a_dispatcher_that_differs_is_found(
+    make: type[Dispatcher], bounds: Bounds, broken: set[Property]
+) -> None:
+    result = compare(bounds, make=make)
     assert result.violation is not None
     assert result.violation.property in broken
-    assert 1 <= len(result.path) <= 8
+    assert 1 <= len(result.path) <= 9

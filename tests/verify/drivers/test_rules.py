@@ -17,8 +17,9 @@ from turngate_model import TABLE
 from turngate_verify.drivers.rules.program import RuleCall, program_text, run_program, shrink
 from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
 from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
+from turngate_verify.trace import BadRecording
 from turngate_verify.world.expecting import Broken
-from turngate_verify.world.world import RunnerFailed
+from turngate_verify.world.failures import RunnerFailed
 
 for name, examples in {"quick": 150, "ci": 3_000, "deep": 30_000}.items():
     settings.register_profile(
@@ -160,8 +161,19 @@ WRONG = [
 def test_the_rules_find_a_dispatcher_that_is_wrong_about(name: str) -> None:
     rules = run_rules(1_000, make=getattr(broken_dispatchers, name), seed=3)
     assert rules.violation or rules.error
-    with pytest.raises((AssertionError, RunnerFailed)):
+    with pytest.raises((AssertionError, RunnerFailed, BadRecording)):
         exec(rules.program, {})
+
+
+def test_a_cancel_of_one_run_covers_its_turn_in_the_order_of_acceptance() -> None:
+    program = (
+        RuleCall("accept", {"session": "s", "prompts": ["fold", "fold"], "hook": ""}),
+        RuleCall("enter", {"run": "r2"}),
+        RuleCall("enter", {"run": "r1", "then": 1}),
+        RuleCall("runner", {"run": "r2", "does": ["fold"], "then": 1}),
+        RuleCall("cancel_run", {"run": "r2"}),
+    )
+    assert run_program(rules_of(), program) is None
 
 
 def test_what_a_hook_does_now_is_told_after_what_is_being_told() -> None:
@@ -215,8 +227,8 @@ teardown = TurngateRules.teardown
 def lives(self):
     teardown(self)
     history = [[sorted(part) if isinstance(part, frozenset) else part for part in event]
-               for _, event in self.world.history]
-    told = [self.program, history, self.world.delivered, [r.read_so_far for r in self.readers]]
+               for _, event in self.world.monitor.history]
+    told = [self.program, history, self.world.monitor.delivered, [r.read_so_far for r in self.readers]]
     lived.update(repr(told).encode())
 
 TurngateRules.teardown = lives

@@ -60,7 +60,7 @@ def queue_cleared_meanwhile(meanwhile: Callable[[World], object]) -> list[str]:
     with suppress(Broken):
         world.finish()
     world.abandon()
-    return [each.what for each in world.violations if each.property in UnlockedClear.claimed]
+    return [each.what for each in world.monitor.violations if each.property in UnlockedClear.claimed]
 
 
 def queue_another(world: World) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import explore_schedules, replay_schedule
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 FOUND_IN = {
     "unlocked-drain": "folded",
@@ -24,7 +24,7 @@ def test_every_race_is_looked_for() -> None:
 
 @pytest.mark.parametrize("mode", ["any", "stock"])
 @pytest.mark.parametrize("name", FOUND_IN)
-def test_the_schedule_explorer_finds_the_race(name: str, mode: Mode) -> None:
+def test_the_schedule_explorer_finds_the_race(name: str, mode: LoopMode) -> None:
     sabotage = SABOTAGES[name]
     failure = explore_schedules(FOUND_IN[name], mode, make=sabotage.make).failure
     assert failure is not None

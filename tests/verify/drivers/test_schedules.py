@@ -23,7 +23,7 @@ from turngate_verify.drivers.schedules import (
     explore_schedules,
     replay_schedule,
 )
-from turngate_verify.world.stage import Mode, Option, Stage
+from turngate_verify.world.stage import LoopMode, Option, Stage
 from turngate_verify.world.world import World
 
 SMALL = [name for name in SCENARIOS if not name.startswith("three")]
@@ -41,8 +41,8 @@ COUNTED = {  # schedules in any order, and in stock order
     "interrupt": (69, 62),
     "reject": (225, 201),
     "stubborn": (2205, 1758),
-    "slow-store": (770, 414),
-    "slow-twice": (171, 105),
+    "slow-store": (18498, 482),
+    "slow-twice": (1779, 110),
     "closed-gently": (24947, 2726),
     "left-over": (11650, 1782),
     "slow-handoff": (2576, 1828),
@@ -73,7 +73,7 @@ def test_three_prompts_in_stock_order() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["one", "two", "folded", "slow-store", "waited-for"])
 def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
-    name: str, mode: Mode
+    name: str, mode: LoopMode
 ) -> None:
     reduced, full = (explore_schedules(name, mode, reduce=reduce) for reduce in (True, False))
     assert reduced.outcomes == full.outcomes
@@ -117,7 +117,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_dispatcher_is_found_with_and_without_reduction(name: str, mode: Mode) -> None:
+def test_a_broken_dispatcher_is_found_with_and_without_reduction(name: str, mode: LoopMode) -> None:
     make: type[Dispatcher] = getattr(broken_dispatchers, name)
     scenario, broken = BROKEN[name]
     found = [
@@ -133,7 +133,7 @@ def test_a_broken_dispatcher_is_found_with_and_without_reduction(name: str, mode
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_runner_leaves_behind_finds_a_turn_that_takes_late_writes(mode: Mode) -> None:
+def test_what_a_runner_leaves_behind_finds_a_turn_that_takes_late_writes(mode: LoopMode) -> None:
     failure = explore_schedules("left-over", mode, make=broken_dispatchers.TakesLateWrites).failure
     assert failure is not None
     assert failure.broken is Property.LAST_WORD
@@ -272,7 +272,7 @@ def test_the_number_of_workers_changes_nothing_but_the_time(capsys: pytest.Captu
 
 
 def test_a_failure_found_by_a_worker_is_told_as_any_other() -> None:
-    asked: list[tuple[str, Mode]] = [("one", "stock"), ("two", "stock")]
+    asked: list[tuple[str, LoopMode]] = [("one", "stock"), ("two", "stock")]
     make = broken_dispatchers.SplitEntry
     found = [result.failure for result in explore_in_turn(asked, workers=2, make=make)]
     assert found == [explore_schedules(*each, make=make).failure for each in asked]

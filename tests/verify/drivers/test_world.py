@@ -39,14 +39,14 @@ def turn_with_queue(make: type[Dispatcher], runs: str = "ab") -> World:
 
 def test_a_world_in_which_nothing_is_wrong_comes_to_its_end() -> None:
     world = turn_with_queue(Dispatcher, "abc")
-    world.players["a"].tell("fold")
+    world.runner.players["a"].tell("fold")
     world.cancel_run("b")
     world.wait("c")
     world.ask("t", "d")
     world.cancel("u")
     world.check()
     world.finish()
-    assert [complete.run_id for complete in world.delivered] == ["b", "a", "c", "d"]
+    assert [complete.run_id for complete in world.monitor.delivered] == ["b", "a", "c", "d"]
 
 
 def test_what_users_lose_is_told_before_a_disagreement_about_the_inside() -> None:
@@ -73,7 +73,7 @@ def test_only_what_is_claimed_is_waited_for() -> None:
 
 def test_an_oracle_that_falls_over_does_not_pass() -> None:
     world = World()
-    world._recorded({"event": "enter", "session": "s", "run": "nobody", "state": "active"})
+    world.record({"event": "enter", "session": "s", "run": "nobody", "state": "active"})
     with pytest.raises(KeyError):
         world.check()
 
@@ -86,7 +86,7 @@ def test_a_task_that_dies_does_not_pass() -> None:
     world = World(Dies, claimed=(Property.FIFO,))
     world.accept("s", "a")
     world.enter("a")
-    world.claimed = frozenset()
+    world.monitor.claimed = frozenset()
     with pytest.raises(AssertionError):
         world.finish()
     world.abandon()
@@ -169,14 +169,14 @@ def two_turns() -> World:
 
 def stranded() -> World:
     world = turn_with_queue(sabotage.StrandedQueue)
-    world.players["a"].obey("fail")
+    world.runner.players["a"].obey("fail")
     return world
 
 
 def overtaken() -> World:
     world = turn_with_queue(sabotage.IdleGap)
     world.accept("s", "c")
-    world.players["a"].obey("finish")
+    world.runner.players["a"].obey("finish")
     world.loop.step()
     world.enter("c")
     return world
@@ -195,7 +195,7 @@ def idle_and_cancelled() -> World:
 
 def written_late() -> World:
     world = turn_with_queue(sabotage.PublishFirst, "a")
-    world.players["a"].obey("finish")
+    world.runner.players["a"].obey("finish")
     world.loop.settle()
     return world
 
@@ -262,7 +262,7 @@ def undeclared() -> World:
         world.accept("s", run, when_busy="queue")
         world.enter(run)
     world.loop.settle()
-    world.players["a"].obey("fold")
+    world.runner.players["a"].obey("fold")
     world.loop.settle()
     return world
 

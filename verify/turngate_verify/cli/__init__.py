@@ -1,4 +1,4 @@
-"""The command line: the one place, besides the tests, that brings the two packages together."""
+"""The command line: the commands, one module each. Only this package imports all the others."""
 
 from turngate_verify.cli.main import run
 

@@ -1,4 +1,4 @@
-"""``turngate conform``: hold somebody else's dispatcher to what always holds."""
+"""``turngate conform``: checks somebody else's dispatcher with the conformance kit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from turngate_verify.conform import (
     Command,
     Conformance,
     Effort,
-    Factory,
+    SubjectFactory,
     SubjectFailed,
     check,
     parsed,
@@ -42,7 +42,7 @@ _COMMAND = "turngate.conform.command"
 
 
 class _AfterTwoDashes(click.Command):
-    """Keeps what stands after ``--`` apart: it is the command of a subject, not a target."""
+    """Keeps the arguments after ``--`` apart: they are the command of a subject, not a target."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -131,14 +131,14 @@ def conform(
     return EXIT_CODES[result.verdict]
 
 
-def _replayed(make: Factory, name: str, program: str) -> Conformance:
+def _replayed(make: SubjectFactory, name: str, program: str) -> Conformance:
     try:
         return replay(make, name, parsed(program))
     except BadProgram as wrong:
         raise click.UsageError(str(wrong)) from None
 
 
-def load(target: str) -> Factory:
+def load(target: str) -> SubjectFactory:
     """Return the factory of a target: the class of an adapter, or anything else that makes a subject."""
     where, _, name = target.rpartition(":")
     if not where or not name:
@@ -155,7 +155,7 @@ def load(target: str) -> Factory:
         raise click.UsageError(f"{where} has no {name}")
     if not callable(made):
         raise click.UsageError(f"{target} makes no subject: it cannot be called")
-    return cast("Factory", made)
+    return cast("SubjectFactory", made)
 
 
 def _from_path(path: Path) -> Any:
@@ -174,7 +174,7 @@ def _told(example: Counterexample) -> dict[str, Any]:
 
 
 def as_object(result: Conformance) -> dict[str, Any]:
-    """Return what came of a subject as the object that ``--json`` prints."""
+    """Return the result as the object that ``--json`` prints."""
     told: dict[str, Any] = {
         "verdict": result.verdict,
         "subject": result.subject,
@@ -199,13 +199,13 @@ def as_object(result: Conformance) -> dict[str, Any]:
 
 
 def problems(result: Conformance) -> list[str]:
-    """Return what is wrong that no property speaks of."""
+    """Return why the suite did not come to its end."""
     failed = [f"the subject could not be judged to the end: {result.failed.what}"] if result.failed else []
     return failed + ([result.gave_up] if result.gave_up else [])
 
 
 def print_conformance(result: Conformance) -> None:
-    """Print what came of a subject for people."""
+    """Print the result for people."""
     properties = Table(
         "property", "verdict", "checked how often", box=None, pad_edge=False, title_justify="left"
     )

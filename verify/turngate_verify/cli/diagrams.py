@@ -1,4 +1,4 @@
-"""``turngate diagrams``: the pictures, and the generated parts of SPEC.md."""
+"""``turngate diagrams``: writes the pictures, and the generated parts of SPEC.md."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""``turngate explore``: every reachable state of the model within bounds."""
+"""``turngate explore``: explores every reachable state of the model within bounds."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from turngate_model import DESIGNS, NOT_IN_DESIGNS
-from turngate_model.checker import Bounds, Exploration, Explorer, Limits
+from turngate_model.checker import Bounds, Exploration, Explorer, SearchLimits
 from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
@@ -23,7 +24,8 @@ from turngate_verify.cli.show import (
 @click.command()
 @click.option("--prompts", default=3, show_default=True, help="Prompts that may be accepted, 1 to 8.")
 @click.option("--cancels", default=2, show_default=True, help="Cancels that may be issued, 0 to 16.")
-@click.option("--sessions", default=2, show_default=True, help="Sessions there are, 1 or 2.")
+@click.option("--sessions", default=2, show_default=True, help="Sessions there are, 1 to 3.")
+@click.option("--turns-limit", type=int, metavar="N", help="Runner calls at once over all sessions, 1 to 3.")
 @click.option("--design", metavar="NAME", help="Explore a known-bad design instead ('list' names them).")
 @click.option(
     "--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default)."
@@ -42,6 +44,7 @@ def explore(
     prompts: int,
     cancels: int,
     sessions: int,
+    turns_limit: int | None,
     design: str | None,
     symmetry: bool,
     max_seconds: float,
@@ -59,8 +62,9 @@ def explore(
             out.print(f"{known.name:20} {known.flaw}")
         return 0
     try:
-        limits = Limits(max_seconds, max_memory)
-        explorer = _explorer(prompts, cancels, sessions, design, symmetry, limits)
+        limits = SearchLimits(max_seconds, max_memory)
+        bounds = Bounds(prompts, cancels, sessions, turns_limit=turns_limit)
+        explorer = _explorer(bounds, design, symmetry, limits)
     except ValueError as wrong:
         raise click.UsageError(str(wrong)) from None
     with progress_of(design or "exploring") as progress:
@@ -73,15 +77,15 @@ def explore(
     return EXIT_CODES[result.verdict]
 
 
-def _explorer(
-    prompts: int, cancels: int, sessions: int, design: str | None, symmetry: bool, limits: Limits
-) -> Explorer:
+def _explorer(bounds: Bounds, design: str | None, symmetry: bool, limits: SearchLimits) -> Explorer:
     if design is None:
-        return Explorer(Bounds(prompts, cancels, sessions), symmetry=symmetry, limits=limits)
+        return Explorer(bounds, symmetry=symmetry, limits=limits)
     known = DESIGNS.get(design)
     if known is None:
         raise ValueError(f"there is no design {design!r}; there are {', '.join(DESIGNS)}")
-    bounds = Bounds(prompts, cancels, sessions, NOT_IN_DESIGNS)
+    if bounds.turns_limit is not None:
+        raise ValueError("the known-bad designs have no limit on turns: leave --turns-limit or --design out")
+    bounds = replace(bounds, without=NOT_IN_DESIGNS)
     return Explorer(
         bounds, known.mechanism, name=known.name, claimed=known.breaks, symmetry=symmetry, limits=limits
     )
@@ -95,6 +99,7 @@ def as_object(result: Exploration) -> dict[str, Any]:
         "prompts": result.bounds.prompts,
         "cancels": result.bounds.cancels,
         "sessions": result.bounds.sessions,
+        **({} if result.bounds.turns_limit is None else {"turns_limit": result.bounds.turns_limit}),
         "states": result.states,
         "transitions": result.transitions,
         "depth": result.depth,
@@ -111,7 +116,7 @@ def as_object(result: Exploration) -> dict[str, Any]:
 
 
 def reasons(result: Exploration) -> list[str]:
-    """Return why nothing can be said."""
+    """Return why the verdict is unknown."""
     if result.gave_up:
         return [result.gave_up]
     if result.design:
@@ -130,8 +135,9 @@ def print_exploration(result: Exploration) -> None:
     if result.design:
         out.print(bold(result.design), f": {DESIGNS[result.design].flaw}", sep="")
     bounds = result.bounds
+    limited = "" if bounds.turns_limit is None else f", turns limit {bounds.turns_limit}"
     out.print(
-        f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions: "
+        f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions{limited}: "
         f"{result.states:,} states, {result.transitions:,} transitions, depth {result.depth}, "
         f"{result.seconds:.1f} s"
     )

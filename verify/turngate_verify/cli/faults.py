@@ -1,4 +1,4 @@
-"""``turngate faults``: what goes wrong around the real dispatcher, once at every point where it can."""
+"""``turngate faults``: lets things go wrong around the real dispatcher, once at every point."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """The commands, and how every command ends.
 
-A verdict has an exit code: 0 holds, 1 violated, 3 unknown. Nothing else may
-end with one of these. Bad input is 2; an error of Turngate's own is 70, with
-its traceback; an interrupt is the caller's to deal with.
+A verdict has an exit code: 0 holds, 1 violated, 3 unknown. A command without a
+verdict must end with another one: 2 after bad input, 70 after an error of
+Turngate itself, whose traceback is printed. Whoever calls ``run`` deals with
+Ctrl-C.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -30,11 +32,11 @@ COMMANDS = {
     "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
     "oracles": "Compare the explorer with SPIN and TLC, number by number.",
 }
-"""Each command and what it does. Each is imported when it is asked for, and no other one."""
+"""What each command does. Its module has its name, and is imported when the command is called."""
 
 
 class _Commands(click.Group):
-    """The commands by their names. What one of them needs is imported with it, and not for a list of them."""
+    """The commands by their names. To list them, none of their modules is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -76,13 +78,13 @@ def run(arguments: list[str]) -> int:
     except OSError as wrong:
         said = [wrong.strerror or str(wrong), *([str(wrong.filename)] if wrong.filename else [])]
         return _refuse(": ".join(said))
-    except (Exception, SystemExit):  # also one that somebody's module wants to leave by
+    except (Exception, SystemExit):  # a module that the user names may raise SystemExit
         return _own_up()
     return code if isinstance(code, int) else 0
 
 
 def _invoke(arguments: list[str]) -> object:
-    """Do what click does, but for ending the process in ways that look like a verdict."""
+    """Do what click does, except that click would end the process with codes that look like a verdict."""
     if asked := os.environ.get("_TURNGATE_COMPLETE"):
         return shell_complete(turngate, {}, "turngate", "_TURNGATE_COMPLETE", asked)
     try:
@@ -97,12 +99,15 @@ def _invoke(arguments: list[str]) -> object:
 
 
 def _refuse(message: str) -> int:
-    err.print("turngate: " + " ".join(message.split()))
+    with contextlib.suppress(OSError):  # whoever cannot be told still has the exit code
+        err.print("turngate: " + " ".join(message.split()))
     return BAD_INPUT
 
 
 def _own_up() -> int:
-    for line in traceback.format_exc().splitlines():
-        err.print(line)
-    err.print("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
+    told = traceback.format_exc().splitlines()
+    told.append("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
+    with contextlib.suppress(OSError):
+        for line in told:
+            err.print(line)
     return INTERNAL_ERROR

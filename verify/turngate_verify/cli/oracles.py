@@ -1,4 +1,4 @@
-"""``turngate oracles``: the explorer held against SPIN and TLC."""
+"""``turngate oracles``: compares the explorer with SPIN and TLC."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def oracles(deep: bool, as_json: bool) -> int:
 
 
 def _table(comparison: Comparison) -> Table:
-    """Return all that was asked, a row each, and what each tool said."""
+    """Return a table with a row for each question, and the answer of each tool."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("within, or design")
     table.add_column("")

@@ -45,10 +45,10 @@ def prove(deep: bool, as_json: bool, smt: Path | None) -> int:
     if smt:
         err.print(f"wrote {write_smt(smt):,} conditions to {smt}")
         return 0
-    effort = DEEP if deep else WHOLE
+    thoroughness = DEEP if deep else WHOLE
     try:
-        with stages(stages_of(effort)) as begin:
-            proof = prove_all(effort, begin)
+        with stages(stages_of(thoroughness)) as begin:
+            proof = prove_all(thoroughness, begin)
     except SolverMissing as missing:
         raise click.ClickException(str(missing)) from None
     if as_json:

@@ -1,4 +1,4 @@
-"""``turngate schedules``: small scenarios on the real dispatcher, in every order there is."""
+"""``turngate schedules``: executes small scenarios on the real dispatcher in every order there is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turngate_verify.drivers.schedules import (
     explore_in_turn,
     replay_schedule,
 )
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 
 @click.command()
@@ -38,7 +38,7 @@ from turngate_verify.world.stage import Mode
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def schedules(
     scenario: str | None,
-    mode: Mode | None,
+    mode: LoopMode | None,
     replay: str | None,
     reduce: bool,
     limit: int | None,
@@ -62,8 +62,8 @@ def schedules(
         if scenario is None or mode is None:
             raise click.UsageError("--replay needs --scenario and --mode")
         return _replay(scenario, mode, _choices(replay), make, as_json)
-    modes: list[Mode] = [mode] if mode else [*MODES]
-    asked: list[tuple[str, Mode]] = [
+    modes: list[LoopMode] = [mode] if mode else [*MODES]
+    asked: list[tuple[str, LoopMode]] = [
         (name, each) for name in ([scenario] if scenario else SCENARIOS) for each in modes
     ]
     if scenario:
@@ -110,7 +110,7 @@ def imported(path: str) -> type[Dispatcher]:
     return found
 
 
-def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher], as_json: bool) -> int:
+def _replay(scenario: str, mode: LoopMode, choices: list[int], make: type[Dispatcher], as_json: bool) -> int:
     try:
         failure = replay_schedule(scenario, mode, choices, make=make)
     except ValueError as wrong:
@@ -127,7 +127,7 @@ def _replay(scenario: str, mode: Mode, choices: list[int], make: type[Dispatcher
 
 
 def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
-    """Return what came of the scenarios as the object that ``--json`` prints."""
+    """Return the results as the object that ``--json`` prints."""
     schedules, executed = _in_all(found)
     return {
         "verdict": _verdict(found),
@@ -151,7 +151,7 @@ def as_object(found: list[Schedules], seconds: float) -> dict[str, Any]:
 
 
 def _in_all(found: list[Schedules]) -> tuple[int, int]:
-    """Return how many schedules there are, and how many were executed, to the end or to a known moment."""
+    """Return the number of schedules, and how many of them were executed, at least in part."""
     return sum(result.schedules for result in found), sum(result.executed for result in found)
 
 

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _Seconds(click.FloatRange):
-    """A time to wait: above zero, and short enough to be waited for; NaN is within no range."""
+    """A number of seconds above zero. Click would let NaN pass, which is in no range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
@@ -53,17 +53,17 @@ def styled(verdict: str) -> Text:
 
 
 def bold(name: str) -> Text:
-    """Return a name of ours that stands out."""
+    """Return a name in bold."""
     return Text(name, style="bold")
 
 
 def print_but(what: str) -> None:
-    """Print what is wrong, and should have been."""
+    """Print what went wrong, and what should have happened."""
     out.print("  ", Text("but", style="red"), f" {what}", sep="")
 
 
 def print_counterexample(example: Counterexample) -> None:
-    """Print who did what, in what order, and what should have been."""
+    """Print who did what, in what order, and what should have happened instead."""
     out.print(bold(example.property), f": {example.property.sentence}", sep="")
     for number, step in enumerate(example.told(), 1):
         out.print(f"  {number:2}  {step}")
@@ -72,7 +72,7 @@ def print_counterexample(example: Counterexample) -> None:
 
 @contextlib.contextmanager
 def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
-    """Show states, frontier and rate on a terminal; be quiet in a pipe."""
+    """Show states, frontier and rate on a terminal; in a pipe show nothing."""
     if not err.is_terminal:
         yield None
         return
@@ -92,7 +92,7 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
 
 @contextlib.contextmanager
 def stages(total: int) -> Iterator[Callable[[str], None]]:
-    """Show which of so many stages is running, on a terminal; be quiet in a pipe."""
+    """Show which of so many stages is running on a terminal; in a pipe show nothing."""
     if not err.is_terminal:
         yield lambda _name: stop_if_interrupted()
         return

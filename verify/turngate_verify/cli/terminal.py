@@ -1,9 +1,10 @@
-"""The one way out: everything that a command prints goes through here, as text and nothing but text.
+"""Everything that a command prints goes through here, and is printed as plain text.
 
 Run ids, file names and what a subject says come from strangers. They may look
-like markup, hold what a terminal would act on, or not be writable in the
-encoding of standard output; none of it may change the output or stop it. A
-reader who goes away is no error either: the verdict is still the exit code.
+like markup, contain control characters of a terminal, or characters that the
+encoding of standard output does not have. None of this may change the output or
+stop it. If the reader of a pipe goes away, that is no error: the verdict is
+still the exit code.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from turngate_verify.visible import visible
 
 
 class Terminal(Console):
-    """A console that prints a string as it is, on one line; only a Text has style."""
+    """A console that prints a string on one line, without reading markup in it; only a Text has style."""
 
     def render_str(self, text: str, *, style: str | Style = "", **_: Any) -> Text:
-        """Return a string as what is printed of it: rich asks for this wherever it meets one."""
+        """Return the text to print for a string. Rich calls this for every string that it prints."""
         return Text(visible(text, self.encoding), style=style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, unless nobody reads any more; after Ctrl-C there is nothing to be said."""
+        """Print, unless nobody reads any more. After Ctrl-C, raise KeyboardInterrupt instead."""
         stop_if_interrupted()
         try:
             super().print(*objects, **options)
@@ -37,13 +38,13 @@ class Terminal(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Go on without printing: whoever reads has seen enough, and the exit code is still to come."""
+        """Go on without printing: the exit code is still to come."""
         self.quiet = True
         stop_writing(self.stderr)
 
 
 def stop_writing(to_stderr: bool = False) -> None:
-    """Let a standard stream go nowhere, so that the interpreter does not complain of it at exit."""
+    """Redirect a standard stream to nowhere, so that the interpreter does not complain of it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2 if to_stderr else 1)
     os.close(nowhere)
@@ -58,6 +59,6 @@ err = Terminal(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(result: dict[str, Any]) -> None:
-    """Print one object, and nothing else, on standard output; in ASCII, so that it arrives anywhere."""
+    """Print one JSON object on standard output, in ASCII, so that every encoding can carry it."""
     for line in json.dumps(result, indent=2).replace("\x7f", r"\u007f").splitlines():
         out.print(line)

@@ -1,4 +1,4 @@
-"""``turngate trace``: check a recorded history."""
+"""``turngate trace``: checks a recorded history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trace(file: BinaryIO, as_json: bool) -> int:
 
 
 def as_object(checked: Checked) -> dict[str, Any]:
-    """Return what came of a recording as the object that ``--json`` prints."""
+    """Return the result as the object that ``--json`` prints."""
     told: dict[str, Any] = {"verdict": checked.verdict, "events": checked.events, "runs": checked.runs}
     if checked.offence:
         told["property"] = str(checked.offence.property)
@@ -43,7 +43,7 @@ def as_object(checked: Checked) -> dict[str, Any]:
 
 
 def print_checked(checked: Checked) -> None:
-    """Print what came of a recording for people."""
+    """Print the result for people."""
     extent = "a whole recording" if checked.whole else "a partial recording"
     extent = "up to the first violation" if checked.offence else extent
     out.print(f"{checked.events:,} events, {checked.runs:,} runs, {extent}")

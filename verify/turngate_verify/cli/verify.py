@@ -1,4 +1,4 @@
-"""``turngate verify``: the main job. Every check there is, and one table."""
+"""``turngate verify``: makes every check there is, and prints one table."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from turngate_model.pictures import generate, refute, stale
 from turngate_model.proof import PARTS, Proof, prove, what_to_install
 from turngate_model.proof import QUICK as QUICK_PROOF
 from turngate_model.proof import WHOLE as WHOLE_PROOF
-from turngate_model.proof import Effort as ProofEffort
+from turngate_model.proof import Thoroughness as ProofThoroughness
 from turngate_verify.cli.explore import reasons
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
 from turngate_verify.drivers.faults import inject_faults
-from turngate_verify.drivers.lockstep import compare
+from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, compare
 from turngate_verify.drivers.rules.search import run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
 from turngate_verify.report.pages import write_report
-from turngate_verify.world.stage import Mode
+from turngate_verify.world.stage import LoopMode
 
 Begin: TypeAlias = Callable[[str], None]
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
@@ -37,7 +37,7 @@ PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOV
 
 @dataclass
 class Verification:
-    """What was checked, how often, and what came of it."""
+    """The results of all checks."""
 
     checks: dict[Property, dict[str, dict[str, int]]] = field(
         default_factory=lambda: {each: {} for each in Property}
@@ -45,11 +45,11 @@ class Verification:
     violated: dict[Property, str] = field(default_factory=dict)
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """What is wrong that no property speaks of, such as a stale diagram."""
+    """What is wrong and breaks no property, such as a stale diagram."""
     unchecked: list[str] = field(default_factory=list)
-    """What there is nothing to check of, where this runs."""
+    """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
-    """What a check should have seen and did not: then nothing that it says is known."""
+    """What a check should have reached and did not. Then every verdict is unknown."""
     designs: dict[str, Exploration] = field(default_factory=dict)
     sabotaged: dict[str, str] = field(default_factory=dict)
     """For each design, what refuted it on the real dispatcher."""
@@ -57,12 +57,12 @@ class Verification:
     seconds: float = 0.0
 
     def count(self, check: str, unit: str, number: int) -> None:
-        """Note that a check of the real dispatcher, which watches every property, was made so often."""
+        """Note how much a check of the real dispatcher has done. It checks every property."""
         for each in Property:
             self.checks[each][check] = {unit: number}
 
     def broke(self, each: Property | None, what: str) -> None:
-        """Note that a property is violated, or that something is wrong that none speaks of."""
+        """Note that a property is violated, or that something else is wrong."""
         if each is None:
             self.problems.append(what)
         else:
@@ -85,25 +85,29 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much to do."""
+class Thoroughness:
+    """How much each check has to do."""
 
     model: Bounds
     lockstep: Bounds
     examples: int
     seeds: int
     scenarios: tuple[str, ...]
-    proof: ProofEffort = QUICK_PROOF
+    places: tuple[Bounds, ...] = ()
+    """Bounds with a limit on turns, for the lockstep."""
+    proof: ProofThoroughness = QUICK_PROOF
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
-QUICK = Effort(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL)
-DEEP = Effort(
+PLACES = (WITH_PLACES, IN_LINE)
+QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL, places=PLACES)
+DEEP = Thoroughness(
     Bounds(4, 2),
     Bounds(3, 1),
     examples=5_000,
     seeds=10,
     scenarios=tuple(SCENARIOS),
+    places=PLACES,
     proof=WHOLE_PROOF,
 )
 
@@ -138,18 +142,18 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     return EXIT_CODES[verification.verdict]
 
 
-def run_stages(verification: Verification, effort: Effort) -> None:
-    """Run every stage, showing which one on a terminal."""
-    schedules = len(effort.scenarios) * len(MODES)
+def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
+    """Run every stage. On a terminal, show which one is running."""
+    schedules = len(thoroughness.scenarios) * len(MODES)
     with stages(6 + schedules + 2 * len(DESIGNS)) as begin:
-        _explore_model(verification, effort.model, begin)
-        _prove(verification, effort.proof, begin)
-        _compare_in_lockstep(verification, effort.lockstep, begin)
-        _run_rules(verification, effort.examples, begin)
-        _explore_schedules(verification, effort.scenarios, begin)
+        _explore_model(verification, thoroughness.model, begin)
+        _prove(verification, thoroughness.proof, begin)
+        _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), begin)
+        _run_rules(verification, thoroughness.examples, begin)
+        _explore_schedules(verification, thoroughness.scenarios, begin)
         _inject_faults(verification, begin)
         _refute_designs(verification, begin)
-        _find_sabotages(verification, effort.seeds, begin)
+        _find_sabotages(verification, thoroughness.seeds, begin)
         _compare_diagrams(verification, begin)
 
 
@@ -164,12 +168,12 @@ def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> 
             verification.unknown[each] = "; ".join(reasons(result))
 
 
-def _prove(verification: Verification, effort: ProofEffort, begin: Begin) -> None:
+def _prove(verification: Verification, thoroughness: ProofThoroughness, begin: Begin) -> None:
     begin("the proof, for any number of runs")
     if lacking := what_to_install():
         verification.unchecked.append(f"the proof for any number of runs: {lacking}")
         return
-    proof = prove(effort)
+    proof = prove(thoroughness)
     for each in Property:
         verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
     for part in PARTS:
@@ -186,15 +190,16 @@ def _first_problem(proof: Proof) -> str:
     return next(iter(proof.problems), "no condition was ever asked about")
 
 
-def _compare_in_lockstep(verification: Verification, bounds: Bounds, begin: Begin) -> None:
+def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], begin: Begin) -> None:
     begin("the dispatcher in lockstep with the mechanism")
-    result = compare(bounds)
-    verification.count("lockstep", "states", result.states)
-    if result.violation:
-        told = f"{result.violation.what}; after {', '.join(result.path)}"
-        verification.broke(result.violation.property, told)
-    elif result.unseen:
-        moves = ", ".join(" ".join(move) for move in sorted(result.unseen))
+    results = [compare(bounds) for bounds in asked]
+    verification.count("lockstep", "states", sum(result.states for result in results))
+    for result in results:
+        if result.violation:
+            told = f"{result.violation.what}; after {', '.join(result.path)}"
+            verification.broke(result.violation.property, told)
+    if results[0].unseen and not results[0].violation:
+        moves = ", ".join(" ".join(move) for move in sorted(results[0].unseen))
         verification.unknown[Property.DECLARED_MOVE] = f"never seen on the dispatcher: {moves}"
 
 
@@ -211,7 +216,7 @@ def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
 
 
 def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
-    asked: list[tuple[str, Mode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
+    asked: list[tuple[str, LoopMode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
     results = explore_in_turn(asked)
     total = 0
     for scenario, mode in asked:
@@ -275,9 +280,9 @@ def _compare_diagrams(verification: Verification, begin: Begin) -> None:
 
 
 def own_checkout() -> Path | None:
-    """Return the folder of this project that its model is imported from; None when it is installed.
+    """Return the checkout of Turngate that this code is imported from; None if it is installed.
 
-    Where the command is run says nothing: a folder called diagrams there may be anybody's.
+    The current folder does not count: a folder called diagrams there may be anybody's.
     """
     model = Path(turngate_model.__file__).resolve()
     root = model.parents[2]

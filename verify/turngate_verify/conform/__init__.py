@@ -1,10 +1,10 @@
-"""The conformance kit: hold somebody else's dispatcher to what always holds.
+"""The conformance kit: checks whether somebody else's dispatcher has the properties of Turngate.
 
 The port
 --------
 A subject is a dispatcher behind a handful of operations (``Subject``). The kit
-is its callers, and also its runner: it says when a turn folds, finishes or
-fails, so that every race is a matter of the order of operations.
+plays its callers and also its runner: it says when a turn folds, finishes or
+fails. So every race comes down to the order of operations.
 
 =====================  =====================================================
 operation              the subject
@@ -20,18 +20,18 @@ observe()              shows what happened since the last call, in order
 close()                lets go of everything
 =====================  =====================================================
 
-Every operation returns when the subject is quiescent: nothing more happens
-until the next one. What is shown are the events of a recorded history:
-``Enter``, ``Handoff``, ``Fold``, ``Complete``, and ``Wrote`` from a subject
-that shows its messages. Accepts, cancels and clears are the kit's own doing
-and are not shown. ``Features`` says what a subject can do; what it cannot is
-left out, and the result lists it.
+Every operation returns when the subject is at rest: nothing more happens until
+the next one. A subject shows events of a recorded history: ``Enter``,
+``Handoff``, ``Fold``, ``Complete``, and ``Wrote`` if it shows its messages. It
+does not show accepts, cancels and clears, because the kit makes these itself.
+``Features`` says what a subject can do. The kit leaves out what it cannot do,
+and the result lists that.
 
 An adapter
 ----------
-``AsyncioSubject`` is the base for dispatchers written with asyncio. It drives
-a loop of its own to quiescence, with virtual time, and sees by its runner when
-turns start::
+``AsyncioSubject`` is the base for dispatchers written with asyncio. It runs its
+own loop, in virtual time, until nothing more happens. Its runner shows when a
+turn starts::
 
     class MySubject(AsyncioSubject):
         def start(self):
@@ -47,33 +47,35 @@ turns start::
 
 In a test module
 ----------------
-With Turngate installed, an adapter that a pytest module defines or imports is
-the whole suite: one test per property, with nothing to configure. A failure
-prints the program, the property and the command that replays it; a property
-that stays unknown is skipped, and says why. An adapter with an attribute
-``effort`` says how hard to look; one with ``__test__ = False`` is left alone.
+With Turngate installed, pytest makes one test per property of each adapter that
+a test module defines or imports. There is nothing to configure. A failing test
+prints the program, the property and the command that replays it. A test whose
+property stays unknown is skipped, and says why. The attribute ``effort`` of an
+adapter says how hard to look; ``__test__ = False`` turns its tests off.
 
 The verdicts
 ------------
 ``check`` plays every short program, shortest first, then random ones, each on
-a fresh subject, and judges by the abstract session. A property is ``violated``
-with the shortest program found, ``unknown`` when nothing has put it to the
-test or the subject cannot show it, and ``holds`` otherwise: for the programs
-that were played, which is evidence and no proof. A program is judged up to its
-first offence; what comes after it may only be its consequence. LAST_WORD alone
-is followed past its first offence.
+a fresh subject. An abstract session judges what the subject shows. A property
+is ``violated`` if a program breaks it, and the result has the shortest such
+program. It is ``unknown`` if no program put it to the test, or the subject
+cannot show it. Otherwise it ``holds`` for the programs that were played, which
+is evidence and no proof. The kit judges a program up to its first offence, for
+what comes later may only be its consequence; after a violation of LAST_WORD
+alone it goes on.
 """
 
 from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.conform.asyncio_subject import AsyncioSubject, RunnerFailed
-from turngate_verify.conform.judge import Limits
+from turngate_verify.conform.asyncio_subject import AsyncioSubject
+from turngate_verify.conform.judge import ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Factory, Features, Observed, Subject, SubjectFailed, observed
+from turngate_verify.conform.port import Features, Observed, Subject, SubjectFactory, SubjectFailed, observed
 from turngate_verify.conform.programs import BadProgram, Op, Program, parsed, written
 from turngate_verify.conform.suites import JUDGED, Conformance, Effort, Played, check, play, replay
+from turngate_verify.world.failures import RunnerFailed
 
 __all__ = [
     "JUDGED",
@@ -85,17 +87,17 @@ __all__ = [
     "DeclaredState",
     "Effort",
     "Enter",
-    "Factory",
     "Features",
     "Fold",
     "Handoff",
-    "Limits",
     "Observed",
     "Op",
     "Played",
     "Program",
+    "ProgramLimits",
     "RunnerFailed",
     "Subject",
+    "SubjectFactory",
     "SubjectFailed",
     "Wrote",
     "check",
@@ -109,7 +111,7 @@ __all__ = [
 
 
 def collect(collector: Any, name: str, obj: object) -> Any:
-    """Return the tests of an adapter to pytest; the plugin asks for every object of a test module."""
+    """Return the tests of an adapter. The pytest plugin calls this for every object of a test module."""
     from turngate_verify.conform.pytest_items import collected  # noqa: PLC0415 - whoever does not run pytest need not have it
 
     return collected(collector, name, obj)

@@ -1,4 +1,4 @@
-"""A base for subjects written with asyncio: drives their loop to quiescence after every operation."""
+"""A base for subjects written with asyncio: runs their loop after every operation until they are at rest."""
 
 from __future__ import annotations
 
@@ -9,28 +9,25 @@ from typing import Any
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.port import Features, Observed, SubjectFailed
+from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
-
-
-class RunnerFailed(Exception):
-    """The runner has failed, because the kit told it to."""
 
 
 class AsyncioSubject:
     """A subject on an event loop of its own, with virtual time.
 
-    An adapter gives ``self.runner`` to its dispatcher as the work of a run,
-    overrides the ``do_`` operations its dispatcher has, and calls
+    An adapter gives ``self.runner`` to its dispatcher as the work of a run, and
+    overrides the ``do_`` operations that its dispatcher has. It calls
     ``self.completed`` where a caller of the dispatcher would learn how a run
-    ended, or ``self.watch`` with the future that the caller waits for. When
-    runs start is seen by the runner. The loop has no sockets, no
-    threads and no subprocesses; a subject that needs them implements
+    ended, or ``self.watch`` with the future that a caller would wait for. The
+    runner shows by itself when a turn starts. The loop has no sockets, no
+    threads and no subprocesses; a subject that needs these implements
     ``Subject`` itself.
     """
 
     features: Features = Features()
     patience: float = 1.0
-    """Virtual seconds that an operation waits for timers."""
+    """For how many virtual seconds an operation waits for timers."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -44,7 +41,7 @@ class AsyncioSubject:
     # What an adapter overrides.
 
     def start(self) -> None:
-        """Make the dispatcher. The loop is the running loop."""
+        """Make the dispatcher. While this is called, the subject's loop is the running loop."""
 
     async def do_accept(self, session: str, run: str) -> None:
         """Take a prompt in; this may wait until the run is complete, as a caller's task would."""
@@ -63,7 +60,7 @@ class AsyncioSubject:
         raise NotImplementedError
 
     async def do_fold(self, run: str) -> Sequence[str]:
-        """Take follow-ups into the turn of this run, and return those not shown yet. Called by the runner."""
+        """Take follow-ups into the turn of this run; return those not shown yet. The runner calls this."""
         raise NotImplementedError
 
     async def do_close(self) -> None:
@@ -72,12 +69,12 @@ class AsyncioSubject:
     # What an adapter calls.
 
     async def runner(self, run: str) -> str:
-        """Be the work of one turn, and show that it has started."""
+        """Do the work of one turn, and show that it has started."""
         self.started(run)
         return await self.work(run)
 
     async def work(self, run: str) -> str:
-        """Be the work of one turn whose start the dispatcher shows itself: wait to be told how to go on."""
+        """Do the work of one turn. For an adapter that shows by itself when the turn starts."""
         while True:
             self._told[run] = asyncio.get_running_loop().create_future()
             try:
@@ -104,7 +101,7 @@ class AsyncioSubject:
         self.saw(Complete(run, cancelled, error))
 
     def watch(self, run: str, done: asyncio.Future[Any]) -> None:
-        """Show the RunComplete of a run when this future or task is done: not when a callback hears of it."""
+        """Show the RunComplete of a run once this future is done, even before its callbacks have run."""
         self._watched[run] = done
         done.add_done_callback(lambda _: self._look())
 
@@ -116,13 +113,13 @@ class AsyncioSubject:
                 self.completed(run, cancelled=done.cancelled(), error=str(error) if error else None)
 
     def saw(self, event: Observed) -> None:
-        """Show an event as it is, for a dispatcher that tells more than its runner sees."""
+        """Show an event. For a dispatcher that tells more than its runner can see."""
         if isinstance(event, Enter):
             self._undecided.discard(event.run)
         self._seen.append(event)
 
     def drive(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a call in a task of its own until nothing more happens, whether or not it has returned."""
+        """Run a call in a task until nothing more happens; the call may still wait then."""
         task = self.loop.create_task(work)
         self._quiesce()
         if task.done() and not task.cancelled() and (error := task.exception()):
@@ -155,7 +152,7 @@ class AsyncioSubject:
         self._undecided.add(run)
         self.drive(work)
         if run in self._undecided:
-            # It neither started nor ended: it waits.
+            # The run has neither started nor ended, so it waits in the queue.
             self.saw(Enter(run, DeclaredState.QUEUED))
 
     def cancel(self, session: str) -> None:
@@ -185,7 +182,7 @@ class AsyncioSubject:
         self._quiesce()
 
     def observe(self) -> Sequence[Observed]:
-        """Return what was seen since the last call."""
+        """Return what happened since the last call."""
         seen, self._seen = self._seen, []
         return seen
 

@@ -1,7 +1,7 @@
-"""The stage: one subject, one program, and an abstract session for each session as the judge.
+"""The judge: has one subject perform a program, and judges what it shows by abstract sessions.
 
-After every operation the subject is quiescent, so what is owed can be asked
-for at once: a session whose turn has ended, or that has none, owes nothing.
+After every operation the subject is at rest. So the judge asks at once what is
+owed: a session in which no runner is at work must owe nothing.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from turngate_verify.conform.port import Observed, Subject, SubjectFailed
 from turngate_verify.conform.programs import RUNS, SESSIONS, Op, Program
 
 
-class Limits(NamedTuple):
-    """How much a program may do."""
+class ProgramLimits(NamedTuple):
+    """How many prompts, cancels and sessions a program may have."""
 
     prompts: int = 3
     cancels: int = 2
     sessions: int = 2
 
 
-class Stage:
-    """Takes the operations of a program one by one and judges what is seen."""
+class Judge:
+    """Has a subject perform operations one by one, and judges what it shows after each."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -36,9 +36,9 @@ class Stage:
         self.program: Program = ()
         self.steps: tuple[Step, ...] = ()
         self.violations: list[Violation] = []
-        """What the first offence breaks; nothing is judged after it."""
+        """What the first offence breaks. The judge judges nothing after it."""
         self.late: list[tuple[Violation, int]] = []
-        """What breaks LAST_WORD, and at which operation; a session can be followed past it."""
+        """Violations of LAST_WORD, each with the number of its operation. The judge goes on after these."""
         self.exercised: set[Property] = set()
         self.idle_cancels: set[int] = set()
         """The operations that cancelled a session with nothing in flight."""
@@ -49,13 +49,13 @@ class Stage:
         self._after_cancel: set[str] = set()
 
     def close(self) -> None:
-        """Let go of the subject; if it cannot even be closed, it has been judged all the same."""
+        """Close the subject. What it raises then changes no verdict."""
         with suppress(Exception, SystemExit):
             self.subject.close()
 
     # What could be done next.
 
-    def enabled(self, limits: Limits) -> list[Op]:
+    def enabled(self, limits: ProgramLimits) -> list[Op]:
         """Return the operations that make sense now, in a fixed order."""
         used = [place for place, session in enumerate(self._sessions) if session.states] or [0]
         fresh = [len(used)] if self._place_of and len(used) < limits.sessions else []
@@ -83,7 +83,7 @@ class Stage:
     # Doing it.
 
     def take(self, op: Op) -> None:
-        """Do one operation, and judge what comes of it."""
+        """Have the subject do one operation, and judge what it shows."""
         before = set(self.exercised)
         own = self._own(op)
         self.program += (op,)
@@ -114,7 +114,7 @@ class Stage:
             self.exercised = before | {violation.property for violation in self.violations}
 
     def _own(self, op: Op) -> Event | None:
-        """Return the event that the operation itself is, and note what it puts to the test."""
+        """Return the event that an operation itself makes, and note which properties it puts to the test."""
         session = self._sessions[op.place]
         if any(state is DeclaredState.COMPLETE for state in session.states.values()):
             self.exercised.add(Property.TERMINAL_IS_FINAL)
@@ -129,7 +129,7 @@ class Stage:
                 return None
             case "cancel":
                 self._cancelled.add(op.place)
-                if session.quiet:
+                if not session.covered_by_cancel():
                     self.idle_cancels.add(len(self.program))
                 else:
                     self.exercised.add(Property.FULL_COVERAGE)
@@ -186,7 +186,7 @@ class Stage:
     # Judging it.
 
     def _judge(self, place: int, event: Observed) -> list[Violation]:
-        """Take an event in after what a subject cannot show, which is taken as it should be."""
+        """Pass an event to the abstract session, after those before it that a subject cannot show."""
         session = self._sessions[place]
         self._note(session, event)
         begins = isinstance(event, Handoff) or (
@@ -206,7 +206,7 @@ class Stage:
         return session.observe(event)
 
     def _note(self, session: AbstractSession, event: Observed) -> None:
-        """Note what an event puts to the test."""
+        """Note which properties an event puts to the test."""
         if event.run in self._after_cancel:
             self.exercised.add(Property.NEVER_POISONED)
         match event:
@@ -226,7 +226,7 @@ class Stage:
                 pass
 
     def _at_rest(self) -> list[Violation]:
-        """Return what is owed by the sessions in which nothing runs."""
+        """Return the first thing that a session owes in which no runner is at work."""
         for session in self._sessions:
             if session.turn and session.running:
                 continue

@@ -1,9 +1,9 @@
 """A subject in another language: the port as JSON lines over standard input and output.
 
 One process serves every program; ``reset`` makes a fresh dispatcher in it. The
-kit asks, the subject answers, one line each. Whatever goes wrong is reported
-with the conversation so far, in bounded time, and nothing of the process group
-is left behind.
+kit asks, the subject answers, one line each. If anything goes wrong, the kit
+says so within a bounded time, with the conversation so far. At the end it kills
+the whole process group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import IO, Any
 from turngate_verify.conform.port import Features, Observed, SubjectFailed, observed
 
 PORT = 1
-"""The version of the port that is spoken."""
+"""The version of the port that the kit speaks."""
 
 _STARTS = 10.0
 """Seconds that the first answer may take at the least, for starting takes longer than answering."""
@@ -34,7 +34,7 @@ _REMEMBERED = 24
 
 
 class Command:
-    """A factory of subjects that live in a process of their own, started when the first is asked for."""
+    """Makes subjects that live in a process of their own. It starts the process for the first of them."""
 
     def __init__(self, *command: str, timeout: float = 10.0) -> None:
         self.command = command
@@ -50,7 +50,7 @@ class Command:
         return shlex.join(self.command)
 
     def __call__(self) -> LinesSubject:
-        """Return a fresh subject; the one before it is not used again."""
+        """Return a fresh subject. The one before it must not be used again."""
         if self._process is None:
             self._start()
         self.ask("reset")
@@ -148,7 +148,7 @@ class Command:
         return SubjectFailed(what if len(what) < 400 else f"{what[:400]} ...", self.said())
 
     def said(self) -> list[str]:
-        """Return the last of the conversation, and of what the subject has complained of meanwhile."""
+        """Return the last lines of the conversation, and of what the process wrote to standard error."""
         complaints = []
         if self._complaints:
             size = self._complaints.seek(0, os.SEEK_END)
@@ -157,7 +157,7 @@ class Command:
         return [*self.conversation, *(f"! {line}" for line in complaints)]
 
     def stop(self) -> None:
-        """End the process and everything that it has started, asking first."""
+        """Close the input of the process, wait for a moment, and kill its whole process group."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -167,7 +167,7 @@ class Command:
             process.stdin.close()
         until = time.monotonic() + _GRACE
         try:
-            # The leader is not waited for yet: as long as it is not, its group cannot be another's.
+            # Until the process is waited for, no other process group can get its number.
             while select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
                 if not os.read(process.stdout.fileno(), 1 << 16) or time.monotonic() > until:
                     break
@@ -191,7 +191,7 @@ class LinesSubject:
 
     @property
     def conversation(self) -> list[str]:
-        """What was said so far, the last part of it."""
+        """The last lines of what the kit and the subject said to each other."""
         return self._command.said()
 
     def accept(self, session: str, run: str) -> None:
@@ -228,4 +228,4 @@ class LinesSubject:
         return seen
 
     def close(self) -> None:
-        """Do nothing: the next reset lets go of everything."""
+        """Do nothing: the next ``reset`` drops the dispatcher."""

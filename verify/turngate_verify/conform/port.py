@@ -9,11 +9,11 @@ from turngate_model.history import Complete, Enter, FinishReason, Fold, Handoff,
 from turngate_model.lifecycle import DeclaredState
 
 Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote
-"""What a subject may show. Accepts, cancels and clears are the kit's own doing, so it knows of them."""
+"""The events that a subject may show. The kit makes accepts, cancels and clears itself, so it knows these."""
 
 
 class Features(NamedTuple):
-    """What a subject can do beyond taking a prompt in and running it. What it cannot do is left out."""
+    """What a subject can do besides accepting and running prompts. The kit leaves out what it cannot do."""
 
     two_phase: bool = False
     """Accept and enter are two operations; otherwise ``accept`` enters as well."""
@@ -33,7 +33,7 @@ class Features(NamedTuple):
 
     @property
     def left_out(self) -> list[str]:
-        """What cannot be put to the test, in words."""
+        """What the kit leaves out, in words."""
         return [words for name, words in _LEFT_OUT.items() if not getattr(self, name)]
 
 
@@ -49,7 +49,7 @@ _LEFT_OUT = {
 class Subject(Protocol):
     """A dispatcher under test, fresh from its factory, with a runner that does what the kit says.
 
-    Every operation returns when the subject is quiescent: nothing more will
+    Every operation returns when the subject is at rest: nothing more will
     happen until the next operation. ``run`` in the last three is the lead run
     of an active turn; they do nothing when its runner is over already.
     """
@@ -68,7 +68,7 @@ class Subject(Protocol):
         ...
 
     def cancel(self, session: str) -> None:
-        """Cancel a session: whatever of it is accepted and not complete. Interrupt its runner."""
+        """Cancel every run of the session that is accepted and not complete, and interrupt its runner."""
         ...
 
     def clear(self, session: str) -> None:
@@ -96,7 +96,7 @@ class Subject(Protocol):
         ...
 
 
-Factory: TypeAlias = Callable[[], Subject]
+SubjectFactory: TypeAlias = Callable[[], Subject]
 """Makes a fresh subject: the class of an adapter, or a ``Command``."""
 
 
@@ -107,7 +107,7 @@ class SubjectFailed(Exception):
         super().__init__(what)
         self.what = what
         self.conversation = list(conversation)
-        """What was said so far, the last part of it."""
+        """The last lines of what the kit and the subject said to each other."""
 
 
 _ENTERED = (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
@@ -115,7 +115,10 @@ _REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 
 
 def observed(record: Mapping[str, Any]) -> Observed:
-    """Return the event that a JSON object says, as in a recorded history; a ValueError if it says none."""
+    """Return the event that a JSON object stands for, as in a recorded history.
+
+    Raises ValueError if it stands for none.
+    """
     run = record.get("run")
     if not isinstance(run, str):
         raise ValueError(f"{dict(record)} needs run: a string")  # noqa: TRY004 - all that is wrong is a value

@@ -27,7 +27,7 @@ class Op(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """The operation in the words of counterexamples."""
+        """The same as an action of the model, which counterexamples can tell."""
         match self.name:
             case "accept":
                 return Action("caller", "accept", self.run, "fold")
@@ -54,7 +54,7 @@ def written(program: Program) -> str:
 
 
 def parsed(text: str) -> Program:
-    """Return the program that a text says."""
+    """Return the program that is written in a text."""
     program = tuple(_parsed(part) for part in text.split(",") if part.strip())
     if not program:
         raise BadProgram(f"there is no operation in {text!r}; a program is like 'accept a, cancel, enter a'")

@@ -1,4 +1,4 @@
-"""What the pytest plugin collects: an adapter in a test module is the whole suite, one test per property."""
+"""The tests that the pytest plugin makes of an adapter in a test module: one per property."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from turngate_model.checker.counterexample import Counterexample
 from turngate_model.properties import Property
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Factory, Features
+from turngate_verify.conform.port import Features, SubjectFactory
 from turngate_verify.conform.programs import OPERATIONS
 from turngate_verify.conform.suites import JUDGED, Conformance, Effort, check
 
 
 def is_subject(obj: object) -> bool:
     """Tell whether an object of a test module is an adapter, or a command that is one."""
-    kind = type(obj)  # not isinstance, for a module may hold proxies that answer it by failing
+    kind = type(obj)  # not isinstance: it asks the object, and a module may hold proxies that raise then
     if issubclass(kind, Command):
         return True
     if not issubclass(kind, type) or not isinstance(getattr(obj, "features", None), Features):
@@ -33,19 +33,19 @@ def is_subject(obj: object) -> bool:
     )
 
 
-def collected(collector: Any, name: str, obj: Any) -> Suite | None:
-    """Return the suite of an adapter in a module; None for anything else."""
+def collected(collector: Any, name: str, obj: Any) -> SubjectTests | None:
+    """Return the tests of an object of a test module if it is an adapter, otherwise None."""
     if not isinstance(collector, pytest.Module) or not is_subject(obj):
         return None
-    suite: Suite = Suite.from_parent(collector, name=name)
-    suite.make = obj
-    return suite
+    tests: SubjectTests = SubjectTests.from_parent(collector, name=name)
+    tests.make = obj
+    return tests
 
 
-class Suite(pytest.Collector):
+class SubjectTests(pytest.Collector):
     """The tests of one adapter. They share one run of the suite, which the first of them starts."""
 
-    make: Factory
+    make: SubjectFactory
     _result: Conformance | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -57,7 +57,7 @@ class Suite(pytest.Collector):
 
     @property
     def result(self) -> Conformance:
-        """What came of the suite."""
+        """The result of the suite, which runs when the first test asks for it."""
         if self._result is None:
             effort = getattr(self.make, "effort", None)
             self._result = check(
@@ -92,8 +92,8 @@ class PropertyTest(pytest.Item):
     property: Property
 
     def runtest(self) -> None:
-        """Ask for the verdict."""
-        assert isinstance(self.parent, Suite)
+        """Fail if the property is violated, and skip if it is unknown."""
+        assert isinstance(self.parent, SubjectTests)
         result = self.parent.result
         if example := result.counterexamples.get(self.property):
             raise Violated(example, result.replay_command(self.property))

@@ -1,4 +1,4 @@
-"""The rules: random programs, longer than those that can be enumerated, shrunk by Hypothesis."""
+"""Random programs, longer than those that the suite enumerates. Hypothesis draws and shrinks them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,20 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from turngate_model.properties import Property, Violation
-from turngate_verify.conform.judge import Limits, Stage
+from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.port import SubjectFailed
 from turngate_verify.conform.programs import Name, Op
+from turngate_verify.world.expecting import Broken
 
 if TYPE_CHECKING:
     from turngate_verify.conform.suites import Suite
 
-LIMITS = Limits(prompts=8, cancels=4, sessions=2)
-"""What a random program may do."""
-
-
-class Broken(AssertionError):
-    """A random program breaks a property."""
-
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(f"{violation.property}: {violation.what}")
-        self.violation = violation
+LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2)
+"""How much a random program may do."""
 
 
 def search(suite: Suite) -> None:
-    """Look for what short programs do not break, one property after the other."""
+    """Search for one broken property after the other, until there is no other or time runs out."""
     known: set[Property] = set(suite.result.counterexamples)
     while not suite.out_of_time and suite.effort.examples:
         found = _search_once(suite, known)
@@ -41,13 +34,13 @@ def search(suite: Suite) -> None:
 
 
 def _search_once(suite: Suite, known: set[Property]) -> Property | None:
-    """Return a property that is broken and was not known to be; its shrunk program is kept."""
+    """Return a property that was not known to be broken, or None. The suite keeps its shrunk program."""
 
     class Rules(PortRules):
         pass
 
     Rules.suite, Rules.known = suite, known
-    # What an earlier search has counted is counted again by the next.
+    # This search plays the programs of the earlier ones again, and counts them again.
     suite.result.examples.update(dict.fromkeys(suite.result.examples, 0))
     configured = settings(
         max_examples=suite.effort.examples,
@@ -82,11 +75,11 @@ class PortRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stop_in_time()
-        self.stage = Stage(self.suite.fresh())
-        self.enabled = self.stage.enabled(LIMITS)
+        self.judge = Judge(self.suite.fresh())
+        self.enabled = self.judge.enabled(LIMITS)
 
     def stop_in_time(self) -> None:
-        """Raise what ends all examples at once, not only this one, when time has run out."""
+        """End the search, and not only this example, when time has run out."""
         if self.suite.out_of_time:
             raise SkipTest("time ran out")
 
@@ -95,18 +88,18 @@ class PortRules(RuleBasedStateMachine):
         return [op for op in self.enabled if op.name == name]
 
     def do(self, name: Name, data: st.DataObject) -> None:
-        """Do one of them; what breaks a property that is known to be broken ends the program."""
+        """Do one of them. The program ends at its first offence."""
         self.stop_in_time()
         with self.suite.stopping():
-            self.stage.take(data.draw(st.sampled_from(self.could(name))))
-        self.enabled = [] if self.stage.violations else self.stage.enabled(LIMITS)
-        self.report([violation for violation, _ in self.stage.late] + self.stage.violations)
+            self.judge.take(data.draw(st.sampled_from(self.could(name))))
+        self.enabled = [] if self.judge.violations else self.judge.enabled(LIMITS)
+        self.report([violation for violation, _ in self.judge.late] + self.judge.violations)
 
     def report(self, violations: list[Violation]) -> None:
-        """Raise for what was not known to be broken."""
+        """Raise Broken for the first property that was not known to be broken."""
         for violation in violations:
             if violation.property not in self.known:
-                self.suite.keep(violation, self.stage.program, self.stage.steps)
+                self.suite.keep(violation, self.judge.program, self.judge.steps)
                 raise Broken(violation)
 
     @precondition(lambda self: self.could("accept"))
@@ -154,10 +147,10 @@ class PortRules(RuleBasedStateMachine):
     @precondition(lambda self: not self.enabled)
     @rule()
     def nothing_more(self) -> None:
-        """Stay where the program has come to."""
+        """Do nothing. Hypothesis needs a rule also when the program has come to its end."""
 
     def teardown(self) -> None:
-        """Hold the program against itself without what should make no difference."""
-        self.stage.close()
-        if not self.stage.violations:
-            self.report(self.suite.compare(self.stage))
+        """Play the program again without what should make no difference, and compare."""
+        self.judge.close()
+        if not self.judge.violations:
+            self.report(self.suite.compare(self.judge))

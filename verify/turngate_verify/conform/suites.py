@@ -1,9 +1,9 @@
 """The suite: every short program, then random ones, and a verdict for each property.
 
-Short programs are enumerated breadth first, so the first counterexample of a
-property is a shortest one. What two sessions do to each other, and whether an
-idle cancel changes anything, is seen by playing the program again without the
-other session, and without the idle cancels.
+The suite plays short programs breadth first, so the first counterexample of a
+property is a shortest one. To see whether one session disturbs the other, or an
+idle cancel changes something, it plays the program again without the other
+session, and without the idle cancels.
 """
 
 from __future__ import annotations
@@ -16,11 +16,23 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, Step, consequences
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Called,
+    Cancel,
+    Clear,
+    Complete,
+    Ended,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Wrote,
+)
 from turngate_model.properties import Property, Violation
-from turngate_verify.conform.judge import Limits, Stage
+from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Factory, Features, Subject, SubjectFailed
+from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
 from turngate_verify.conform.programs import Op, Program, renamed, written
 from turngate_verify.conform.search import search
 
@@ -32,20 +44,20 @@ class Effort(NamedTuple):
     """How hard to look."""
 
     programs: int = 2000
-    """Short programs to play at the most, in one session and again in two; only whole depths are begun."""
+    """The most short programs to play in one session, and again in two. Only whole depths are played."""
     depth: int = 8
-    """Operations in a short program, at the most."""
+    """The most operations in a short program."""
     examples: int = 100
-    """Random programs."""
+    """How many random programs to play."""
     steps: int = 24
-    """Operations in a random program, at the most."""
+    """The most operations in a random program."""
     seed: int = 0
     seconds: float = 120.0
-    """Begin nothing new after so long."""
+    """After so many seconds the suite begins no other program."""
 
 
 class Played(NamedTuple):
-    """What came of a program."""
+    """The result of playing one program."""
 
     steps: tuple[Step, ...]
     violations: tuple[Violation, ...]
@@ -57,18 +69,18 @@ class Played(NamedTuple):
 
 @dataclass
 class Conformance:
-    """What came of checking a subject."""
+    """The result of checking a subject."""
 
     subject: str
     is_command: bool = False
     features: Features = field(default_factory=Features)
     left_out: list[str] = field(default_factory=list)
     depths: dict[int, int] = field(default_factory=dict)
-    """For one session and for two: every program of at most so many operations was played."""
+    """For one session and for two: up to how many operations the suite has played every program."""
     programs: dict[Property, int] = field(default_factory=lambda: dict.fromkeys(JUDGED, 0))
     """How many short programs put a property to the test."""
     examples: dict[Property, int] = field(default_factory=lambda: dict.fromkeys(JUDGED, 0))
-    """How many random programs did."""
+    """How many random programs put a property to the test."""
     played: int = 0
     counterexamples: dict[Property, Counterexample] = field(default_factory=dict)
     replays: dict[Property, str] = field(default_factory=dict)
@@ -76,14 +88,14 @@ class Conformance:
     failed: SubjectFailed | None = None
     """Why the subject could not be judged to the end."""
     gave_up: str = ""
-    """Why the search was not carried to its end."""
+    """Why the suite stopped before its end; empty if it did not."""
     told: list[str] = field(default_factory=list)
-    """What happened, step by step, if one program was played."""
+    """What happened, step by step, in the one program that ``replay`` played."""
     seed: int = 0
     seconds: float = 0.0
 
     def checks(self, each: Property) -> dict[str, dict[str, int]]:
-        """Return how often a property was put to the test, by what."""
+        """Return how many short and how many random programs put a property to the test."""
         counts = {
             "short": {"programs": self.programs[each]},
             "rules": {"examples": self.examples[each]},
@@ -103,7 +115,7 @@ class Conformance:
         return "unknown" if self.why_unknown(each) else "holds"
 
     def why_unknown(self, each: Property) -> str:
-        """Return why nothing can be said of a property, or nothing."""
+        """Return why the verdict on a property is unknown, or an empty string."""
         if each in self.counterexamples:
             return ""
         if not_shown := self.not_shown.get(each):
@@ -132,27 +144,27 @@ class Conformance:
         return "unknown" if self.failed or self.gave_up or any(map(self.why_unknown, shown)) else "holds"
 
 
-def play(make: Factory, program: Program, limits: Limits) -> Played:
+def play(make: SubjectFactory, program: Program, limits: ProgramLimits) -> Played:
     """Play a program on a fresh subject, up to the first offence."""
-    stage = Stage(make())
+    judge = Judge(make())
     try:
         for op in program:
-            stage.take(op)
-            if stage.violations:
+            judge.take(op)
+            if judge.violations:
                 break
-        enabled = () if stage.violations else tuple(stage.enabled(limits))
-        return _played(stage, enabled)
+        enabled = () if judge.violations else tuple(judge.enabled(limits))
+        return _played(judge, enabled)
     finally:
-        stage.close()
+        judge.close()
 
 
-def _played(stage: Stage, enabled: tuple[Op, ...]) -> Played:
+def _played(judge: Judge, enabled: tuple[Op, ...]) -> Played:
     return Played(
-        stage.steps,
-        tuple(stage.violations),
-        tuple(stage.late),
-        frozenset(stage.exercised),
-        frozenset(stage.idle_cancels),
+        judge.steps,
+        tuple(judge.violations),
+        tuple(judge.late),
+        frozenset(judge.exercised),
+        frozenset(judge.idle_cancels),
         enabled,
     )
 
@@ -160,7 +172,7 @@ def _played(stage: Stage, enabled: tuple[Op, ...]) -> Played:
 class Suite:
     """Plays programs on fresh subjects, and keeps the shortest that breaks each property."""
 
-    def __init__(self, make: Factory, name: str, effort: Effort, limits: Limits) -> None:
+    def __init__(self, make: SubjectFactory, name: str, effort: Effort, limits: ProgramLimits) -> None:
         self.make = make
         self.effort = effort
         self.limits = limits
@@ -172,13 +184,13 @@ class Suite:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether nothing new should be begun; if so, the result says it."""
+        """Whether time has run out; if so, the result says so."""
         if time.monotonic() - self.began > self.effort.seconds:
             self.result.gave_up = f"time ran out after {self.effort.seconds:g} s"
         return bool(self.result.gave_up)
 
     def fresh(self) -> Subject:
-        """Return a fresh subject; one that has failed is not asked again, however often a search would."""
+        """Return a fresh subject. Once one has failed, raise that again, however often a search asks."""
         if self.stopped:
             raise self.stopped
         with self.stopping():
@@ -196,7 +208,7 @@ class Suite:
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
-        """Remember that the subject has failed."""
+        """Remember a failure of the subject, and let it out."""
         try:
             yield
         except SubjectFailed as failed:
@@ -242,10 +254,10 @@ class Suite:
             self.keep(violation, program[:length], played.steps[:length])
         return not broken
 
-    def compare(self, stage: Stage) -> list[Violation]:
+    def compare(self, judge: Judge) -> list[Violation]:
         """Count what a random program has put to the test, and return what it breaks."""
-        played = _played(stage, ())
-        broken, exercised = self._compared(stage.program, played)
+        played = _played(judge, ())
+        broken, exercised = self._compared(judge.program, played)
         for each in exercised:
             self.result.examples[each] += 1
         return broken
@@ -260,7 +272,10 @@ class Suite:
             self.result.replays[violation.property] = written(program)
 
     def _compared(self, program: Program, played: Played) -> tuple[list[Violation], set[Property]]:
-        """Play a program again without what should make no difference, and return all that it breaks."""
+        """Play a program again without what should make no difference.
+
+        Return what it breaks in all, and which properties it put to the test.
+        """
         broken, exercised = list(played.violations), set(played.exercised)
         if len({op.place for op in program}) > 1:
             exercised.add(Property.ISOLATION)
@@ -276,11 +291,11 @@ class Suite:
         return broken, exercised
 
     def _difference(self, program: Program, played: Played, kept: list[int]) -> str:
-        """Say where a part of a program comes out otherwise when it is played alone."""
+        """Say where a part of a program has other consequences when it is played alone; empty if nowhere."""
         part = tuple(program[nth] for nth in kept)
         alone = self.play(renamed(part))
         if alone.violations:
-            # Alone it breaks something: that is a counterexample by itself, and a shorter one.
+            # The part breaks something when played alone. It is a counterexample itself, and a shorter one.
             return ""
         names = {new.run: old.run for new, old in zip(renamed(part), part, strict=True) if new.run}
         for nth, step in zip(kept, alone.steps, strict=True):
@@ -292,7 +307,7 @@ class Suite:
         return ""
 
     def play(self, program: Program) -> Played:
-        """Play a program, once."""
+        """Play a program, or return what came of it before."""
         if program not in self._known:
             with self.stopping():
                 self._known[program] = play(self.fresh, program, self.limits)
@@ -307,18 +322,18 @@ def _renamed(event: Event, names: dict[str, str]) -> Event:
     match event:
         case Fold(run, into):
             return Fold(names[run], names[into])
-        case Accept() | Enter() | Handoff() | Complete() | Wrote() | Ended():
+        case Accept() | Enter() | Handoff() | Complete() | Wrote() | Called() | Ended():
             return event._replace(run=names[event.run])
         case Cancel() | Clear():
             return event
 
 
 def check(
-    make: Factory,
+    make: SubjectFactory,
     name: str = "",
     *,
     effort: Effort | None = None,
-    limits: Limits | None = None,
+    limits: ProgramLimits | None = None,
 ) -> Conformance:
     """Check a subject: every short program, then random ones."""
 
@@ -327,27 +342,27 @@ def check(
             suite.enumerate(sessions)
         search(suite)
 
-    return _worked(make, name, effort or Effort(), limits or Limits(), work)
+    return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work)
 
 
-def replay(make: Factory, name: str, program: Program) -> Conformance:
+def replay(make: SubjectFactory, name: str, program: Program) -> Conformance:
     """Play one program, and tell what happens."""
 
     def work(suite: Suite) -> None:
         suite.judge(program, suite.result.programs)
         suite.result.told = Counterexample(Property.DECLARED_MOVE, "", suite.play(program).steps).told()
 
-    return _worked(make, name, Effort(), Limits(), work)
+    return _worked(make, name, Effort(), ProgramLimits(), work)
 
 
 def _worked(
-    make: Factory, name: str, effort: Effort, limits: Limits, work: Callable[[Suite], None]
+    make: SubjectFactory, name: str, effort: Effort, limits: ProgramLimits, work: Callable[[Suite], None]
 ) -> Conformance:
     suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits)
     result = suite.result
     result.is_command = isinstance(make, Command)
     try:
-        first = Stage(suite.fresh())
+        first = Judge(suite.fresh())
         first.close()
         result.features = first.features
         result.left_out = result.features.left_out

@@ -24,6 +24,7 @@ from turngate._lifecycle import Phase
 from turngate._queue import Queue
 from turngate._settle import _Clock
 from turngate._waiters import Waiters
+from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.stage import Stage
 from turngate_verify.world.virtual_loop import VirtualLoop
 from turngate_verify.world.world import World
@@ -32,7 +33,7 @@ from turngate_verify.world.world import World
 _LEFT_OUT = frozenset({
     "_accepted_limit", "_complete_limit", "_completions", "_delta_bytes", "_delta_limit", "_journal", "_loop",
     "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions", "_settle_timeout",
-    "_subscribers", "_thread", "_timers", "_writing", "messages",
+    "_subscribers", "_thread", "_timers", "_unique", "_writing", "messages",
 })  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def fingerprint(stage: Stage) -> Hashable:
         _of_loop(stage.world.loop),
         _of_actors(stage.world),
         _of_dispatcher(stage.world.dispatcher),
-        _of_monitor(stage.world),
+        _of_monitor(stage.world.monitor),
     )
 
 
@@ -66,15 +67,15 @@ def _of_loop(loop: VirtualLoop) -> Hashable:
 
 def _of_actors(world: World) -> Hashable:
     """Return what the runner and the store are doing, and what they have written."""
-    store, now = world.store, world.loop.time()
+    runner, store, now = world.runner, world.store, world.loop.time()
     players = [
         (lead, player.swallows, _of_all(player._commands), player.listens)
-        for lead, player in world.players.items()
+        for lead, player in runner.players.items()
     ]
     return (
         tuple(players),
-        tuple([left.waits for left in world.left]),
-        tuple([(lead, tuple(parts)) for lead, parts in world._parts.items()]),
+        tuple([left.waits for left in runner.left]),
+        tuple([(lead, tuple(parts)) for lead, parts in runner.parts.items()]),
         tuple([(store.about[door], _of_future(door)) for door in store.waiting]),
         tuple([(lead, now - since) for lead, since in store.since.items()]),
         len(store.plans),
@@ -91,7 +92,8 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
     ]
     subscribers = [
         (len(each._unread), each._closed)
-        for of_session in dispatcher._subscribers.by_session.values()
+        for audience in (dispatcher._subscribers.to_completes, dispatcher._subscribers.to_moves)
+        for of_session in audience.by_session.values()
         for reference in of_session
         if (each := reference()) is not None
     ]
@@ -103,13 +105,13 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
     )
 
 
-def _of_monitor(world: World) -> Hashable:
+def _of_monitor(monitor: Monitor) -> Hashable:
     """Return the runs and what the monitor knows about them."""
     return (
-        tuple([_of_run(run) for run in world.runs.values()]),
-        frozenset(world.active),
-        world.ended,
-        tuple([(name, abstract.key()) for name, abstract in world.sessions.items()]),
+        tuple([_of_run(run) for run in monitor.runs.values()]),
+        frozenset(monitor.active),
+        monitor.ended,
+        tuple([(name, abstract.key()) for name, abstract in monitor.sessions.items()]),
     )
 
 
@@ -211,7 +213,12 @@ _LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     Turn: lambda turn: ("turn", turn.run.run_id),
     Message: lambda message: message[2:],
     RunComplete: _of_complete,
-    _Clock: lambda clock: ("clock", clock._deadline - clock._loop.time(), clock.expired),
+    _Clock: lambda clock: (
+        "clock",
+        clock._deadline - clock._loop.time(),
+        clock.expired,
+        clock._second_looks,
+    ),
     asyncio.Future: _of_future,
     Queue: lambda queue: _of_all(queue.in_order()),
     Waiters: _of_waiters,

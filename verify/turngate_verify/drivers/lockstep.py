@@ -1,29 +1,44 @@
-"""Lockstep: the real dispatcher takes every step that the model's mechanism takes, from every state.
+"""Lockstep: the real dispatcher takes every step that the mechanism takes, from every state.
 
-The explorer of the model finds every state of a session within bounds. For each
-state, and for each step that the mechanism can take from it, the driver brings a
-new dispatcher into that state by the shortest way and has it take the step. The
-events that follow must be the events that the mechanism makes.
+The explorer of the model finds every state within bounds. For each state, and for each step that the
+mechanism can take from it, the driver brings a new dispatcher into that state by a shortest way and has it
+take the step. Then it compares two things:
+
+1. The events that the dispatcher shows are the events of the mechanism.
+2. The runner calls that go on are those that go on in the mechanism. So the runner is not called for a turn
+   that should wait for a place, and a turn that should be called does not wait.
+
+Without a limit on turns the driver compares one session, because sessions feel nothing of each other. With a
+limit it compares all sessions of the bounds, because they share the places.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from turngate import Dispatcher, DispatcherClosed
+from turngate import Dispatcher, DispatcherClosed, WhenBusy
 from turngate_model import Property, Violation
-from turngate_model.checker import Bounds, Explorer
-from turngate_model.history import Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.checker import HEART, Bounds, Explorer
+from turngate_model.checker.counterexample import Way
+from turngate_model.checker.ways import NextStep, ways
+from turngate_model.history import Called, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import TABLE
 from turngate_model.mechanism import Action
 from turngate_verify.world.expecting import Broken
+from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.stage import PatientWorld
-from turngate_verify.world.world import Make, RunnerFailed, StoreDown, WhenBusy, World, without_log
+from turngate_verify.world.world import Make, World, without_log
 
-SESSION = "s"
+SESSIONS = ("s", "t", "u")
+_RUN_IDS = ("{}", "{}-t", "{}-u")
+"""In the model each session names its runs a, b, c; a dispatcher has one name for each run."""
 _WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
+WITH_PLACES = Bounds(2, 1, 2, turns_limit=1)
+"""Two sessions and one place: everything that callers can do while a turn waits."""
+IN_LINE = Bounds(3, 1, 3, HEART | {"error", "fold"}, turns_limit=1)
+"""Three sessions and one place: the fewest in which two turns are in line. Only the heart is compared."""
 DECLARED = frozenset((str(row.trigger), str(row.source), str(row.target)) for row in TABLE)
 """The declared moves of a run: trigger, from, to."""
 
@@ -47,37 +62,39 @@ class Lockstep:
 
 
 def compare(bounds: Bounds, *, make: Make = Dispatcher) -> Lockstep:
-    """Compare the real dispatcher with the mechanism on every step within bounds, for one session."""
-    explorer = Explorer(Bounds(bounds.prompts, bounds.cancels, sessions=1))
-    explorer.run()
+    """Compare the real dispatcher with the mechanism on every step within bounds."""
+    if bounds.turns_limit is None:
+        bounds = replace(bounds, sessions=1)
     with without_log():
-        return _compare_all(explorer, make)
+        return _compare_all(Explorer(bounds), make)
 
 
 def _compare_all(explorer: Explorer, make: Make) -> Lockstep:
     result = Lockstep()
-    for path, steps in explorer.session_steps():
+    for way, steps in ways(explorer):
         result.states += 1
-        for action, events in steps:
+        for step in steps:
             result.steps += 1
-            _compare_step(result, path, action, events, make)
+            _compare_step(result, way, step, make, explorer.bounds)
             if result.violation:
-                taken = [*path, action]
-                result.path = [" ".join((step.name, step.run, step.how)).strip() for step in taken]
+                result.path = [_told(*each) for each in (*way, step[:2])]
                 return result
     return result
 
 
-def _compare_step(
-    result: Lockstep, path: Sequence[Action], action: Action, expected: tuple[Event, ...], make: Make
-) -> None:
-    """Have a new dispatcher take the path and then one step more; note its moves, or what is wrong."""
-    world = PatientWorld(make)
+def _told(session: int, action: Action) -> str:
+    about = _run_id(session, action.run) if action.run else SESSIONS[session]
+    return " ".join((action.name, about, action.how)).strip()
+
+
+def _compare_step(result: Lockstep, way: Way, step: NextStep, make: Make, bounds: Bounds) -> None:
+    """Have a new dispatcher go the way and take one step more; note its moves, or what is wrong."""
+    world = PatientWorld(make, turns_limit=bounds.turns_limit)
     world.store.always = "slow"
     try:
-        for step in path:
-            _perform(world, step)
-        _take(world, action, expected)
+        for session, action in way:
+            _perform(world, session, action)
+        _take(world, step)
         world.check()
         world.finish()
         result.moves |= _moves(world)
@@ -89,22 +106,45 @@ def _compare_step(
     world.abandon()
 
 
-def _take(world: World, action: Action, expected: tuple[Event, ...]) -> None:
-    """Take one step, and expect the events that the mechanism makes."""
-    before = len(world.history)
-    _perform(world, action)
-    seen = _outcomes(event for _, event in world.history[before:])
-    should = _outcomes(expected)
-    if seen != should:
-        told = f"{action.name} {action.run}: the dispatcher shows {seen}, the mechanism {should}"
-        raise Broken(Violation(Property.REFINES, told))
+def _take(world: World, step: NextStep) -> None:
+    """Take one step, and compare what follows with the mechanism."""
+    before = len(world.monitor.history)
+    _perform(world, step.session, step.action)
+    told = _told(step.session, step.action)
+    for nth, session in enumerate(SESSIONS):
+        seen = _outcomes(event for about, event in world.monitor.history[before:] if about == session)
+        should = _outcomes(_named(nth, event) for about, event in step.events if about == nth)
+        if seen != should:
+            said = f"{told}: the dispatcher shows {seen} in session {session}, the mechanism {should}"
+            raise Broken(Violation(Property.REFINES, said))
+    calls, should_go_on = {*world.runner.players}, {_run_id(*call) for call in step.calls}
+    if calls != should_go_on:
+        going_on = f"the runner calls that go on are {sorted(calls)}, in the mechanism {sorted(should_go_on)}"
+        raise Broken(Violation(Property.REFINES, f"{told}: {going_on}"))
+
+
+def _run_id(session: int, run: str) -> str:
+    """Return the run_id of a run of the model."""
+    return _RUN_IDS[session].format(run)
+
+
+def _named(session: int, event: Event) -> Event:
+    """Return an event of the model with the run_ids of the dispatcher."""
+    match event:
+        case Cancel() | Clear():
+            return event
+        case Fold(run, into):
+            return Fold(_run_id(session, run), _run_id(session, into))
+        case _:
+            return event._replace(run=_run_id(session, event.run))
 
 
 def _outcomes(events: Iterable[Event]) -> list[Event]:
     """Return the events that can be compared.
 
-    Cancels and clears are left out: they are what the caller did, not what followed. Errors that runner or
-    store worded are replaced by one word.
+    Cancels and clears are left out: they are what the caller did, not what followed. Calls are left out
+    because the dispatcher does not record them; the calls that go on are compared instead. Errors that the
+    runner or the store worded are replaced by one word.
     """
     worded_by_dispatcher = (None, "released before entry", "cleared from the queue")
     return [
@@ -112,49 +152,50 @@ def _outcomes(events: Iterable[Event]) -> list[Event]:
         if isinstance(event, Complete) and event.error not in worded_by_dispatcher
         else event
         for event in events
-        if not isinstance(event, Cancel | Clear)
+        if not isinstance(event, Cancel | Clear | Called)
     ]
 
 
-def _perform(world: World, action: Action) -> None:
-    """Do to the real dispatcher what the mechanism does in one step."""
+def _perform(world: World, number: int, action: Action) -> None:
+    """Do to the real dispatcher what the mechanism does in one step, in the session of this number."""
+    session, run_id = SESSIONS[number], _run_id(number, action.run)
     match action.name, action.how:
         case "accept", how:
-            world.accept(SESSION, action.run, when_busy=_WHEN_BUSY[how])
+            world.accept(session, run_id, when_busy=_WHEN_BUSY[how])
         case "again", _:
-            _accept_again(world, action.run)
+            _accept_again(world, session, run_id)
         case "enter", _:
-            world.enter(action.run)
+            world.enter(run_id)
         case "release", _:
-            world.release(action.run)
+            world.release(run_id)
         case "cancel", _:
-            world.cancel(SESSION)
+            world.cancel(session)
         case "cancel_run", _:
-            world.cancel_run(action.run)
+            world.cancel_run(run_id)
         case "clear", _:
-            world.clear(SESSION)
+            world.clear(session)
         case "close", _:
             world.close()
         case "fold", _:
-            world.players[action.run].tell("fold")
+            world.runner.players[run_id].tell("fold")
         case "end", outcome:
-            _end(world, action.run, outcome)
+            _end(world, run_id, outcome)
         case (("written" | "settle"), how):
-            door = world.store.doors[action.run]
+            door = world.store.doors[run_id]
             door.set_result(None) if how == "ok" else door.set_exception(StoreDown("the disk is full"))
         case name, _:
             raise AssertionError(f"no such step: {name}")
     world.loop.settle()
-    for player in world.players.values():
+    for player in world.runner.players.values():
         # In the model a cancelled runner goes on until a step ends it. Here it must not end by itself either.
         player.swallows = 1_000
 
 
-def _accept_again(world: World, run_id: str) -> None:
+def _accept_again(world: World, session: str, run_id: str) -> None:
     """Accept the same prompt under the same run_id: the dispatcher must return the run that it knows."""
     known = world.runs[run_id]
     try:
-        again = world.accept(SESSION, run_id, when_busy=known.when_busy)
+        again = world.accept(session, run_id, when_busy=known.when_busy)
     except DispatcherClosed:
         # A dispatcher that is closing refuses instead, which changes nothing either.
         if not world.dispatcher._closing:
@@ -166,7 +207,7 @@ def _accept_again(world: World, run_id: str) -> None:
 
 def _end(world: World, lead: str, outcome: str) -> None:
     """Have the runner of a turn return, fail, or give in to a cancel."""
-    player = world.players[lead]
+    player = world.runner.players[lead]
     match outcome:
         case "end_turn":
             player.tell("finish", "text")
@@ -180,7 +221,7 @@ def _moves(world: World) -> set[tuple[str, str, str]]:
     """Return the moves in the history of a world, in the words of the table."""
     at: dict[str, str] = {}
     moves = set()
-    for _, event in world.history:
+    for _, event in world.monitor.history:
         match event:
             case Enter(run, state):
                 moves.add(("enter", "accepted", str(state)))

@@ -271,7 +271,7 @@ class UnlockedClear(Sabotaged):
             self.queue = Queue()
             for run in read:
                 run.state = QUEUED  # as it was when it was read; it may have changed since
-            return [self._complete(run, "drop", "", CLEARED, cancelled=False) for run in read]
+            return [self._complete(run, "drop", "cleared", "", CLEARED, cancelled=False) for run in read]
 
 
 class Untracked(Sabotaged):

@@ -32,7 +32,7 @@ from turngate_model import Property
 from turngate_verify.drivers.fingerprint import fingerprint
 from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.scenarios import SCENARIOS, Scenario
-from turngate_verify.world.stage import MODES, Mode, Option, Stage
+from turngate_verify.world.stage import MODES, LoopMode, Option, Stage
 from turngate_verify.world.world import Make, dispatcher_option, without_log
 
 __all__ = [
@@ -75,7 +75,7 @@ class Failure:
     """The property that is broken; None when something else is wrong, such as a task left behind."""
     what: str
     scenario: str
-    mode: Mode
+    mode: LoopMode
     choices: Choices
     """Which option was chosen at each point. At all later points it is the first."""
     steps: tuple[ScheduledStep, ...]
@@ -115,7 +115,7 @@ class Schedules:
     """The result of exploring one scenario in one mode."""
 
     scenario: str
-    mode: Mode
+    mode: LoopMode
     schedules: int = 0
     """How many schedules there are, as far as the explorer came."""
     executed: int = 0
@@ -146,7 +146,7 @@ class _Pending(NamedTuple):
 
 def explore_schedules(
     scenario: str | Scenario,
-    mode: Mode,
+    mode: LoopMode,
     *,
     make: Make = Dispatcher,
     reduce: bool = True,
@@ -167,7 +167,7 @@ def explore_schedules(
 
 
 def explore_in_turn(
-    asked: Sequence[tuple[str, Mode]],
+    asked: Sequence[tuple[str, LoopMode]],
     *,
     workers: int | None = None,
     make: Make = Dispatcher,
@@ -208,7 +208,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _explore_asked(asked: tuple[str, Mode], *, make: Make, reduce: bool, limit: int | None) -> Schedules:
+def _explore_asked(asked: tuple[str, LoopMode], *, make: Make, reduce: bool, limit: int | None) -> Schedules:
     return explore_schedules(*asked, make=make, reduce=reduce, limit=limit)
 
 
@@ -227,9 +227,11 @@ def _no_garbage_collection() -> Iterator[None]:
 class _Explorer:
     """Executes the schedules of one scenario in one mode, each once."""
 
-    def __init__(self, scenario: str | Scenario, mode: Mode, make: Make, reduce: bool, stop: bool) -> None:
+    def __init__(
+        self, scenario: str | Scenario, mode: LoopMode, make: Make, reduce: bool, stop: bool
+    ) -> None:
         name, self._scenario = _named(scenario)
-        self._mode: Mode = mode
+        self._mode: LoopMode = mode
         self._make, self._reduce, self._stop = make, reduce, stop
         self._found = Schedules(name, mode)
         self._numbers: dict[Hashable, int] = {}
@@ -353,7 +355,7 @@ class _Explorer:
 
 
 def replay_schedule(
-    scenario: str | Scenario, mode: Mode, choices: Iterable[int], *, make: Make = Dispatcher
+    scenario: str | Scenario, mode: LoopMode, choices: Iterable[int], *, make: Make = Dispatcher
 ) -> Failure | None:
     """Execute one schedule, in plain order after the choices; return its failure, or None if all holds.
 
@@ -363,7 +365,7 @@ def replay_schedule(
         return _replay(scenario, mode, choices, make)
 
 
-def _replay(scenario: str | Scenario, mode: Mode, choices: Iterable[int], make: Make) -> Failure | None:
+def _replay(scenario: str | Scenario, mode: LoopMode, choices: Iterable[int], make: Make) -> Failure | None:
     name, acted = _named(scenario)
     stage = Stage(acted, mode, make)
     ahead = [*choices]
@@ -387,7 +389,7 @@ def _replay(scenario: str | Scenario, mode: Mode, choices: Iterable[int], make: 
 
 
 def tell_schedule(
-    scenario: Scenario, mode: Mode, choices: Iterable[int], make: Make
+    scenario: Scenario, mode: LoopMode, choices: Iterable[int], make: Make
 ) -> tuple[ScheduledStep, ...]:
     """Execute the choices, and return each step in words. The last may be the one that fails."""
     stage = Stage(scenario, mode, make)
@@ -395,7 +397,7 @@ def tell_schedule(
     for choice in choices:
         options = stage.options()
         what, plain = stage.label(options[choice]), stage.label(options[0])
-        before = len(stage.world.history)
+        before = len(stage.world.monitor.history)
         try:
             stage.take(options[choice])
         except Exception:
@@ -409,7 +411,7 @@ def tell_schedule(
 def outcome(stage: Stage) -> Hashable:
     """Return the RunCompletes and the messages that a schedule has ended with."""
     world = stage.world
-    completes = sorted(world.published.values(), key=lambda complete: complete.run_id)
+    completes = sorted(world.monitor.published.values(), key=lambda complete: complete.run_id)
     return (
         tuple([complete._replace(message_id=complete.message_id and "known") for complete in completes]),
         tuple(
@@ -422,7 +424,7 @@ def outcome(stage: Stage) -> Hashable:
 
 
 def _failure(
-    wrong: Exception, name: str, scenario: Scenario, mode: Mode, make: Make, taken: list[int]
+    wrong: Exception, name: str, scenario: Scenario, mode: LoopMode, make: Make, taken: list[int]
 ) -> Failure:
     steps = tell_schedule(scenario, mode, taken, make)
     choices = list(taken)

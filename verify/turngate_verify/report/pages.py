@@ -104,7 +104,7 @@ def _counterexamples(result: Conformance) -> Iterator[str]:
 
 
 def _facts(verification: Verification) -> Iterator[str]:
-    """Yield how much was done, by what it is counted in."""
+    """Yield how much each check has done, in its own unit."""
     totals: dict[tuple[str, str], int] = {}
     for checks in verification.checks.values():
         for name, counts in checks.items():

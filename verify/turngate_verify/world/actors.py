@@ -4,34 +4,120 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, TypeAlias
 
 from turngate import MemoryMessages, Message, Run, Turn, TurnEnded
+from turngate_model import Property
+from turngate_verify.world.failures import RunnerFailed, StoreDown
+from turngate_verify.world.monitor import Monitor
+from turngate_verify.world.virtual_loop import VirtualLoop
 
-if TYPE_CHECKING:
-    from turngate_verify.world.world import World
+Plan: TypeAlias = Literal["now", "slow", "stuck", "fails"] | BaseException
+"""What a write will be like. One that is slow waits for an answer; one that is stuck waits for ever."""
 
-Plan: TypeAlias = Literal["now", "slow", "fails"] | BaseException
-
-
-class StoreDown(Exception):
-    """The store could not write."""
+_ACCEPTED_AS: ContextVar[str] = ContextVar("accepted as")
+"""The run that is accepted in this context. Its turn must run in a copy of the context."""
 
 
-class RunnerFailed(Exception):
-    """The runner has failed."""
+@contextmanager
+def accepted_as(run_id: str) -> Iterator[None]:
+    """Mark the context as the one in which a run is accepted."""
+    token = _ACCEPTED_AS.set(run_id)
+    try:
+        yield
+    finally:
+        _ACCEPTED_AS.reset(token)
+
+
+class ScriptedRunner:
+    """The runner of a closed world. Each call of it is a Player, which does what it is told."""
+
+    def __init__(self, loop: VirtualLoop, monitor: Monitor) -> None:
+        self.loop = loop
+        self.players: dict[str, Player] = {}
+        """The calls that go on, by lead run."""
+        self.left: list[LeftOver] = []
+        """What calls have left behind."""
+        self.parts: dict[str, list[str]] = {}
+        """The text that was written in each turn, by lead run."""
+        self._monitor = monitor
+
+    async def run(self, turn: Turn) -> str | None:
+        """Be the runner that the dispatcher calls."""
+        session, lead = turn.run.session_id, turn.run.run_id
+        self._expect_right_call(session, lead)
+        self.parts[lead] = []
+        player = self.players[lead] = Player(self, turn)
+        text = None
+        try:
+            text = await player.play()
+            return text
+        finally:
+            del self.players[lead]
+            produced = text if isinstance(text, str) else "".join(self.parts[lead])
+            self._monitor.saw_runner_end(session, lead, produced)
+
+    def _expect_right_call(self, session: str, lead: str) -> None:
+        """Expect that no other call goes on in the session, and that the context is that of the accept."""
+        others = [player for player in self.players.values() if player.turn.run.session_id == session]
+        if others:
+            two = f"the runner is called for {lead} while its call for {others[0].turn.run.run_id} goes on"
+            self._monitor.violate(Property.ONE_TURN, f"{two}: it should wait")
+        if _ACCEPTED_AS.get("") != lead:
+            elsewhere = f"the runner is called for {lead} in the context of {_ACCEPTED_AS.get('nobody')!r}"
+            self._monitor.errors.append(AssertionError(f"{elsewhere}: it should be that of its accept"))
+
+    def is_running(self, turn: Turn) -> bool:
+        """Say whether the call for this turn still goes on."""
+        player = self.players.get(turn.run.run_id)
+        return player is not None and player.turn is turn
+
+    def write(self, turn: Turn, text: str) -> None:
+        """Write to a turn, and remember the text."""
+        turn.write(text)
+        self.parts[turn.run.run_id].append(text)
+
+    def write_if_allowed(self, turn: Turn, text: str) -> None:
+        """Write to a turn that may be over; the dispatcher must refuse it exactly if it is."""
+        allowed = self.is_running(turn)
+        try:
+            self.write(turn, text)
+        except TurnEnded:
+            self._expect_allowed(turn, "write", allowed, went=False)
+        else:
+            self._expect_allowed(turn, "write", allowed, went=True)
+
+    async def fold_if_allowed(self, turn: Turn) -> None:
+        """Fold into a turn that may be over; the dispatcher must refuse it exactly if it is."""
+        allowed = self.is_running(turn)
+        try:
+            await turn.fold()
+        except TurnEnded:
+            self._expect_allowed(turn, "fold", allowed, went=False)
+        else:
+            self._expect_allowed(turn, "fold", allowed, went=True)
+
+    def _expect_allowed(self, turn: Turn, what: str, allowed: bool, *, went: bool) -> None:
+        if went and not allowed:
+            late = f"the turn of {turn.run.run_id} takes a {what} when its runner is over: it should refuse"
+            self._monitor.violate(Property.LAST_WORD, late)
+        elif allowed and not went:
+            early = f"the turn of {turn.run.run_id} refuses a {what} while its runner is called"
+            self._monitor.errors.append(AssertionError(early))
 
 
 class Player:
     """One call of the runner: waits for a command, carries it out, waits again."""
 
-    def __init__(self, world: World, turn: Turn) -> None:
+    def __init__(self, runner: ScriptedRunner, turn: Turn) -> None:
         self.turn = turn
         self.swallows = 0
-        """How many cancellations it will not be stopped by."""
+        """How many cancellations will not stop it."""
         self.folded: list[Run] = []
-        self._world = world
+        self._runner = runner
         self._commands: deque[tuple[Any, ...]] = deque()
         self._wake: asyncio.Future[None] | None = None
 
@@ -47,7 +133,7 @@ class Player:
             self._wake.set_result(None)
 
     def obey(self, command: str) -> None:
-        """Do what is said in one word; ``strike`` cancels its task from outside."""
+        """Do what one word says; ``strike`` cancels the task of the turn from outside."""
         match command:
             case "write" | "finish":
                 self.tell(command, "text")
@@ -70,7 +156,7 @@ class Player:
         while True:
             try:
                 if not self._commands:
-                    self._wake = self._world.loop.create_future()
+                    self._wake = self._runner.loop.create_future()
                     await self._wake
             except asyncio.CancelledError:
                 if not self.swallows:
@@ -79,11 +165,11 @@ class Player:
                 continue
             match self._commands.popleft():
                 case "write", text:
-                    self._world.write(self.turn, text)
+                    self._runner.write(self.turn, text)
                 case ("fold",):
                     self.folded += await self.turn.fold()
                 case ("leave",):
-                    self._world.left.append(LeftOver(self._world, self.turn))
+                    self._runner.left.append(LeftOver(self._runner, self.turn))
                 case "finish", text:
                     return text  # type: ignore[no-any-return]  # nonsense is returned on purpose
                 case "fail", error:
@@ -91,17 +177,17 @@ class Player:
 
 
 class LeftOver:
-    """What a runner has left behind and still holds the turn: a task, or a thread beside the loop."""
+    """A task, or a thread, that a runner has left behind and that still holds the turn."""
 
-    def __init__(self, world: World, turn: Turn) -> None:
+    def __init__(self, runner: ScriptedRunner, turn: Turn) -> None:
         self.turn = turn
-        self._world = world
-        self._wake = world.loop.create_future()
-        world.loop.create_task(self._live(), name=f"left over of {turn.run.run_id}")
+        self._runner = runner
+        self._wake = runner.loop.create_future()
+        runner.loop.create_task(self._live(), name=f"left over of {turn.run.run_id}")
 
     @property
     def waits(self) -> bool:
-        """Whether it has not done yet what it is there for."""
+        """Whether the task has not acted yet."""
         return not self._wake.done()
 
     def act(self) -> None:
@@ -109,46 +195,45 @@ class LeftOver:
         self._wake.set_result(None)
 
     def act_as_thread(self) -> None:
-        """Write, as a thread does: outside of the loop, between any two of its callbacks."""
-        self._world.write_if_allowed(self.turn, "from a thread")
+        """Write as a thread does: not on the loop, and between any two of its callbacks."""
+        self._runner.write_if_allowed(self.turn, "from a thread")
 
     async def _live(self) -> None:
         try:
             await self._wake
         except asyncio.CancelledError:
-            return  # as it may be, with everything else
-        self._world.write_if_allowed(self.turn, "left over")
-        allowed = self._world.is_running(self.turn)
-        try:
-            await self.turn.fold()
-        except TurnEnded:
-            self._world.see_allowed(self.turn, "fold", allowed, went=False)
-        else:
-            self._world.see_allowed(self.turn, "fold", allowed, went=True)
+            return  # some drivers cancel every task there is
+        self._runner.write_if_allowed(self.turn, "left over")
+        await self._runner.fold_if_allowed(self.turn)
 
 
 class Store:
-    """A real store behind a door that can be held shut or broken down."""
+    """A store whose writes wait, get stuck or fail as planned, and otherwise reach a real store in memory."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, loop: VirtualLoop, monitor: Monitor) -> None:
         self.plans: deque[Plan] = deque()
         """What the next writes will be like."""
         self.always: Plan = "now"
-        """What a write is like when nothing is planned for it."""
+        """What a write is like if nothing is planned for it."""
         self.waiting: list[asyncio.Future[None]] = []
-        """Writes that wait to be let through."""
+        """The doors of the writes that wait. To open a door is to set its result."""
+        self.stuck: set[asyncio.Future[None]] = set()
+        """Those among them that nobody is going to open."""
         self.doors: dict[str, asyncio.Future[None]] = {}
-        """The same, by the lead run of the turn that is written."""
+        """The door of the last write that waited, by the lead run of the turn."""
         self.about: dict[asyncio.Future[None], str] = {}
-        """Of whose turn they are."""
+        """The lead run of the turn, by the door."""
         self.since: dict[str, float] = {}
         """When the first write of a turn began to wait, by its lead run."""
         self.calls = 0
-        self._world = world
+        self.given_up = 0
+        """How many stuck writes the dispatcher has cancelled."""
+        self._loop = loop
+        self._monitor = monitor
         self._inner = MemoryMessages()
 
     async def put(self, messages: Sequence[Message]) -> None:
-        """Write as planned, and let the monitor know what came of it."""
+        """Write as planned, and tell the monitor what came of it."""
         self.calls += 1
         reason: Any = "unwritten"
         given, messages = messages, tuple(messages)
@@ -156,16 +241,8 @@ class Store:
             given.clear()  # a store may do with a list what it likes
         try:
             plan = self.plans.popleft() if self.plans else self.always
-            if plan == "slow":
-                door = self.doors[messages[-1].run_id] = self._world.loop.create_future()
-                self.waiting.append(door)
-                self.since.setdefault(messages[-1].run_id, self._world.loop.time())
-                self.about[door] = messages[-1].run_id
-                try:
-                    await door
-                finally:
-                    self.waiting.remove(door)
-                    del self.about[door]
+            if plan in ("slow", "stuck"):
+                await self._wait(messages[-1].run_id, stuck=plan == "stuck")
             elif plan == "fails":
                 raise StoreDown("the disk is full")
             elif isinstance(plan, BaseException):
@@ -173,8 +250,32 @@ class Store:
             await self._inner.put(messages)
             reason = messages[-1].finish_reason
         finally:
-            self._world.saw_write(messages, reason)
+            self._monitor.saw_write(messages, reason)
+
+    async def _wait(self, lead: str, *, stuck: bool) -> None:
+        door = self.doors[lead] = self._loop.create_future()
+        self.waiting.append(door)
+        self.about[door] = lead
+        self.since.setdefault(lead, self._loop.time())
+        if stuck:
+            self.stuck.add(door)
+        try:
+            await door
+        except asyncio.CancelledError:
+            self.given_up += stuck
+            raise
+        finally:
+            self.waiting.remove(door)
+            self.stuck.discard(door)
+            del self.about[door]
 
     async def list(self, session_id: str) -> list[Message]:
-        """Return what is written."""
+        """Return the messages of a session."""
         return await self._inner.list(session_id)
+
+    def overdue(self, within: float) -> Iterator[str]:
+        """Yield a sentence for each turn whose writes together have waited for longer than they may."""
+        for door, lead in self.about.items():
+            waited = self._loop.time() - self.since.get(lead, self._loop.time())
+            if not door.done() and waited >= within:
+                yield f"the writes of the turn of {lead} wait for {waited:g} s"

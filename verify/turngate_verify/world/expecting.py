@@ -1,7 +1,7 @@
 """What the drivers raise when something is not as it should be.
 
-They do not say `assert`: Python leaves assertions out when it is told to optimise, and pytest rewrites them,
-so that a message would not be the same everywhere.
+They do not use `assert`: Python leaves assertions out when it optimises, and pytest rewrites them, so the
+message would not be the same everywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other people's stacks around a dispatcher: task factories that do as they like, log handlers that raise."""
+"""Other people's software around a dispatcher: task factories that misbehave, log handlers that raise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from turngate._turn import conduct
-from turngate_verify.world.actors import RunnerFailed
+from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 Made: TypeAlias = Any
@@ -74,12 +74,15 @@ FACTORIES: dict[str, Callable[[Any, Any], Made]] = {
 
 
 def conducts(coroutine: Any) -> bool:
-    """Whether a coroutine conducts a turn."""
+    """Say whether a coroutine conducts a turn."""
     return getattr(coroutine, "__qualname__", "") == conduct.__qualname__
 
 
-class Factory:
-    """A task factory that does with a turn what it is told to, and makes plain tasks of everything else."""
+class TaskFactory:
+    """A task factory that misbehaves when a turn is started, or only when the ``only``-th turn is.
+
+    Of every other coroutine it makes a plain task.
+    """
 
     def __init__(self, does: Callable[[Any, Any], Made], only: int | None = None) -> None:
         self.calls = 0
@@ -105,7 +108,7 @@ class _Raising(logging.Handler):
 
 @contextlib.contextmanager
 def log_that_raises(raises: BaseException | None) -> Iterator[None]:
-    """Let every line that is logged meet a handler that raises, and standard error be none."""
+    """Give the log a handler that raises at every line, and remove standard error; do nothing for None."""
     if raises is None:
         yield
         return

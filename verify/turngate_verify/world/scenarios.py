@@ -1,4 +1,4 @@
-"""Small scenarios: who does what around a dispatcher, in which only the order is left open.
+"""Small scenarios: what callers, runner and store do around a dispatcher. They leave only the order open.
 
 An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
@@ -6,8 +6,8 @@ An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 ``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
 cancelled), ``close``, ``close gently`` (let what is in flight finish for a
 while), ``read`` (events, to their end), ``hold`` (the dispatcher open, in a
-task that closes it at its end) and ``leave`` (end that task). Alternatives are
-separated by ``/``: each is taken.
+task that closes it at its end) and ``leave`` (end that task). Commands of the
+runner that are separated by ``/`` are alternatives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from turngate_verify.world.world import Plan
+from turngate_verify.world.actors import Plan
 
 Answer: TypeAlias = Literal["ok", "fails", "half", "late", "interrupt", "exit", "cancelled"]
 
@@ -26,7 +26,7 @@ _FINISH = ("finish",)
 
 @dataclass(frozen=True)
 class Scenario:
-    """Actors outside a dispatcher; each does its things one after the other, and may be overtaken by all."""
+    """What the actors around a dispatcher do, each in its own order. They may overtake each other."""
 
     about: str
     callers: tuple[tuple[str, ...], ...]
@@ -36,7 +36,7 @@ class Scenario:
     store: tuple[Plan, ...] = ()
     """What the writes are like, one after the other; those after the last are immediate."""
     answers: tuple[Answer, ...] = ("ok",)
-    """What a slow write may come to; ``late`` is time running out, ``half`` some time passing."""
+    """How a slow write may go on. With ``late`` its time runs out, with ``half`` some of it passes."""
     sessions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The sessions of the runs that are not of session s."""
 

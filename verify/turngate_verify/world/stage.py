@@ -1,4 +1,4 @@
-"""A scenario on stage: what could happen next around a real dispatcher, and making one of it happen."""
+"""A stage plays one scenario on a real dispatcher: it lists what could happen next, and lets it happen."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from turngate import Dispatcher, DispatcherClosed, SessionBusy, TurngateError
 from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
-from turngate_model import Property, Violation
 from turngate_model.checker.counterexample import consequences
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.world.expecting import Broken
+from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.scenarios import Scenario
 from turngate_verify.world.virtual_loop import Waits
-from turngate_verify.world.world import Make, RunnerFailed, StoreDown, World
+from turngate_verify.world.world import Make, World
 
 T = TypeVar("T")
-Mode: TypeAlias = Literal["any", "stock"]
-MODES: dict[Mode, str] = {
+LoopMode: TypeAlias = Literal["any", "stock"]
+MODES: dict[LoopMode, str] = {
     "any": "any order: any ready callback, or any action from outside, may be next",
     "stock": "stock order: callbacks first in, first out, as in asyncio; actions from outside are free",
 }
@@ -31,9 +30,9 @@ RUN, CALL, TELL, ANSWER, LEFT = "run", "call", "tell", "answer", "left"
 Option: TypeAlias = tuple[str, Any, str]
 
 MOST_TIMES = 3
-"""How often time passes; a close that waits reminds for ever."""
+"""How often time may pass. A close that waits always has a next timer, so there must be a limit."""
 _TIME = {"half": 0.6, "late": 1.0}
-"""What part of the time that a store may take passes."""
+"""How much time passes, as a part of ``settle_timeout``."""
 RAISED: dict[str, type[BaseException]] = {
     "fail": RunnerFailed,
     "fails": StoreDown,
@@ -44,30 +43,31 @@ RAISED: dict[str, type[BaseException]] = {
 
 
 class PatientWorld(World):
-    """A world whose callers may have to wait, as they would with a dispatcher that is not right."""
+    """A world whose callers may have to wait. With a right dispatcher they never have to."""
 
     blind = False
     """Whether the recording has stopped: then the monitor cannot say what should be."""
 
     def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        """Do what a caller does; the rest of it is a task if it waits."""
+        """Run a caller's coroutine. If it waits, raise Waits: a task then has the rest of it."""
         return self.loop.begin(coroutine, what)
 
     def read(self) -> asyncio.Task[None]:
-        """Have somebody read the events of all sessions to their end, in a task that can be cancelled."""
+        """Read the events of all sessions to their end, in a task."""
         with self.loop:
             events = self.dispatcher.subscribe()
         return self.loop.create_task(_read(events), name="reads")
 
     def hold(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
-        """Have somebody hold the dispatcher open until the future is done, in a task to be cancelled."""
+        """Hold the dispatcher open in a task until a future is done, then close it; return both."""
         until = self.loop.create_future()
         return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
 
     def abandon(self) -> None:
-        """Let go of a world that may not have come to its end, without a word and without a trace."""
-        # Everything here knows everything else: cut the knot, so that nothing waits to be collected.
-        self.dispatcher._subscribers.by_session.clear()
+        """Drop a world that may not have come to its end, without warnings and without garbage."""
+        # The parts of a world refer to each other in circles. Clear them, or they wait for the collector.
+        self.dispatcher._subscribers.to_completes.by_session.clear()
+        self.dispatcher._subscribers.to_moves.by_session.clear()
         for core in self.dispatcher._sessions.values():
             for turn in filter(None, (core.turn, *core.settling.values())):
                 turn._made = None
@@ -85,7 +85,8 @@ class PatientWorld(World):
         gone.__traceback__ = None
         self.loop.tasks.clear()
         self.loop.ready.clear()
-        vars(self).clear()
+        for part in (self.monitor, self.runner, self.store, self):
+            vars(part).clear()
 
 
 async def _read(events: Subscription) -> None:
@@ -100,25 +101,25 @@ async def _hold(dispatcher: Dispatcher, until: asyncio.Future[None]) -> None:
 
 
 class Stage:
-    """One execution of a scenario; plain order is taking the first option each time."""
+    """One execution of a scenario. To take the first option each time is plain order."""
 
     def __init__(
-        self, scenario: Scenario, mode: Mode, make: Make = Dispatcher, world: PatientWorld | None = None
+        self, scenario: Scenario, mode: LoopMode, make: Make = Dispatcher, world: PatientWorld | None = None
     ) -> None:
         self.scenario = scenario
-        # Of a design only what it is said to break counts, as for the other drivers.
+        # A known-bad design may break anything. Only what it is said to break counts.
         self.world = world or PatientWorld(make, claimed=getattr(make, "claimed", ()))
         self.world.store.plans.extend(scenario.store)
         self.done = [0] * len(scenario.callers)
-        """How many operations each caller has behind it."""
+        """How many of its operations each caller has done."""
         self.times = 0
         """How often time has passed."""
         self.threads: set[int] = set()
-        """Which of what is left behind has written as a thread does."""
+        """The numbers of the left-overs that have written as a thread does."""
         self.told: dict[str, int] = {}
         """How many commands the runner was given, by lead run."""
         self.given: list[BaseException] = []
-        """What the runner and the store were given to raise."""
+        """The exceptions that the runner and the store were told to raise."""
         self.waiters: dict[str, asyncio.Task[Any]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
         """The callers whose operation waits."""
@@ -139,16 +140,16 @@ class Stage:
         for caller, script in enumerate(self.scenario.callers):
             if self.done[caller] < len(script) and self._can(caller, script[self.done[caller]]):
                 options.append((CALL, caller, script[self.done[caller]]))
-        for lead, player in world.players.items():
+        for lead, player in world.runner.players.items():
             if player.listens:
                 commands = self.scenario.commands(lead)[self.told.get(lead, 0) :]
                 options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
         for nth, door in enumerate(world.store.waiting):
-            if not door.done():
+            if not door.done() and door not in world.store.stuck:
                 options += [(ANSWER, nth, each) for each in self.scenario.answers if each not in _TIME]
         if world.loop.timers and self.times < MOST_TIMES:
             options += [(ANSWER, 0, each) for each in self.scenario.answers if each in _TIME]
-        for nth, left in enumerate(world.left):
+        for nth, left in enumerate(world.runner.left):
             if left.waits:
                 options.append((LEFT, nth, "task"))
             if nth not in self.threads:
@@ -195,16 +196,16 @@ class Stage:
         self.world.loop.tidy()
 
     def finish(self) -> None:
-        """Let everything come to its end; the scenario is over."""
+        """Let the world come to its end: the scenario has no more options."""
         for caller in [*self._busy]:
             if self._busy[caller].done():
                 self._look_at(caller, self._busy.pop(caller))
         self.world.finish()
 
     def abandon(self) -> None:
-        """Let go of a scenario that may not be over."""
+        """Drop a scenario that may not be over."""
         for raised in self.given:
-            raised.__traceback__ = None  # it holds the frames, and these hold it
+            raised.__traceback__ = None  # an exception and its frames refer to each other
         self.world.abandon()
 
     def _operate(self, caller: int, operation: str) -> None:
@@ -216,7 +217,7 @@ class Stage:
             self._refused(caller, operation, refusal)
 
     def _look_at(self, caller: int, task: asyncio.Task[Any]) -> None:
-        """See what came of an operation that waited."""
+        """Look at the outcome of an operation that had to wait."""
         operation = self.scenario.callers[caller][self.done[caller] - 1]
         refusal = task.exception()
         if isinstance(refusal, TurngateError):
@@ -240,7 +241,7 @@ class Stage:
             case ["cancel", "all"]:
                 world.cancel_all()
             case ["cancel", *session]:
-                self._cancel(session[0] if session else "s")
+                world.cancel(session[0] if session else "s")
             case ["clear", *session]:
                 world.clear(session[0] if session else "s")
             case ["wait", run]:
@@ -266,19 +267,10 @@ class Stage:
         hook = how == "hook"
         self.world.accept(session, run, when_busy="fold" if hook else how, hook=hook)
 
-    def _cancel(self, session: str) -> None:
-        """Cancel, and compare the runs that the dispatcher says it covers with those in flight."""
-        abstract = self.world.sessions.get(session)
-        should = abstract.in_flight if abstract else []
-        covered = [run.run_id for run in self.world.cancel(session).runs]
-        if covered != should and not self.world.blind:
-            broken = Property.FULL_COVERAGE if should else Property.IDLE_CANCEL
-            raise Broken(Violation(broken, f"the cancel says it covers {covered}: it should cover {should}"))
-
     def _refused(self, caller: int, operation: str, refusal: TurngateError) -> None:
-        """See that the dispatcher was right to refuse; a caller whose prompt is refused does nothing more."""
+        """Expect that the dispatcher was right to refuse. A caller whose prompt is refused stops there."""
         verb, run = operation.split()[:2]
-        abstract = self.world.sessions.get(self.scenario.session_of(run))
+        abstract = self.world.monitor.sessions.get(self.scenario.session_of(run))
         match refusal:
             case AlreadyEntered():
                 right = verb == "enter" and abstract and abstract.states[run] is not DeclaredState.ACCEPTED
@@ -294,7 +286,7 @@ class Stage:
             self.done[caller] = len(self.scenario.callers[caller])
 
     def _command(self, lead: str, command: str) -> None:
-        player = self.world.players[lead]
+        player = self.world.runner.players[lead]
         self.told[lead] = self.told.get(lead, 0) + 1
         if command == "swallow":
             player.swallows += 1
@@ -307,10 +299,10 @@ class Stage:
 
     def _act(self, nth: int, how: str) -> None:
         if how == "task":
-            self.world.left[nth].act()
+            self.world.runner.left[nth].act()
         else:
             self.threads.add(nth)
-            self.world.left[nth].act_as_thread()
+            self.world.runner.left[nth].act_as_thread()
 
     def _to_raise(self, name: str, why: str) -> BaseException:
         self.given.append(RAISED[name](why))
@@ -339,9 +331,8 @@ class Stage:
             case "tell", _:
                 return f"the runner of {who} {_PRESENT[what]}"
             case "left", _:
-                return (
-                    f"the {what} that the runner of {self.world.left[who].turn.run.run_id} left behind acts"
-                )
+                lead = self.world.runner.left[who].turn.run.run_id
+                return f"the {what} that the runner of {lead} left behind acts"
             case _, "late":
                 return "time runs out"
             case _, "half":
@@ -356,8 +347,8 @@ class Stage:
         return self.world.store.about[self.world.store.waiting[nth]]
 
     def seen_since(self, events: int) -> str:
-        """Say in domain words what has come of the last option; before it there were so many events."""
-        return consequences(tuple(event for _, event in self.world.history[events:]))
+        """Say in domain words what has happened since there were so many events."""
+        return consequences(tuple(event for _, event in self.world.monitor.history[events:]))
 
 
 _PRESENT = {

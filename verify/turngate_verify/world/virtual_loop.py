@@ -1,8 +1,8 @@
-"""An event loop that does nothing by itself: whoever holds it decides which callback runs next.
+"""An event loop that runs nothing by itself: a driver decides which callback runs next.
 
-Time is virtual and stands still until told to advance. The same choices give
-the same run, always. There are no sockets, signals or threads in a closed
-world, so tasks, futures and timers are all there is.
+Time is virtual, and stands still until the driver advances it. So the same
+choices always have the same consequences. There are no sockets, signals or
+threads, only tasks, futures and timers.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Suspended(AssertionError):
-    """A call that must never wait has waited."""
+    """A call has waited that must never wait."""
 
 
 class Waits(Exception):
-    """A call has waited: the task has the rest of it."""
+    """A call waits. The task does the rest of it."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         super().__init__(f"{task.get_name()} waits")
@@ -31,7 +31,7 @@ class Waits(Exception):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs one callback at a time, the one it is told to."""
+    """A loop that runs one callback at a time, the one that it is told to run."""
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
@@ -39,7 +39,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[dict[str, Any]] = []
-        """What went to the exception handler: nothing should."""
+        """What the exception handler was told. It should be told nothing."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Every task ever made, in order."""
         self._now = 0.0
@@ -47,12 +47,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     @property
     def ready(self) -> deque[asyncio.Handle]:
-        """What could run next, in the order in which stock asyncio would run it."""
+        """The callbacks that could run next, in the order in which asyncio itself would run them."""
         return self._ready
 
     @property
     def timers(self) -> list[asyncio.TimerHandle]:
-        """What waits for its time, cancelled or not."""
+        """The timers that are not due yet, the cancelled ones too."""
         return self._scheduled
 
     def step(self, choice: int = 0) -> bool:
@@ -67,7 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return True
 
     def tidy(self) -> None:
-        """Let go of what was cancelled, so that all that is left would really happen."""
+        """Remove cancelled callbacks and timers, so that each one left would really run."""
         for handle in self._ready:
             if handle._cancelled:
                 live = [each for each in self._ready if not each.cancelled()]
@@ -85,7 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise AssertionError(f"still busy after {limit} callbacks")
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, making ready what was due, in the order in which it was."""
+        """Let time pass; timers that are due become ready, in the order of their times."""
         self._now += seconds
         while self._scheduled and self._scheduled[0].when() <= self._now:
             timer = heapq.heappop(self._scheduled)
@@ -99,7 +99,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._scheduled[0].when() if self._scheduled else None
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that must never wait, from outside, without a task."""
+        """Run a coroutine that must never wait, outside of any task."""
         with self:
             try:
                 coroutine.send(None)
@@ -111,9 +111,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise Suspended(f"{coroutine} waits, and should not")
 
     def begin(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-        """Run a coroutine up to where it first waits, from outside; raise Waits if it does.
+        """Run a coroutine outside of any task up to where it first waits; raise Waits if it does.
 
-        Like ``call``, one that never waits takes no step of the loop.
+        Like ``call``, this takes no step of the loop.
         """
         with self:
             try:
@@ -139,36 +139,36 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep what nobody else has dealt with."""
+        """Add to ``problems``."""
         self.problems.append(context)
 
     def create_task(
         self, coro: Any, *, name: object = None, context: Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
-        """Make a task, with a name that is the same in the same run."""
+        """Make a task. Its name depends only on how many tasks there were before."""
         self._check_closed()  # type: ignore[attr-defined]
         named = f"task {len(self.tasks)}" if name is None else str(name)
         factory: Any = self.get_task_factory()
         task: asyncio.Task[Any]
         if factory is not None:
-            task = factory(self, coro)  # one that takes nothing else is the one most easily broken
+            task = factory(self, coro)  # many factories take neither a name nor a context
         else:
             task = asyncio.Task(coro, loop=self, name=named, context=context)
         self.tasks.append(task)
         return task
 
     def _write_to_self(self) -> None:
-        """Wake nobody: whoever holds the loop looks for what is ready."""
+        """Do nothing: the loop never sleeps, so nobody has to wake it."""
 
 
 async def _rest(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> T:
-    """Be what a task can be made of."""
+    """Go on with a coroutine that waits. A task can be made of this one, which is new."""
     return await _resumed(coroutine, waiting_for)
 
 
 @types.coroutine
 def _resumed(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits already; one that only lets others go first has done so."""
+    """Go on with a coroutine that waits already. If it only let others go first, go on at once."""
     go_on: Any = coroutine.send
     what: Any = None
     begun = waiting_for is None

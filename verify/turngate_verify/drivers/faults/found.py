@@ -48,6 +48,8 @@ class Faults:
 
     injections: Counter[str] = field(default_factory=Counter)
     """How many injections there were, by kind."""
+    timed_out: int = 0
+    """In how many injections a write took too long, and the dispatcher gave it up."""
     awaits: int = 0
     """How many different awaits the tasks reached; each was cancelled there."""
     failure: FaultFound | None = None

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from turngate_verify.drivers.faults.play import Play, cancel_all, cancel_task
 from turngate_verify.drivers.faults.scenarios import LEAD_RUNS
 from turngate_verify.drivers.faults.trials import Trials
-from turngate_verify.world.foreign import FACTORIES, Factory, conducts
+from turngate_verify.world.actors import Plan
+from turngate_verify.world.failures import RunnerFailed, StoreDown
+from turngate_verify.world.foreign import FACTORIES, TaskFactory, conducts
 from turngate_verify.world.scenarios import Answer, Scenario
 from turngate_verify.world.stage import turn_of
-from turngate_verify.world.world import Plan, RunnerFailed, StoreDown
 
 _ENDINGS: dict[Answer, type[BaseException]] = {"interrupt": KeyboardInterrupt, "exit": SystemExit}
 """What ends a process, by the command or the answer that raises it."""
@@ -86,7 +87,7 @@ class Injections(Trials):
         kinds: list[tuple[str, Plan, Answer]] = [
             ("fails", "fails", "ok"),
             ("is slow, then fails", "slow", "fails"),
-            ("takes too long", "slow", "late"),
+            ("takes too long", "stuck", "late"),
             ("is slow", "slow", "ok"),
             ("raises CancelledError", asyncio.CancelledError(), "ok"),
             ("is slow, then raises CancelledError", "slow", "cancelled"),
@@ -96,12 +97,16 @@ class Injections(Trials):
                 self._try("store", f"write {nth + 1}, which {said}", self._with_write(nth, plan, answer))
 
     def _with_write(self, nth: int, plan: Plan, answer: Answer) -> Scenario:
-        """Return the scenario with another plan for one write, and another answer to the slow writes."""
+        """Return the scenario with another plan for one write, and another answer to the slow writes.
+
+        A write that is stuck gets no answer. In plain order the slow writes get theirs, and then time passes.
+        """
         plans: list[Plan] = [*self._scenario.store]
         while len(plans) <= nth:
             plans.append("now")
         plans[nth] = plan
-        return dataclasses.replace(self._scenario, store=tuple(plans), answers=(answer, "ok"))
+        answers: tuple[Answer, Answer] = ("ok", answer) if plan == "stuck" else (answer, "ok")
+        return dataclasses.replace(self._scenario, store=tuple(plans), answers=answers)
 
     def _fail_callbacks(self, points: _Points) -> None:
         """Have every hook raise, the recording at each entry, and the log handler at every line."""
@@ -115,9 +120,9 @@ class Injections(Trials):
         """Have another task factory make the task of each turn alone, and then of every turn."""
         for how, factory in FACTORIES.items():
             for nth in range(1, points.turns + 1):
-                made = Factory(factory, nth)
+                made = TaskFactory(factory, nth)
                 self._try("factory", f"turn {nth}, whose task factory {how}", factory=made)
-            self._try("factory", f"a task factory that {how}, for every turn", factory=Factory(factory))
+            self._try("factory", f"a task factory that {how}, for every turn", factory=TaskFactory(factory))
 
     def _interrupt(self, points: _Points) -> None:
         """Raise KeyboardInterrupt and SystemExit in every command, write, hook and entry of the recording."""

@@ -83,8 +83,8 @@ class Play:
 
     def expect_all_written(self) -> None:
         """Expect a message of every run that was active or cancelled on entry: no write was made to fail."""
-        for run_id, complete in self.world.published.items():
-            if run_id in self.world.active and complete.message_id is None:
+        for run_id, complete in self.world.monitor.published.items():
+            if run_id in self.world.monitor.active and complete.message_id is None:
                 unwritten = (
                     f"{run_id} is not on record, and the store would have written it: {complete.error}"
                 )

@@ -11,8 +11,9 @@ from turngate_verify.drivers.faults.play import Inject, Play, drop_all
 from turngate_verify.drivers.faults.scenarios import SPOILED
 from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.foreign import log_that_raises
+from turngate_verify.world.monitor import told_to
 from turngate_verify.world.scenarios import Scenario
-from turngate_verify.world.world import Make, told_to
+from turngate_verify.world.world import Make
 
 _ALWAYS_SPOIL = ("store", "factory")
 """The kinds of injections that spoil something even if they raise nothing."""
@@ -76,6 +77,11 @@ class Trials:
             if scenario is None and not play.world.blind:
                 play.expect_all_written()
             expect(play.world.factory is None or play.world.factory.calls, "the task factory was not asked")
+            if "stuck" in play.stage.scenario.store:
+                expect(
+                    play.world.store.given_up, "the dispatcher does not give up a write that takes too long"
+                )
+                self._found.timed_out += 1
         except Exception as wrong:
             play.world.abandon()
             self._stop(kind, where, wrong)

@@ -8,10 +8,11 @@ from typing import Any
 from turngate import Run, RunComplete, State
 from turngate._lifecycle import STARTING
 from turngate_model import Property, Violation
+from turngate_verify.world.ending import come_to_rest
 from turngate_verify.world.expecting import Broken, expect
-from turngate_verify.world.foreign import Factory
+from turngate_verify.world.foreign import TaskFactory
+from turngate_verify.world.monitor import told_to
 from turngate_verify.world.stage import PatientWorld
-from turngate_verify.world.world import told_to
 
 
 class FaultyWorld(PatientWorld):
@@ -31,7 +32,7 @@ class FaultyWorld(PatientWorld):
     """How many entries the dispatcher has recorded."""
     log_raises: BaseException | None = None
     """What the log handler raises at every line."""
-    factory: Factory | None = None
+    factory: TaskFactory | None = None
     """The task factory of the loop."""
 
     def hook(self, complete: RunComplete) -> None:
@@ -40,21 +41,14 @@ class FaultyWorld(PatientWorld):
         if self.hook_raises:
             raise self.hook_raises
 
-    def accept(self, session: str, run_id: str, **options: Any) -> Run:
-        """Accept a prompt, and keep its run: a recording that fails does not name it."""
-        return self.runs.setdefault(run_id, super().accept(session, run_id, **options))
-
-    def submit(self, session: str, run_id: str, **options: Any) -> Run:
-        """Submit a prompt, and keep its run: a recording that fails does not name it."""
-        return self.runs.setdefault(run_id, super().submit(session, run_id, **options))
-
-    def _recorded(self, entry: dict[str, Any]) -> None:
+    def record(self, entry: dict[str, Any]) -> None:
+        """Pass an entry to the monitor, and raise if told to."""
         self.entries += 1
         if self.record_raises and self.entries == self.record_fails_at:
-            self.ended = entry["event"] == "end"
-            self.blind = not self.ended
+            self.monitor.ended = entry["event"] == "end"
+            self.blind = not self.monitor.ended
             raise self.record_raises
-        super()._recorded(entry)
+        super().record(entry)
 
     def check(self) -> None:
         """Check the world. While the monitor is blind, check only that the loop was told of no problem."""
@@ -69,18 +63,17 @@ class FaultyWorld(PatientWorld):
             super().finish()
             return
         closing = self.close()
-        for _ in range(200):
-            self.loop.settle()
-            if closing.done() or not self._go_on():
-                break
+        come_to_rest(self, closing)
         self.count_completes()
         left = [task.get_name() for task in self.loop.tasks if not task.done()]
         expect(not left, f"tasks are left behind: {', '.join(left)}")
 
     def count_completes(self) -> None:
         """Expect one RunComplete for every run that has entered, whatever the recording says."""
-        events = [event for event in self._events._unread if isinstance(event, RunComplete)]
-        counts = Counter(complete.run_id for complete in (*events, *self.hooked, *self.published.values()))
+        monitor = self.monitor
+        unread = [event for event in monitor.events._unread if isinstance(event, RunComplete)]
+        seen = (*unread, *monitor.hooked, *monitor.published.values())
+        counts = Counter(complete.run_id for complete in seen)
         for run_id, run in self.runs.items():
             if counts[run_id] != 1 and run.state is not State.ACCEPTED and not self._never_began(run):
                 wrong = f"{run_id} gets {counts[run_id]} RunCompletes: it should get one"

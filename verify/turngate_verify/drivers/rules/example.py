@@ -132,7 +132,7 @@ class Example(stateful.RuleBasedStateMachine):
         """The runs that have not entered."""
         return [
             run
-            for session in self.world.sessions.values()
+            for session in self.world.monitor.sessions.values()
             for run in session.in_state(DeclaredState.ACCEPTED)
             if run in self.world.runs
         ]
@@ -142,7 +142,7 @@ class Example(stateful.RuleBasedStateMachine):
         """The runs in flight that no cancel covers yet."""
         return [
             run
-            for session in self.world.sessions.values()
+            for session in self.world.monitor.sessions.values()
             for run in session.in_flight
             if run not in session.covered
         ]
@@ -150,17 +150,18 @@ class Example(stateful.RuleBasedStateMachine):
     @property
     def queued(self) -> list[str]:
         """The runs that wait in a queue."""
-        return [run for session in self.world.sessions.values() for run in session.queue]
+        return [run for session in self.world.monitor.sessions.values() for run in session.queue]
 
     @property
     def players(self) -> list[str]:
         """The lead runs of the turns whose runner has not returned."""
-        return [*self.world.players]
+        return [*self.world.runner.players]
 
     @property
     def followed(self) -> list[str]:
         """The players whose session has a queue."""
-        return [run for run in self.players if self.world.sessions[self.world.runs[run].session_id].queue]
+        sessions = self.world.monitor.sessions
+        return [run for run in self.players if sessions[self.world.runs[run].session_id].queue]
 
     @property
     def slow_writes(self) -> range:

@@ -11,7 +11,7 @@ import asyncio
 
 from turngate import RunComplete
 from turngate_verify.drivers.rules.refusals import RefusalsExpected
-from turngate_verify.world.actors import RunnerFailed
+from turngate_verify.world.failures import RunnerFailed
 
 HOOKS = (
     "listen",
@@ -71,4 +71,4 @@ class HookActions(RefusalsExpected):
                         self.world.release(run)
         except Exception as exc:
             # The dispatcher catches what a hook raises. The world raises this one at the next check.
-            self.world.errors.append(exc)
+            self.world.monitor.errors.append(exc)

@@ -89,7 +89,7 @@ def ways_to_end(world: World) -> set[str]:
     """Return the ways in which the runs of a world have ended."""
     at: dict[str, str] = {}
     ways = set()
-    for _, event in world.history:
+    for _, event in world.monitor.history:
         match event:
             case Enter(run, state):
                 at[run] = state

@@ -6,7 +6,7 @@ import asyncio
 
 from turngate import Delta, RunComplete, SubscriberCutOff
 from turngate._events import Event
-from turngate_model import Property, Violation
+from turngate_model import Property
 from turngate_verify.drivers.rules.world import RulesWorld
 from turngate_verify.world.expecting import expect
 
@@ -76,9 +76,9 @@ class Reader:
         should, cut_off = self._should()
         if seen != should:
             missed = f"a subscriber to {self.session or 'all'} received {seen}: it should receive {should}"
-            self._world.violations.append(Violation(Property.EXACTLY_ONE_COMPLETE, missed))
-        self._world.raise_what_is_broken()
-        if not self._world.claimed:
+            self._world.monitor.violate(Property.EXACTLY_ONE_COMPLETE, missed)
+        self._world.monitor.raise_what_is_broken()
+        if not self._world.monitor.claimed:
             expect(self.cut_off == cut_off, f"a subscriber is {'' if self.cut_off else 'not '}cut off")
             deltas = len(self.read_so_far) - len(seen) + self._events.dropped
             accounted_for = deltas <= self._deltas if cut_off else deltas == self._deltas
@@ -87,7 +87,7 @@ class Reader:
     def _should(self) -> tuple[list[RunComplete], bool]:
         """Return the RunCompletes that the reader should receive, and whether it is then cut off."""
         should: list[RunComplete] = []
-        for nth, complete in enumerate(self._world.delivered[self._from : self._to], self._from):
+        for nth, complete in enumerate(self._world.monitor.delivered[self._from : self._to], self._from):
             if self.session in (None, complete.session_id):
                 unread = len(should) - sum(at <= nth for at in self._read_at)
                 if unread == self._limit:
@@ -97,6 +97,7 @@ class Reader:
 
     def _written(self) -> int:
         """Return how many deltas there have been so far in what the reader subscribes to."""
-        written = self._world.deltas.copy()
-        written.update(event.session_id for event in self._world._events._unread if isinstance(event, Delta))
+        monitor = self._world.monitor
+        written = monitor.deltas.copy()
+        written.update(event.session_id for event in monitor.events._unread if isinstance(event, Delta))
         return written.total() if self.session is None else written[self.session]

@@ -13,13 +13,13 @@ from turngate import (
     SessionBusy,
     TurngateError,
     UnknownRun,
+    WhenBusy,
     WrongLoop,
 )
 from turngate_model import AbstractSession
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.drivers.rules.example import QUEUE_LIMIT, Example
 from turngate_verify.world.expecting import expect
-from turngate_verify.world.world import WhenBusy
 
 REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy, UnknownRun, WrongLoop)
 """The refusals that the examples together must meet."""
@@ -32,7 +32,7 @@ class RefusalsExpected(Example):
         self, session: str, run: str, accept: Callable[..., object], when_busy: WhenBusy = "fold"
     ) -> object:
         """Offer a new prompt to ``accept`` or ``submit``; the dispatcher refuses it exactly when it must."""
-        abstract = self.world.sessions.get(session) or AbstractSession()
+        abstract = self.world.monitor.sessions.get(session) or AbstractSession()
         waiting = len(abstract.in_state(DeclaredState.ACCEPTED))
         waiting += 0 if when_busy == "interrupt" else len(abstract.queue)
         refusal: type[TurngateError] | None = None
@@ -48,7 +48,7 @@ class RefusalsExpected(Example):
         self, refusal: type[TurngateError] | None, call: Callable[..., object], *args: Any, **options: Any
     ) -> object:
         """Call, expect this refusal or none, and expect that a refused call changes nothing."""
-        seen = len(self.world.history)
+        seen = len(self.world.monitor.history)
         answer, said = None, None
         try:
             answer = call(*args, **options)
@@ -59,6 +59,6 @@ class RefusalsExpected(Example):
             self.world.check()
         expect(said is refusal, f"refused with {said}, expected {refusal}")
         if said is not None:
-            expect(len(self.world.history) == seen, f"what was refused with {said} has left a trace")
+            expect(len(self.world.monitor.history) == seen, f"what was refused with {said} has left a trace")
             self.tally.reached.add(f"refused: {said.__name__}")
         return answer

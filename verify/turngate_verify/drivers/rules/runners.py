@@ -35,11 +35,11 @@ class RunnerRules(Example):
         for run in self.players:
             self._command(run, does)
 
-    @when(lambda self: self.world.left)
-    @rule(nth=one_of(lambda self: range(len(self.world.left))), thread=st.booleans())
+    @when(lambda self: self.world.runner.left)
+    @rule(nth=one_of(lambda self: range(len(self.world.runner.left))), thread=st.booleans())
     def left_over(self, nth: int, thread: bool) -> None:
         """Have a thread or a task that a runner left behind use its turn, the task when it runs next."""
-        left = self.world.left[nth]
+        left = self.world.runner.left[nth]
         if thread:
             left.act_as_thread()
         elif left.waits:
@@ -48,4 +48,4 @@ class RunnerRules(Example):
     def _command(self, run: str, does: list[str]) -> None:
         for command in does:
             self.tally.reached.add(f"runner: {command}")
-            self.world.players[run].obey(command)
+            self.world.runner.players[run].obey(command)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from turngate_verify.drivers.rules.example import Example, one_of, rule, when
-from turngate_verify.world.actors import StoreDown
-from turngate_verify.world.world import Plan
+from turngate_verify.world.actors import Plan
+from turngate_verify.world.failures import StoreDown
 
 _PLANS: st.SearchStrategy[Plan] = st.sampled_from(("slow", "fails"))
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from turngate import Dispatcher, Run, RunComplete, State, UnknownRun
-from turngate_model import Property, Violation
+from turngate_model import Property
 from turngate_verify.trace import check
 from turngate_verify.world.expecting import expect
 from turngate_verify.world.world import Make, World
@@ -40,12 +39,12 @@ class RulesWorld(World):
         """The sequences of the complete runs, in the order of their completion."""
         self._to_hooks: set[int] = set()
         """The sequences of the runs whose RunComplete went to a hook."""
-        self._events._complete_limit = sys.maxsize  # so that the dispatcher never cuts the monitor off
 
     @property
     def received(self) -> int:
         """How many RunCompletes the subscribers to all sessions have received so far."""
-        return len(self.delivered) + sum(isinstance(event, RunComplete) for event in self._events._unread)
+        unread = self.monitor.events._unread
+        return len(self.monitor.delivered) + sum(isinstance(event, RunComplete) for event in unread)
 
     def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
         """Run a caller's coroutine, and leave the loop running if the caller is a hook or a task on it."""
@@ -78,15 +77,16 @@ class RulesWorld(World):
 
         If the run has a hook, do not demand that other sessions stay as they are: the hook may act there.
         """
-        if run_id in self._hooks:
+        if run_id in self.monitor.hooks:
             self.call(self.runs[run_id].close(), f"release {run_id}")
         else:
             super().release(run_id)
 
     # Completions that the dispatcher has forgotten.
 
-    def _recorded(self, entry: dict[str, Any]) -> None:
-        super()._recorded(entry)
+    def record(self, entry: dict[str, Any]) -> None:
+        """Pass an entry to the monitor, and keep it."""
+        super().record(entry)
         self.recording.append(json.dumps(self._with_recorded_names(entry)))
         if entry["event"] == "complete":
             self._completed.append(entry["seq"])
@@ -120,7 +120,7 @@ class RulesWorld(World):
         except UnknownRun:
             if known:
                 unknown = f"{run_id} is not known to who waits for it: it should stay queryable"
-                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, unknown))
+                self.monitor.violate(Property.TERMINAL_IS_FINAL, unknown)
             raise
         expect(known, f"{run_id} is found: its completion should be forgotten")
         return complete
@@ -128,16 +128,8 @@ class RulesWorld(World):
     def rename_forgotten(self, run_id: str) -> None:
         """Give a forgotten run another name everywhere in the world: a new run is going to take its id."""
         former = f"{run_id}, life {len(self.former) + 1}"
-        run = self.former[former] = self.runs.pop(run_id)
-        self.sessions[run.session_id].forget(run_id)
-        self.published[former] = self.published.pop(run_id)
-        self._outcomes[former] = self._outcomes.pop(run_id)
-        for of_those in (self._entered, self.active):
-            if run_id in of_those:
-                of_those.remove(run_id)
-                of_those.add(former)
-        for of_those in (self._hooks, self._queued, self._foldable):
-            of_those.discard(run_id)
+        run = self.former[former] = self.runs[run_id]
+        self.monitor.rename(run_id, former)
         for task, waited_for in self.waits.items():
             if waited_for == run_id:
                 self.waits[task] = former
@@ -151,14 +143,14 @@ class RulesWorld(World):
         """Let everything come to its end, and expect that handles of forgotten runs have not changed."""
         super().finish()
         for name, run in self.former.items():
-            if (run.state, run.complete) != (State.COMPLETE, self.published[name]):
+            if (run.state, run.complete) != (State.COMPLETE, self.monitor.published[name]):
                 changed = f"the handle of {name} says {run}: it should say what was published"
-                self.violations.append(Violation(Property.TERMINAL_IS_FINAL, changed))
-        self.raise_what_is_broken()
-        if not self.claimed:
+                self.monitor.violate(Property.TERMINAL_IS_FINAL, changed)
+        self.monitor.raise_what_is_broken()
+        if not self.monitor.claimed:
             held = [*self.dispatcher._runs, *self.dispatcher._completions._kept]
             expect(len(held) <= self._kept, f"of the runs, all of them complete, {held} are kept")
-            told = [complete.seq for complete in self.delivered]
+            told = [complete.seq for complete in self.monitor.delivered]
             decided = [seq for seq in self._completed if seq not in self._to_hooks]
             expect(told == decided, f"subscribers are told of {told}, which became complete as {decided}")
             self._expect_clean_recording()

@@ -1,0 +1,148 @@
+"""What callers do in a closed world: they offer prompts, enter, release and cancel runs, wait, and close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from turngate import Covered, Dispatcher, Run, RunComplete, State, WhenBusy
+from turngate_model import Property
+from turngate_model.history import Cancel
+from turngate_verify.world.actors import accepted_as
+from turngate_verify.world.monitor import Monitor
+from turngate_verify.world.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
+
+
+class Callers:
+    """The callers of one dispatcher. What they do is done at once, unless it is done in a task."""
+
+    def __init__(self, loop: VirtualLoop, dispatcher: Dispatcher, monitor: Monitor) -> None:
+        self.loop = loop
+        self.dispatcher = dispatcher
+        self.monitor = monitor
+        self.waits: dict[asyncio.Task[RunComplete], str] = {}
+        """The tasks of callers who wait for a run, each with the run_id."""
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """Every run accepted, by id, in the order of acceptance."""
+        return self.monitor.runs
+
+    def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
+        """Run a caller's coroutine, which must not wait; ``what`` says in words what the caller does."""
+        return self.loop.call(coroutine)
+
+    def _within(self, session: str | None, what: str, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a caller's coroutine, and expect that it changes nothing in any other session."""
+        seen = len(self.monitor.history)
+        result = self.call(coroutine, what)
+        for other, event in self.monitor.history[seen:]:
+            if other != session:
+                apart = f"what was done in {session} made {event} happen in {other}: it should not"
+                self.monitor.violate(Property.ISOLATION, apart)
+        return result
+
+    # Prompts.
+
+    def accept(
+        self, session: str, run_id: str, *, when_busy: WhenBusy = "fold", prompt: str = "", hook: bool = False
+    ) -> Run:
+        """Accept a prompt under a run_id."""
+        self.monitor.announce(run_id, when_busy, hook=hook)
+        accepting = self.dispatcher.accept(
+            session,
+            prompt or f"prompt of {run_id}",
+            run_id=run_id,
+            when_busy=when_busy,
+            on_complete=self.hook if hook else None,
+        )
+        with accepted_as(run_id):
+            run = self._within(session, f"accept {run_id}", accepting)
+        self.runs[run_id] = run
+        return run
+
+    def hook(self, complete: RunComplete) -> None:
+        """Be the ``on_complete`` of a run."""
+        self.monitor.hooked.append(complete)
+
+    def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
+        """Submit a prompt, which enters on a later step of the loop."""
+        self.monitor.announce(run_id, when_busy)
+        submitting = self.dispatcher.submit(
+            session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy
+        )
+        with accepted_as(run_id):
+            run = self._within(session, f"submit {run_id}", submitting)
+        self.runs[run_id] = run
+        return run
+
+    def ask(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> asyncio.Task[RunComplete]:
+        """Ask in a task, which somebody may cancel. The task submits the prompt when it runs."""
+        self.monitor.announce(run_id, when_busy)
+        asking = self.dispatcher.ask(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy)
+        with accepted_as(run_id):
+            task = self.loop.create_task(asking, name=f"asks {run_id}")
+        self.waits[task] = run_id
+        return task
+
+    def enter(self, run_id: str) -> State:
+        """Enter an accepted run."""
+        run = self.runs[run_id]
+        return self._within(run.session_id, f"enter {run_id}", self.dispatcher.enter(run))
+
+    def release(self, run_id: str) -> None:
+        """Close the handle of a run."""
+        run = self.runs[run_id]
+        self._within(run.session_id, f"release {run_id}", run.close())
+
+    def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
+        """Wait for a run in a task, which somebody may cancel."""
+        task = self.loop.create_task(self.dispatcher.wait(run_id), name=f"waits for {run_id}")
+        self.waits[task] = run_id
+        return task
+
+    # Cancels.
+
+    def cancel(self, session: str) -> Covered:
+        """Cancel a session."""
+        return self._cancel(session, None, "cancel", self.dispatcher.cancel(session))
+
+    def cancel_run(self, run_id: str) -> Covered:
+        """Cancel one run."""
+        session = self.runs[run_id].session_id if run_id in self.runs else None
+        return self._cancel(session, run_id, f"cancel run {run_id}", self.dispatcher.cancel_run(run_id))
+
+    def _cancel(
+        self, session: str | None, run_id: str | None, what: str, cancelling: Coroutine[Any, Any, Covered]
+    ) -> Covered:
+        """Cancel a session or one run; expect that it covers what it should, and otherwise does nothing."""
+        abstract = self.monitor.sessions.get(session or "")
+        should = abstract.covered_by_cancel(run_id) if abstract else []
+        seen = len(self.monitor.history)
+        covered = self._within(session, what, cancelling)
+        followed = [event for _, event in self.monitor.history[seen:] if not isinstance(event, Cancel)]
+        about = session if run_id is None else run_id
+        if not should and (covered or followed):
+            idle = (
+                f"a cancel of {about}, where nothing is in flight, does something: it should change nothing"
+            )
+            self.monitor.violate(Property.IDLE_CANCEL, idle)
+        if (said := [run.run_id for run in covered.runs]) != should:
+            wrong = f"a cancel of {about} says that it covers {said}: it should cover {should}"
+            self.monitor.violate(Property.FULL_COVERAGE, wrong)
+        return covered
+
+    def cancel_all(self) -> None:
+        """Cancel every session."""
+        self.call(self.dispatcher.cancel_all(), "cancel all")
+
+    def clear(self, session: str) -> list[Run]:
+        """Clear the queue of a session."""
+        return self._within(session, "clear the queue", self.dispatcher.clear_queue(session))
+
+    def close(self, finish: float = 0.0) -> asyncio.Task[None]:
+        """Close the dispatcher in a task, which somebody may cancel."""
+        return self.loop.create_task(self.dispatcher.aclose(finish=finish), name="closes")

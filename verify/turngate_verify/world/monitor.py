@@ -1,0 +1,288 @@
+"""The monitor of a closed world: it hears all that happens there, and says what is wrong.
+
+It hears three things: the dispatcher's recording, what the runner and the store
+live through, and the events that subscribers and hooks receive. It passes them
+as events to the abstract session of the same name, which judges them. It also
+compares what the dispatcher says of itself with the abstract session.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from turngate import Delta, Dispatcher, Message, Run, RunComplete, WhenBusy
+from turngate_model import AbstractSession, Property, Successor, Violation, successor
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.lifecycle import DeclaredState
+from turngate_verify.world.expecting import Broken
+from turngate_verify.world.virtual_loop import VirtualLoop
+
+_DECLARED = {state.value: state for state in DeclaredState}
+_INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
+"""Disagreements about the inside. The monitor raises them only if users lose nothing."""
+
+
+class Monitor:
+    """Hears everything about one dispatcher.
+
+    ``claimed`` are the properties that a known-bad design is said to break. With it, the monitor raises for
+    these alone, whatever else the design breaks.
+    """
+
+    def __init__(
+        self, loop: VirtualLoop, *, claimed: Iterable[Property] = (), declared: Successor = successor
+    ) -> None:
+        self.claimed = frozenset(claimed)
+        self.runs: dict[str, Run] = {}
+        """Every run accepted, by id, in the order of acceptance."""
+        self.sessions: dict[str, AbstractSession] = {}
+        self.history: list[tuple[str, Event]] = []
+        """Every event heard so far, with its session."""
+        self.violations: list[Violation] = []
+        self.errors: list[BaseException] = []
+        """What is wrong and breaks no property, and what the monitor itself raised."""
+        self.published: dict[str, RunComplete] = {}
+        self.delivered: list[RunComplete] = []
+        """The RunCompletes that the subscribers to all sessions received."""
+        self.hooked: list[RunComplete] = []
+        """The RunCompletes that hooks received since ``read_published`` was last called."""
+        self.deltas: Counter[str] = Counter()
+        """How many deltas of each session ``read_published`` has seen."""
+        self.hooks: set[str] = set()
+        """The runs that were accepted with a hook."""
+        self.active: set[str] = set()
+        """The runs that were ever active or cancelled on entry. These leave messages."""
+        self.entered: set[str] = set()
+        """The runs that have entered."""
+        self.ended = False
+        """Whether the recording has come to its end."""
+        self._loop = loop
+        self._declared = declared
+        self._foldable: set[str] = set()
+        self._queued: set[str] = set()
+        """The runs that were ever queued. These complete to the subscribers, with or without a hook."""
+        self._outcomes: dict[str, tuple[bool, str | None]] = {}
+        """The outcome of each run, cancelled and error, as recorded."""
+        self._unread_outcomes = False
+        self._texts: dict[str, str] = {}
+        """The text of each turn whose runner is over, by its lead run."""
+
+    def watch(self, dispatcher: Dispatcher) -> None:
+        """Subscribe to a dispatcher that has just been made."""
+        self._dispatcher = dispatcher
+        with self._loop:
+            self.events = dispatcher.subscribe()
+        # The monitor must miss nothing, and must never be cut off.
+        self.events._delta_limit = self.events._complete_limit = sys.maxsize
+
+    def violate(self, broken: Property, what: str) -> None:
+        """Note that a property is broken."""
+        self.violations.append(Violation(broken, what))
+
+    # What the monitor is told.
+
+    def announce(self, run_id: str, when_busy: WhenBusy, *, hook: bool = False) -> None:
+        """Note how a caller is about to offer a new prompt, which the recording does not say."""
+        if run_id in self.runs:
+            return
+        if when_busy == "fold":
+            self._foldable.add(run_id)
+        if hook:
+            self.hooks.add(run_id)
+
+    def hear(self, entry: dict[str, Any]) -> None:
+        """Hear one entry of the dispatcher's recording."""
+        kind, run = entry["event"], entry.get("run", "")
+        event: Event
+        if kind == "accept":
+            if run in self.runs:
+                return  # a known run_id is accepted again: that is the same run, whatever becomes of it
+            self.runs[run] = self._dispatcher._runs[run]
+            self._texts.pop(run, None)
+            event = Accept(run, run in self._foldable)
+        elif kind == "complete":
+            event = Complete(run, entry["cancelled"], entry.get("error"))
+            self._outcomes[run] = event[1:]
+            self._unread_outcomes = True
+        elif kind == "cancel":
+            event = Cancel(frozenset(entry["runs"]) if "runs" in entry else None)
+        elif kind == "clear":
+            event = Clear()
+        elif kind == "end":
+            self.ended = True
+            return
+        else:
+            event = self._moved(kind, run, entry)
+        self.observe(entry["session"], event)
+
+    def _moved(self, kind: str, run: str, entry: dict[str, Any]) -> Event:
+        """Return the event of a run that has entered, or has left the queue for a turn."""
+        self.entered.add(run)
+        if entry.get("state") == "queued":
+            self._queued.add(run)
+        else:
+            self.active.add(run)
+        if kind == "enter":
+            return Enter(run, _DECLARED[entry["state"]])
+        return Handoff(run) if kind == "handoff" else Fold(run, entry.get("into", ""))
+
+    def saw_runner_end(self, session: str, lead: str, text: str) -> None:
+        """Note that the runner of a turn is over, and the text that it has produced."""
+        self._texts[lead] = text
+        self.observe(session, Ended(lead))
+
+    def saw_write(self, messages: Sequence[Message], reason: Any) -> None:
+        """Note that the store has written the messages of some runs, or could not write them."""
+        for message in messages:
+            if message.role == "user":
+                self.observe(message.session_id, Wrote(message.run_id, reason))
+
+    def observe(self, session: str, event: Event) -> None:
+        """Have the abstract session judge an event."""
+        self.history.append((session, event))
+        abstract = self.sessions.get(session)
+        if abstract is None:
+            abstract = self.sessions[session] = AbstractSession(self._declared)
+        try:
+            self.violations += abstract.observe(event)
+        except Exception as exc:
+            # The dispatcher catches what a recording raises. The monitor raises it at the next check.
+            self.errors.append(exc)
+
+    def rename(self, run_id: str, former: str) -> None:
+        """Give a run that the dispatcher has forgotten another name: a new run is going to take its id."""
+        run = self.runs.pop(run_id)
+        self.sessions[run.session_id].forget(run_id)
+        self.published[former] = self.published.pop(run_id)
+        self._outcomes[former] = self._outcomes.pop(run_id)
+        for of_those in (self.entered, self.active):
+            if run_id in of_those:
+                of_those.remove(run_id)
+                of_those.add(former)
+        for of_those in (self.hooks, self._queued, self._foldable):
+            of_those.discard(run_id)
+
+    # What was published.
+
+    def read_published(self) -> list[RunComplete]:
+        """Read what subscribers and hooks received; compare it with what was recorded."""
+        unread = self.events._unread
+        if not unread and not self.hooked and not self._unread_outcomes:
+            return []
+        self._unread_outcomes = False
+        self._expect_no_delta_after_complete(unread)
+        told = [event for event in unread if isinstance(event, RunComplete)]
+        self.delivered += told
+        unread.clear()
+        self.events._sizes.clear()
+        self.events._unread_bytes = 0
+        hooked = self.hooked.copy()
+        self.hooked.clear()
+        for complete in told:
+            self._take_complete(complete, to_hook=False)
+        for complete in hooked:
+            self._take_complete(complete, to_hook=True)
+        self._compare_with_recorded()
+        return told + hooked
+
+    def _expect_no_delta_after_complete(self, events: Collection[object]) -> None:
+        """Count the deltas; no delta of a run may come after its RunComplete."""
+        complete = set(self.published)
+        self.deltas.update(event.session_id for event in events if isinstance(event, Delta))
+        for event in events:
+            if isinstance(event, RunComplete):
+                complete.add(event.run_id)
+            elif isinstance(event, Delta) and event.run_id in complete:
+                late = f"a delta of {event.run_id} comes after its RunComplete: that should be the last event"
+                self.violate(Property.LAST_WORD, late)
+
+    def _take_complete(self, complete: RunComplete, *, to_hook: bool) -> None:
+        """Expect that a RunComplete is the first of its run, went where it should, and has the right text."""
+        run = complete.run_id
+        if to_hook != (run in self.hooks - self._queued):
+            whom = f"{run} completes to the wrong one: to its hook, unless it has none or was queued"
+            self.violate(Property.EXACTLY_ONE_COMPLETE, whom)
+        if run in self.published:
+            self.violate(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
+        self.published[run] = complete
+        text = self._texts.get(complete.folded_into or run, "")
+        if complete.text != text:
+            self.errors.append(AssertionError(f"{run} completes with {complete.text!r}, not {text!r}"))
+
+    def _compare_with_recorded(self) -> None:
+        """Expect that exactly the runs recorded as complete are published, each with the recorded outcome."""
+        recorded, published = set(self._outcomes), set(self.published)
+        for run in sorted(recorded ^ published):
+            differ = f"{run} is {'recorded' if run in recorded else 'published'} as complete, but not both"
+            self.violate(Property.EXACTLY_ONE_COMPLETE, differ)
+        for run, complete in self.published.items():
+            if run in recorded and self._outcomes[run] != (complete.cancelled, complete.error):
+                changed = f"{run} was complete as {self._outcomes[run]}, and is now {complete}"
+                self.violate(Property.TERMINAL_IS_FINAL, changed)
+
+    # What the dispatcher says of itself.
+
+    def compare(self) -> None:
+        """Compare what the dispatcher says of each session with the abstract session."""
+        held = self._dispatcher._sessions
+        for session, abstract in self.sessions.items():
+            if not self.claimed:
+                self._compare(session, abstract)
+            if abstract.quiet and session in held:
+                residue = f"the dispatcher holds {held[session]}, which is quiet: it should hold nothing"
+                self.violate(Property.NO_RESIDUE, residue)
+
+    def _compare(self, session: str, abstract: AbstractSession) -> None:
+        dispatcher = self._dispatcher
+        accepted = abstract.in_state(DeclaredState.ACCEPTED)
+        states: dict[str, str] = {
+            run.run_id: run.state for run in self.runs.values() if run.session_id == session
+        }
+        if states != abstract.states:
+            self._differ(session, "states", states, abstract.states)
+        if session not in dispatcher._sessions and abstract.quiet:
+            return  # the dispatcher holds nothing of this session, so it says that there is nothing
+        queued = [run.run_id for run in dispatcher.queued(session)]
+        if queued != abstract.queue:
+            self._differ(session, "queued", queued, abstract.queue)
+        count = dispatcher.accepted_count(session)
+        if count != len(accepted):
+            self._differ(session, "accepted", count, accepted)
+        busy = dispatcher.is_busy(session)
+        if busy != bool(abstract.turn):
+            self._differ(session, "busy", busy, abstract.turn)
+        if dispatcher.cancel_mark(session) and not abstract.covered.intersection(accepted):
+            self._differ(session, "mark", dispatcher.cancel_mark(session), 0)
+
+    def _differ(self, session: str, name: str, said: object, should: object) -> None:
+        differ = f"{name} of {session}: the dispatcher says {said}, the abstract session {should}"
+        self.violate(Property.REFINES, differ)
+
+    # What is wrong.
+
+    def raise_what_is_broken(self) -> None:
+        """Raise Broken for the first violation, and AssertionError for anything else that is wrong.
+
+        A violation by which users lose something comes before a disagreement about the inside.
+        """
+        if self.claimed:
+            broken = [each for each in self.violations if each.property in self.claimed]
+        else:
+            broken = sorted(self.violations, key=lambda each: each.property in _INTERNAL)
+        if broken:
+            raise Broken(broken[0])
+        if self.claimed:
+            return
+        if self.errors:
+            raise self.errors[0]
+        if self._loop.problems:
+            raise AssertionError(f"the loop was told: {told_to(self._loop)}")
+
+
+def told_to(loop: VirtualLoop) -> str:
+    """Return in words what the exception handler of a loop was told first."""
+    problem = loop.problems[0]
+    return f"{problem['message']}: {problem.get('exception')!r}"
