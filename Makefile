@@ -8,7 +8,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep matrix sabotage mutants coverage bench lint diagrams oracles clean
+.PHONY: help setup verify test deep matrix sabotage mutants coverage bench lint diagrams oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -68,6 +68,10 @@ oracles: setup ## hold the explorer against SPIN and TLC, number by number (go d
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group oracles
 	$(BIN)/turngate oracles $(DEEP)
+
+prove: setup ## the unbounded proof: every property for any number of runs, by two solvers (go deeper: make prove DEEP=--deep)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group proof
+	$(BIN)/turngate prove $(DEEP)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -16,11 +16,14 @@ import pytest
 
 import broken_dispatchers
 from explored import refuted
+from proving import a_proof
 from surroundings import ROOT
 from turngate import Dispatcher
 from turngate_model import DESIGNS, Design, Mechanism, Property, Violation
 from turngate_model.checker import Bounds, Exploration, Explorer
 from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableExploration, DurableExplorer
+from turngate_model.proof import Proof
+from turngate_model.proof.teeth import Needed
 from turngate_model.properties import DurableProperty
 from turngate_verify.cli import run
 from turngate_verify.cli import verify as command
@@ -50,10 +53,12 @@ def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
 def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, told: dict[str, Any]) -> None:
     assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
     assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
+    not_made = {"proof" for each in told["unchecked"] if each.startswith("the proof")}
     for checked in told["properties"].values():
         assert checked["verdict"] == "holds"
         assert checked["checks"]["model"]["states"] == STATES[thoroughness]
-        assert set(checked["checks"]) == {"model", "lockstep", "rules", "schedules", "faults"}
+        checks = {"model", "proof", "lockstep", "rules", "schedules", "faults"}
+        assert set(checked["checks"]) == checks - not_made
         assert all(number >= 50 for counts in checked["checks"].values() for number in counts.values())
     assert set(told["designs"]) == set(DESIGNS)
     for name, found in told["designs"].items():
@@ -128,6 +133,8 @@ def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "QUICK", SMALL)
     monkeypatch.setattr(command, "Explorer", Explored)
+    monkeypatch.setattr(command, "what_to_install", lambda: "")
+    monkeypatch.setattr(command, "prove", lambda _effort: a_proof())
     monkeypatch.setattr(command, "compare", cache(compare))
     monkeypatch.setattr(command, "run_rules", rules)
     monkeypatch.setattr(command, "explore_in_turn", schedules)
@@ -141,6 +148,20 @@ faults = cache(partial(inject_faults, ("closed",)))
 @pytest.mark.usefixtures("_in_small")
 def test_in_small_everything_holds_and_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     see_that_it_holds_and_counts(SMALL, *verify(capsys))
+
+
+@pytest.mark.usefixtures("_in_small")
+def test_a_proof_that_cannot_be_made_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "what_to_install", lambda: "cvc5 not installed")
+    code, told = verify(capsys)
+    see_that_it_holds_and_counts(SMALL, code, told)
+    assert "the proof for any number of runs: cvc5 not installed" in told["unchecked"]
+
+
+def proving(**about: Any) -> Callable[[Any], Proof]:
+    return lambda _effort: dataclasses.replace(a_proof(), **about)
 
 
 def of_the_dispatcher(said: Rules) -> Callable[..., Rules]:
@@ -172,6 +193,9 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
         "NO_RESIDUE",
     ),
     "the model is not put to the test": ("QUICK", dataclasses.replace(SMALL, model=Bounds(1, 1)), 3, "FIFO"),
+    "a proof fails": ("prove", proving(refuted={"FIFO": ["Z3: no"]}), 1, "FIFO"),
+    "a proof is not found": ("prove", proving(undecided={"R-LIV-1": ["Z3: no"]}), 3, "EXACTLY_ONE_COMPLETE"),
+    "a tooth does not bite": ("prove", proving(needed=Needed({}, [])), 3, "FIFO"),
     "the dispatcher is out of step": (
         "compare",
         partial(compare, make=SABOTAGES["leaky-session"].make),

@@ -24,6 +24,7 @@ from turngate_verify.endings import BAD_INPUT, INTERNAL_ERROR, what_is_missing
 COMMANDS = {
     "verify": "Check everything: the main job.",
     "explore": "Explore the model exhaustively within bounds.",
+    "prove": "Prove every property, for any number of prompts, cancels and sessions.",
     "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
     "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
     "schedules": "Execute small scenarios on the real dispatcher in every order there is.",

@@ -18,6 +18,9 @@ from turngate_model import DESIGNS, Property
 from turngate_model.checker import Bounds, Exploration, Explorer
 from turngate_model.durable import DURABLE_DESIGNS, DurableBounds
 from turngate_model.pictures import generate, refute, stale
+from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
+from turngate_model.proof import QUICK as QUICK_PROOF
+from turngate_model.proof import WHOLE as WHOLE_PROOF
 from turngate_verify.cli.durable import DurableVerification, hold, refuted
 from turngate_verify.cli.explore import reasons
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
@@ -97,6 +100,7 @@ class Thoroughness:
     """Bounds with a limit on turns, for the lockstep."""
     durable: tuple[DurableBounds, ...] = (DurableBounds(), DurableBounds(on_death="retry"))
     """Bounds for the model of processes."""
+    proof: ProofThoroughness = QUICK_PROOF
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
@@ -110,6 +114,7 @@ DEEP = Thoroughness(
     scenarios=tuple(SCENARIOS),
     places=PLACES,
     durable=(*QUICK.durable, DurableBounds(processes=3), DurableBounds(prompts=3)),
+    proof=WHOLE_PROOF,
 )
 
 
@@ -147,8 +152,9 @@ def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
     """Run every stage. On a terminal, show which one is running."""
     schedules = len(thoroughness.scenarios) * len(MODES)
     durable = len(thoroughness.durable) + len(DURABLE_DESIGNS)
-    with stages(5 + schedules + 2 * len(DESIGNS) + durable) as begin:
+    with stages(6 + schedules + 2 * len(DESIGNS) + durable) as begin:
         _explore_model(verification, thoroughness.model, begin)
+        _prove(verification, thoroughness.proof, begin)
         _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), begin)
         _run_rules(verification, thoroughness.examples, begin)
         _explore_schedules(verification, thoroughness.scenarios, begin)
@@ -168,6 +174,28 @@ def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> 
             verification.violated[each] = result.counterexamples[each].what
         elif result.verdict == "unknown" and (result.gave_up or result.missed or each in result.unexercised):
             verification.unknown[each] = "; ".join(reasons(result))
+
+
+def _prove(verification: Verification, thoroughness: ProofThoroughness, begin: Begin) -> None:
+    begin("the proof, for any number of runs")
+    if lacking := what_to_install():
+        verification.unchecked.append(f"the proof for any number of runs: {lacking}")
+        return
+    proof = prove(thoroughness)
+    for each in Property:
+        verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
+    for part in PARTS:
+        # The invariant and liveness are no properties of their own: they are there so that nothing is owed.
+        each = Property.__members__.get(part, Property.EXACTLY_ONE_COMPLETE)
+        told = f"the proof of {part}: {_first_problem(proof)}"
+        if proof.verdict_of(part) == "violated":
+            verification.violated.setdefault(each, told)
+        elif proof.verdict_of(part) == "unknown":
+            verification.unknown.setdefault(each, told)
+
+
+def _first_problem(proof: Proof) -> str:
+    return next(iter(proof.problems), "no condition was ever asked about")
 
 
 def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], begin: Begin) -> None:

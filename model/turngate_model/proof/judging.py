@@ -1,0 +1,224 @@
+"""The judge, held to the abstract session on sessions that no mechanism would ever reach.
+
+The proof rests on the obligations of ``judge.py``: one that asks for too little
+would prove too much. So sessions are drawn at random, possible or not, and
+every event is shown to both. The abstract session must object exactly where an
+obligation fails, and both must be in the same state afterwards.
+
+And a mistake must be found: each obligation is broken on purpose, once to ask
+for nothing and once to ask for what cannot be, and the two must then differ.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.bounds import NAMES
+from turngate_model.history import (
+    Accept,
+    Called,
+    Cancel,
+    Clear,
+    Complete,
+    Ended,
+    Enter,
+    Event,
+    FinishReason,
+    Fold,
+    Handoff,
+    Wrote,
+)
+from turngate_model.lifecycle import DeclaredState, Trigger, successor
+from turngate_model.proof.comparison import Came, Tables, differences, lifted_abstract
+from turngate_model.proof.judge import COMPLETING, Judge, nobody, only
+from turngate_model.proof.paths import walk
+from turngate_model.proof.readings import Finite
+from turngate_model.proof.terms import Record, Value
+from turngate_model.proof.vocabulary import ABSTRACT
+from turngate_model.properties import Property
+
+RUNS = 3
+SESSIONS = 400
+_READING = Finite((0,) * RUNS, ABSTRACT)
+_REASONS: tuple[FinishReason, ...] = ("end_turn", "error", "canceled", "unwritten")
+
+
+class Shown(NamedTuple):
+    """An event, the state that it came in, and what the abstract session made of it."""
+
+    event: Event
+    before: Tables
+    made: Came
+    declared: bool | None
+    """Whether the machine declares the move, if the event is one."""
+
+
+class Judged(NamedTuple):
+    """What the comparison came to."""
+
+    events: int
+    difference: str
+    """Where the judge and the abstract session differ: nothing, if they agree."""
+    mistakes: dict[str, bool]
+    """For each obligation, whether both ways to break it were found."""
+
+
+def compare_judges() -> Judged:
+    """Show every drawn event to both, then break one obligation after another."""
+    shown = _drawn()
+    keys: set[str] = set()
+    for each in shown:
+        difference, asked = _compare(each)
+        if difference:
+            return Judged(len(shown), difference, {})
+        keys |= asked
+    return Judged(len(shown), "", {key: _is_found(key) for key in sorted(keys)})
+
+
+def _is_found(key: str) -> bool:
+    """Make each mistake about an obligation and tell whether both are found."""
+    kind = key.split(":", maxsplit=1)[0].split(maxsplit=1)[0]
+    of_its_kind = [each for each in _drawn() if type(each.event).__name__.lower() == kind]
+    try:
+        for mistake in (True, False):
+            Judge.mistakes = {key: mistake}
+            if not any(_compare(each)[0] for each in of_its_kind):
+                return False
+    finally:
+        Judge.mistakes = {}
+    return True
+
+
+def _compare(shown: Shown) -> tuple[str, set[str]]:
+    """Show the judge what the abstract session was shown; say how they differ, and what was asked."""
+    world = _READING.world_of(shown.before)
+    (path,) = walk(_READING, world, lambda path: _see(Judge(path), shown.event))
+    broken = frozenset(each.property for each in path.obligations if not each.holds)
+    difference = differences(shown.made, Came(_facts(_READING.tables(path.world)), broken))
+    declared = all(
+        each.holds
+        for each in path.obligations
+        if each.property is Property.DECLARED_MOVE and each.key != "fold: into the lead"
+    )
+    if shown.declared not in (None, declared):
+        difference = difference or f"only one of them finds that the machine declares it, not {declared}"
+    return difference and f"{shown.event}: {difference}", {each.key for each in path.obligations}
+
+
+def _see(judge: Judge, event: Event) -> None:
+    """Show an event to the judge."""
+    at = NAMES.index
+    match event:
+        case Accept(run, foldable):
+            judge.accept(0, at(run), foldable)
+        case Cancel(None):
+            judge.cancel(0)
+        case Cancel(runs):
+            assert runs is not None
+            judge.cancel(0, only(*map(at, runs)))
+        case Clear():
+            judge.clear(0)
+        case Called(run):
+            judge.called(0, at(run))
+        case Ended(run):
+            judge.ended(0, at(run))
+        case Wrote(run, reason):
+            judge.wrote(only(at(run)), Record(reason))
+        case Enter(run, state):
+            judge.enter(0, at(run), state)
+        case Handoff(run):
+            judge.handoff(0, at(run))
+        case Fold(run, into):
+            judge.fold(0, only(at(run)), at(into), nobody)
+        case Complete(run, cancelled, _):
+            judge.complete(0, only(at(run)), lambda _run: cancelled)
+
+
+@cache
+def _drawn() -> list[Shown]:
+    """Draw sessions, always the same, and show every event to the abstract session."""
+    chance = random.Random(16)  # noqa: S311 - to draw examples, not secrets
+    shown = []
+    for _ in range(SESSIONS):
+        what = _session(chance)
+        before = _tables(what)
+        for event in _events(what):
+            after = what.copy()
+            broken = frozenset(each.property for each in after.observe(event))
+            made = _tables(after)
+            for name in ("completes", "outcome"):
+                made[name] = dict(before[name])
+            if isinstance(event, Complete):
+                at = (NAMES.index(event.run),)
+                made["completes"][at] = int(made["completes"][at]) + 1  # type: ignore[arg-type]  # a number
+                made["outcome"][at] = event.cancelled
+            shown.append(Shown(event, before, Came(_facts(made), broken), _declares(what, event)))
+    return shown
+
+
+def _declares(what: AbstractSession, event: Event) -> bool | None:
+    """Ask the machine itself: the abstract session asks it only of a move that nothing else is wrong with."""
+    match event:
+        case Enter(run, target):
+            trigger = Trigger.ENTER
+        case Handoff(run):
+            trigger, target = Trigger.HANDOFF, DeclaredState.ACTIVE
+        case Fold(run, _):
+            trigger, target = Trigger.FOLD, DeclaredState.ACTIVE
+        case Complete(run) if what.states[run] is not DeclaredState.COMPLETE:
+            trigger, target = COMPLETING[what.states[run]], DeclaredState.COMPLETE
+        case _:
+            return None
+    return successor(what.states[run], trigger, what.facts(run)) is target
+
+
+def _session(chance: random.Random) -> AbstractSession:
+    """Draw a session: any states, any sets, any lead."""
+
+    def some(names: list[str]) -> list[str]:
+        return [name for name in names if chance.random() < 0.35]
+
+    what = AbstractSession()
+    for name in NAMES[: chance.choice((1, 2, RUNS, RUNS, RUNS))]:
+        what.observe(Accept(name, False))
+    names = [*what.states]
+    for name in names:
+        what.states[name] = chance.choice([*DeclaredState])
+    what.queue = what.in_state(DeclaredState.QUEUED)
+    what.covered, what.cleared, what.foldable = set(some(names)), set(some(names)), set(some(names))
+    what.record = {name: chance.choice(_REASONS) for name in some(names)}
+    what.turn = some(names)
+    what.lead = chance.choice(["", *names])
+    what.running = chance.random() < 0.7
+    return what
+
+
+def _events(what: AbstractSession) -> Iterator[Event]:
+    """Yield every event that could come next, sensible or not."""
+    if len(what.states) < RUNS:
+        yield from (Accept(NAMES[len(what.states)], foldable) for foldable in (True, False))
+    yield from (Cancel(), Clear())
+    for run in what.states:
+        yield Cancel(frozenset({run}))
+        yield Called(run)
+        yield Ended(run)
+        yield Handoff(run)
+        yield from (Wrote(run, reason) for reason in _REASONS)
+        yield from (Complete(run, cancelled) for cancelled in (True, False))
+        yield from (
+            Enter(run, state)
+            for state in (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
+        )
+        yield from (Fold(run, into) for into in what.states)
+
+
+def _tables(what: AbstractSession) -> Tables:
+    return lifted_abstract(what, RUNS)
+
+
+def _facts(tables: Tables) -> dict[tuple[str, tuple[int, ...]], Value]:
+    return {(name, at): value for name, table in tables.items() for at, value in table.items()}

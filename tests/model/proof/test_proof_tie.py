@@ -1,0 +1,132 @@
+"""The tie: on every step within bounds the relation does what the mechanism does; a slip in it is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from turngate_model import DESIGNS, Mechanism
+from turngate_model.checker import Bounds, Explorer
+from turngate_model.proof import FLAWED, INVARIANT, NOT_SAID, comparison
+from turngate_model.proof.comparison import Came, compare, differences, sessions
+from turngate_model.proof.judge import Runs, only
+from turngate_model.proof.relation import Relation
+from turngate_model.proof.terms import Formula, Individual, Phase, equal
+from turngate_model.properties import Property
+
+
+def test_the_relation_is_the_mechanism_in_small() -> None:
+    result = compare(None, 2, 1)
+    assert (result.difference, result.states, result.steps) == ("", 190, 1_604)
+    assert not result.objections
+
+
+@pytest.mark.deep
+def test_the_relation_is_the_mechanism() -> None:
+    result = compare(None, 3, 2)
+    assert (result.difference, result.states, result.steps) == ("", 2_316, 25_500)
+
+
+@pytest.mark.parametrize("name", FLAWED)
+def test_the_relation_is_the_design_in_small(name: str) -> None:
+    result = compare(name, 1, 1)
+    assert result.difference == ""
+    assert result.steps > 30
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", FLAWED)
+def test_the_relation_is_the_design(name: str) -> None:
+    result = compare(name, 2, 2)
+    assert result.difference == ""
+    assert result.steps > 800
+
+
+def test_every_design_is_said_or_there_is_a_reason() -> None:
+    assert FLAWED.keys() | NOT_SAID.keys() == DESIGNS.keys()
+    assert not FLAWED.keys() & NOT_SAID.keys()
+
+
+def test_the_sessions_are_those_of_the_explorer() -> None:
+    explorer = Explorer(Bounds(2, 1, 1))
+    explorer.run()
+    assert sum(1 for _ in sessions(Mechanism, 2, 1, frozenset())) == len(explorer.nodes) == 190
+
+
+class Forgetful(Relation):
+    def drop(self, s: Individual, runs: Runs, *, cancelled: bool) -> None:
+        self.take_out("queue", runs)
+        self.see.complete(s, runs, lambda _run: cancelled)
+
+
+class Lenient(Relation):
+    def clear(self, s: Individual) -> None:
+        self.drop(s, self.of(s, "queue"), cancelled=False)
+
+
+class Blind(Relation):
+    def is_covered(self, s: Individual, run: Individual, now: object = None) -> Formula:
+        return False
+
+
+class Choosy(Relation):
+    def start_next(self, s: Individual) -> None:
+        queued = self.of(s, "queue")
+        if self.path.branch(self.is_any(queued), "one is queued"):
+            run = self.path.choose("any", queued.has, "any will do")
+            self.take_out("queue", only(run))
+            self.start(s, run)
+            self.see.handoff(s, run)
+
+
+class Wrong(Relation):
+    def end(self, s: Individual, lead: Individual, outcome: Phase) -> None:
+        self.needs(self.at(s, lead), equal(self.path["phase"](lead), Phase.RUNNING))
+        super().end(s, lead, outcome)
+        self.put_in("interrupted", only(lead))
+
+
+SLIPS = {
+    Forgetful: "('foldable'",
+    Lenient: "only one side can take",
+    Blind: "('outcome', (0,)) is True for the mechanism and False for the relation",
+    Choosy: "leads to two states",
+    Wrong: "('interrupted'",
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.__name__)
+def test_a_slip_in_the_relation_is_found(slip: type[Relation], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "Relation", slip)
+    result = compare(None, 3 if slip is Choosy else 2, 1)
+    assert SLIPS[slip] in result.difference
+
+
+def test_a_clause_that_is_not_true_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = INVARIANT[0]._replace(name="never", says=lambda _reading, _world: False)
+    monkeypatch.setattr(comparison, "INVARIANT", (never,))
+    assert compare(None, 1, 1).difference.startswith("clause never does not hold")
+
+
+FIFO, MOVE = Property.FIFO, Property.DECLARED_MOVE
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "agree"),
+    [
+        ({FIFO}, {FIFO}, True),
+        ({FIFO}, {FIFO, MOVE}, True),
+        ({MOVE}, {MOVE}, True),
+        ({FIFO}, set(), False),
+        (set(), {FIFO}, False),
+        (set(), {MOVE}, False),
+        ({MOVE}, set(), False),
+    ],
+)
+def test_a_declared_move_is_asked_for_where_nothing_else_is_wrong(
+    wanted: set[Property], found: set[Property], agree: bool
+) -> None:
+    assert (differences(Came({}, frozenset(wanted)), Came({}, frozenset(found))) == "") == agree
+
+
+def test_facts_that_only_one_side_tells_are_a_difference() -> None:
+    assert "different facts" in differences(Came({}, frozenset()), Came({("queue", (0,)): True}, frozenset()))

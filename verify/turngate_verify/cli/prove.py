@@ -1,0 +1,137 @@
+"""``turngate prove``: every property, for any number of prompts, cancels and sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from turngate_model.proof import (
+    DEEP,
+    INVARIANT,
+    NOT_SAID,
+    PARTS,
+    WHOLE,
+    Proof,
+    SolverMissing,
+    stages_of,
+    write_smt,
+)
+from turngate_model.proof import (
+    prove as prove_all,
+)
+from turngate_verify.cli.show import EXIT_CODES, err, out, print_but, print_json, stages, styled
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Compare the known-bad designs with three prompts instead of two.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--smt",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write every condition to DIR as SMT-LIB, for other solvers, and prove nothing.",
+)
+def prove(deep: bool, as_json: bool, smt: Path | None) -> int:
+    """Prove every property, for any number of prompts, cancels and sessions.
+
+    Z3 and cvc5 must both prove every condition, the relation must do on every
+    step within bounds what the mechanism does, and every tooth must bite. Exit
+    code 0: all that; 1: something is refuted or differs; 2: a solver is not
+    installed; 3: a solver could not decide, or a tooth does not bite.
+    """
+    if smt:
+        err.print(f"wrote {write_smt(smt):,} conditions to {smt}")
+        return 0
+    thoroughness = DEEP if deep else WHOLE
+    try:
+        with stages(stages_of(thoroughness)) as begin:
+            proof = prove_all(thoroughness, begin)
+    except SolverMissing as missing:
+        raise click.ClickException(str(missing)) from None
+    if as_json:
+        print_json(as_object(proof))
+    else:
+        print_proof(proof)
+    return EXIT_CODES[proof.verdict]
+
+
+def as_object(proof: Proof) -> dict[str, Any]:
+    """Return a proof as the object that ``--json`` prints."""
+    judged, needed = proof.judged, proof.needed
+    return {
+        "verdict": proof.verdict,
+        "properties": {
+            part: {"verdict": proof.verdict_of(part), "conditions": proof.conditions[part]} for part in PARTS
+        },
+        "invariant": {each.name: each.sentence for each in INVARIANT},
+        "solvers": {
+            name: {"version": each.version, "seconds": round(each.seconds, 3), **each.answers}
+            for name, each in proof.solvers.items()
+        },
+        "tie": {
+            name: {"states": each.states, "steps": each.steps, "difference": each.difference}
+            for name, each in proof.tied.items()
+        },
+        "paths": {"all": proof.paths, "taken": proof.paths_taken},
+        "judged": {"events": judged.events, "obligations": len(judged.mistakes)} if judged else None,
+        "without": needed.without if needed else None,
+        "designs": {
+            name: {"property": str(each.breaks), "steps": len(each.found), "explorer": each.explored}
+            for name, each in proof.unrolled.items()
+        },
+        "not_said": NOT_SAID,
+        "problems": proof.problems,
+        "seconds": round(proof.seconds, 3),
+    }
+
+
+def print_proof(proof: Proof) -> None:
+    """Print a proof for people: one line per property, and what speaks for it."""
+    by = ", ".join(f"{name} {each.version}" for name, each in proof.solvers.items())
+    table = Table("property", "verdict", "conditions", "proved by", box=None, pad_edge=False)
+    for part in PARTS:
+        verdict = proof.verdict_of(part)
+        table.add_row(part, styled(verdict), f"{proof.conditions[part]:,}", by if verdict == "holds" else "")
+    out.print(table, "", sep="\n")
+    for line in _evidence(proof):
+        out.print(line)
+    for problem in proof.problems:
+        print_but(problem)
+    out.print("verdict:", styled(proof.verdict), f"in {proof.seconds:.0f} s")
+
+
+def _evidence(proof: Proof) -> list[str]:
+    """Return what speaks for the proof, a line each."""
+    lines = [
+        f"{name}: {sum(each.answers.values()):,} conditions, {each.seconds:.0f} s"
+        for name, each in proof.solvers.items()
+    ]
+    sound, *designs = proof.tied.values()
+    lines.append(f"beside the mechanism: {sound.steps:,} steps of {sound.states:,} session states")
+    if designs:
+        steps, states = (sum(getattr(each, of) for each in designs) for of in ("steps", "states"))
+        lines.append(f"beside {len(designs)} known-bad designs: {steps:,} steps of {states:,} session states")
+    lines.append(
+        f"paths: {proof.paths_taken} of {proof.paths} taken, the others proved to be taken by nobody"
+    )
+    if proof.judged:
+        found = sum(proof.judged.mistakes.values())
+        lines.append(
+            f"beside the abstract session: {proof.judged.events:,} events; {found} of "
+            f"{len(proof.judged.mistakes)} obligations broken on purpose, and found"
+        )
+    if proof.needed:
+        lines.append(
+            f"clauses: {len(INVARIANT)}, without {len(proof.needed.without)} of which something fails"
+        )
+    refuted = sum(each.bites for each in proof.unrolled.values())
+    if proof.unrolled:
+        lines.append(
+            f"known-bad designs: {refuted} of {len(proof.unrolled)} refuted by unrolling, "
+            "in as many steps as the explorer needs"
+        )
+        lines += [f"not said here: {name}, because {why}" for name, why in NOT_SAID.items()]
+    return lines
