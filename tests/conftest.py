@@ -9,8 +9,8 @@ import pytest
 
 from surroundings import ROOT, StandingStill, insist_on
 
-MARKED = {"tests/impl": "dispatcher", "tests/verify/drivers": "driver"}
-"""The folders whose tests `make coverage` and `make matrix` choose, and by which marker."""
+MARKED = {"tests/impl": "dispatcher", "tests/verify/drivers": "driver", "tests/recipes": "agents"}
+"""The folders whose tests `make coverage`, `make matrix` and `make agents` choose, and by which marker."""
 
 
 def marker(path: Path) -> str | None:
