@@ -8,7 +8,8 @@ To be read in this order:
 3. ``invariant`` and ``consequences``: what is true between steps, and the
    properties that follow; ``isolation``: two worlds that agree on a session.
 4. ``conditions``: what has to be proved; ``smtlib`` and ``solvers``: by whom.
-5. ``comparison``, ``judging``, ``unrolling`` and ``teeth``: why to believe it.
+5. ``comparison``, ``agreement``, ``judging``, ``unrolling`` and ``teeth``: why to
+   believe it.
 6. ``prover``: all of it.
 
 Underneath are ``terms`` (formulas as values), ``readings`` (one text, three

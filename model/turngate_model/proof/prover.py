@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from turngate_model.proof.agreement import Agreement, compare_readings
 from turngate_model.proof.comparison import Compared, compare
 from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
 from turngate_model.proof.flawed import FLAWED
@@ -71,6 +72,7 @@ class Proof:
     """For each part, the conditions that a solver could not decide."""
     tied: dict[str, Compared] = field(default_factory=dict)
     """The comparisons with the mechanism and with each design, by name."""
+    readings: Agreement | None = None
     judged: Judged | None = None
     needed: Needed | None = None
     unrolled: dict[str, Refuted] = field(default_factory=dict)
@@ -82,9 +84,14 @@ class Proof:
     def differences(self) -> list[str]:
         """Where the relation is not the mechanism, or the judge not the abstract session."""
         ties = [f"{name}: {each.difference}" for name, each in self.tied.items() if each.difference]
+        readings = (
+            [f"the readings: {self.readings.difference}"]
+            if self.readings and self.readings.difference
+            else []
+        )
         judges = [f"the judge: {self.judged.difference}"] if self.judged and self.judged.difference else []
         failing = [f"three runs: {each}" for each in self.needed.failing] if self.needed else []
-        return [*ties, *judges, *failing]
+        return [*ties, *readings, *judges, *failing]
 
     @property
     def toothless(self) -> list[str]:
@@ -132,7 +139,7 @@ def all_conditions() -> dict[str, list[Condition]]:
 def stages_of(thoroughness: ProofThoroughness) -> int:
     """Return how many stages a proof has."""
     designs = len(FLAWED) if thoroughness.designs else 0
-    teeth = 1 + len(SCOPES) + len(FLAWED) if thoroughness.teeth else 0
+    teeth = 2 + len(SCOPES) + len(FLAWED) if thoroughness.teeth else 0
     return len(PARTS) + 2 + designs + teeth
 
 
@@ -179,6 +186,8 @@ def _tie(proof: Proof, thoroughness: ProofThoroughness, begin: Begin) -> None:
 
 
 def _try_teeth(proof: Proof, z3: Z3, begin: Begin) -> None:
+    begin("the reading for any number of runs beside plain computation")
+    proof.readings = compare_readings(z3)
     begin("the judge beside the abstract session, and each obligation broken")
     proof.judged = compare_judges()
     proof.needed = needed_clauses(z3, begin)

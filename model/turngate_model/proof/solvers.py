@@ -149,11 +149,8 @@ def missing() -> list[str]:
 def what_to_install() -> str:
     """Say in one line which solvers are missing, and how to get them; nothing if none is."""
     lacking = missing()
-    return (
-        f"{' and '.join(lacking)} not installed; get it with: pip install {' '.join(lacking)}"
-        if lacking
-        else ""
-    )
+    names = " and ".join(lacking)
+    return f"the proof needs {names}; install with: pip install {' '.join(lacking)}" if lacking else ""
 
 
 def solvers() -> tuple[Z3, Cvc5]:

@@ -12,7 +12,7 @@ import pytest
 
 from proving import asked, both_solvers
 from surroundings import ROOT
-from turngate_model.proof import INVARIANT, PARTS, ProofThoroughness, prove, write_smt
+from turngate_model.proof import INVARIANT, PARTS, ProofThoroughness, prove, prover, write_smt
 from turngate_model.proof import solvers as engine
 from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
 from turngate_model.proof.isolation import conditions_of_isolation
@@ -123,8 +123,10 @@ def test_the_text_of_a_condition_is_whole_and_says_what_it_is() -> None:
     assert "manned" not in document(HANDOFF, finding=False)
 
 
-def test_the_conditions_can_be_written_out(tmp_path: Path) -> None:
-    assert write_smt(tmp_path / "out") == len(CONDITIONS) + sum(1 for _ in conditions_of_isolation())
+def test_the_conditions_can_be_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover, "conditions_of_isolation", lambda: iter(()))
+    monkeypatch.setattr(prover, "conditions", lambda: iter(CONDITIONS[:60]))
+    assert write_smt(tmp_path / "out") == 60
     files = sorted((tmp_path / "out").iterdir())
     assert files[0].name == "0001-the-invariant-at-first-accepted.smt2"
     assert files[0].read_text(encoding="utf-8") == document(CONDITIONS[0])
@@ -134,7 +136,7 @@ def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(engine, "PACKAGES", {"no_such_solver": "no-such-package"})
     monkeypatch.setattr("importlib.import_module", lambda name: __import__(f"no_{name}"))
     with pytest.raises(
-        SolverMissing, match="no-such-package not installed; get it with: pip install no-such"
+        SolverMissing, match="the proof needs no-such-package; install with: pip install no-such"
     ):
         prove()
 

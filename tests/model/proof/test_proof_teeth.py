@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from proving import a_proof, asked, both_solvers
 from turngate_model.proof import FLAWED, INVARIANT, PARTS, Proof, judging, teeth
+from turngate_model.proof.agreement import Agreement, compare_readings
 from turngate_model.proof.comparison import Compared
 from turngate_model.proof.conditions import Condition, SmallStage, conditions
 from turngate_model.proof.judging import Judged, compare_judges
+from turngate_model.proof.readings import Unbounded
 from turngate_model.proof.solvers import solve
 from turngate_model.proof.teeth import Needed, needed_clauses, number_of_paths, paths_not_taken
+from turngate_model.proof.terms import Formula, Sort
 from turngate_model.proof.unrolling import Refuted, Unrolled, refute_by_unrolling
 from turngate_model.properties import Property
 
@@ -30,6 +35,25 @@ def test_every_obligation_broken_on_purpose_is_found() -> None:
     judged = compare_judges()
     assert judged.difference == ""
     assert [key for key, found in judged.mistakes.items() if not found] == []
+
+
+def test_both_readings_of_the_text_agree() -> None:
+    agreement = compare_readings(both_solvers()[0], every=60)
+    assert agreement.difference == ""
+    assert agreement.asked > agreement.taken > 20
+
+
+class Slow(Unbounded):
+    """A reading that takes "for every run" to mean "for some run"."""
+
+    def for_all(self, says: Callable[..., Formula], *sorts: Sort) -> Formula:
+        return self.exists(says, *sorts)
+
+
+def test_a_reading_that_says_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver, _ = both_solvers()
+    monkeypatch.setattr("turngate_model.proof.conditions.Unbounded", Slow)
+    assert "from ModelSession" in compare_readings(solver, every=5).difference
 
 
 def test_without_a_clause_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +121,7 @@ VERDICTS = {
     "a condition is refuted": (of(refuted={"FIFO": ["Z3: no"]}), "violated"),
     "a condition is not decided": (of(undecided={"FIFO": ["cvc5: no"]}), "unknown"),
     "the mechanism differs": (of(tied={"the mechanism": Compared(None, difference="here")}), "violated"),
+    "the readings differ": (of(readings=Agreement(9, 9, "here")), "violated"),
     "the judge differs": (of(judged=Judged(9, "here", {})), "violated"),
     "a mistake is not found": (of(judged=Judged(9, "", {"enter: from accepted": False})), "unknown"),
     "a clause is not needed": (of(needed=Needed({}, [])), "unknown"),

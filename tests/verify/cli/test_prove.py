@@ -9,6 +9,7 @@ import pytest
 
 from proving import a_proof
 from turngate_model.proof import INVARIANT, PARTS, Proof, SolverMissing
+from turngate_model.proof.agreement import Agreement
 from turngate_model.proof.comparison import Compared
 from turngate_model.proof.judging import Judged
 from turngate_model.proof.prover import Asked
@@ -23,6 +24,7 @@ def proved() -> Proof:
     proof = a_proof()
     proof.solvers = {"Z3": Asked("1"), "cvc5": Asked("2")}
     proof.tied = {"the mechanism": Compared(None, 3, 4), "idle-gap": Compared("idle-gap", 5, 6)}
+    proof.readings = Agreement(9, 8, "")
     proof.judged = Judged(7, "", {"enter: from accepted": True})
     proof.needed = Needed({clause.name: "something" for clause in INVARIANT}, [])
     proof.unrolled = {"idle-gap": Refuted("idle-gap", Property.FIFO, 1, ("accept a",), True)}

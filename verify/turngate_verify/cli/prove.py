@@ -76,6 +76,7 @@ def as_object(proof: Proof) -> dict[str, Any]:
             for name, each in proof.tied.items()
         },
         "paths": {"all": proof.paths, "taken": proof.paths_taken},
+        "readings": proof.readings._asdict() if proof.readings else None,
         "judged": {"events": judged.events, "obligations": len(judged.mistakes)} if judged else None,
         "without": needed.without if needed else None,
         "designs": {
@@ -117,6 +118,11 @@ def _evidence(proof: Proof) -> list[str]:
     lines.append(
         f"paths: {proof.paths_taken} of {proof.paths} taken, the others proved to be taken by nobody"
     )
+    if proof.readings:
+        lines.append(
+            f"beside plain computation: {proof.readings.asked:,} steps asked of Z3, "
+            f"of which {proof.readings.taken:,} can be taken"
+        )
     if proof.judged:
         found = sum(proof.judged.mistakes.values())
         lines.append(
