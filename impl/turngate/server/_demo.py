@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from turngate import Turn
 
-_WORDS: Final = """
-I am a demonstration. I say these words slowly, so that you have the time to send something else: it joins this
-turn, or waits for it to end. Press Escape, and all that you have sent is cancelled, while what you send next is
-not.
-""".split()
+_SPEECH: Final = (
+    "I am a demonstration. I say these words slowly, so that you have the time to send something else: "
+    "it joins this turn, or waits for it to end. Press Escape, and all that you have sent is cancelled, "
+    "while what you send next is not."
+)
 PAUSE: Final = 0.12
 
 
@@ -21,8 +21,10 @@ async def demonstration(turn: Turn) -> None:
 
     A prompt that begins with a number of words says only so many.
     """
+    words = _SPEECH.split()
     count = turn.run.prompt.split()[0] if turn.run.prompt.split() else ""
-    words = _WORDS[: int(count)] if count.isascii() and count.isdecimal() and len(count) < 4 else _WORDS
+    if count.isascii() and count.isdecimal() and len(count) < 4:
+        words = words[: int(count)]
     turn.emit("progress", {"said": 0, "of": len(words)})
     turn.write(f"“{_short(turn.run.prompt)}”. ")
     for number, word in enumerate(words, 1):

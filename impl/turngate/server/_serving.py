@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from socket import AF_INET, AF_INET6, create_server, socket
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -19,7 +20,6 @@ from turngate.server._signals import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from socket import socket
 
     from turngate.server._app import App
 
@@ -122,7 +122,17 @@ def serve(
     verbose: bool = False,
     on_start: Callable[[int], object] = lambda port: None,
 ) -> bool:
-    """Serve until a signal comes; `on_start` is told the port. Return whether it was Ctrl-C."""
+    """Serve until a signal comes; `on_start` is told the port. Return whether it was Ctrl-C.
+
+    Raises OSError when the address cannot be had.
+    """
     server = Server(app, config(app, host, port, verbose=verbose), on_start)
-    server.run()
+    with listening(host, port) as own:
+        server.run([own])
     return server.interrupted
+
+
+def listening(host: str, port: int) -> socket:
+    """Return a socket that listens on this address."""
+    host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET, backlog=2_048)
