@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -82,9 +83,14 @@ class AnyDispatcher(Protocol):
         ...
 
 
+def to_be_awaited(answer: object) -> bool:
+    """Say whether an answer has still to be awaited; a Run can be awaited, too, but is an answer."""
+    return inspect.iscoroutine(answer) or asyncio.isfuture(answer)
+
+
 async def settled(answer: T | Awaitable[T]) -> T:
     """Return an answer; in the same step of the loop unless it has to be awaited."""
-    return await answer if inspect.isawaitable(answer) else answer
+    return await answer if to_be_awaited(answer) else answer  # type: ignore[misc, return-value]
 
 
 async def views(d: AnyDispatcher, session_id: str | None) -> list[SessionView]:

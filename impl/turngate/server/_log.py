@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
 from turngate.server._cursor import Cursor, mark
-from turngate.server._dispatching import at_hand, views
+from turngate.server._dispatching import at_hand, settled, to_be_awaited, views
 from turngate.server._ring import Ring
 from turngate.server._shapes import encoded, event_shape, shown, view_shape
 
@@ -83,9 +82,8 @@ class EventLog:
     async def begin(self) -> None:
         """Subscribe, and know where the completions stand."""
         looked = self._d.sessions()
-        self._in_memory = not inspect.isawaitable(looked)
-        if inspect.isawaitable(looked):
-            await looked
+        self._in_memory = not to_be_awaited(looked)
+        await settled(looked)
         self._events = self._d.subscribe(moves=True)
         self._completions = self._d.completions()
         if self._in_memory:

@@ -40,6 +40,7 @@ function heard(event, data) {
     const current = known.runs.get(page.focus);
     if (run && (!current || current.complete || event === 'run.accept' || current.session !== page.session)) page.focus = run.id;
   }
+  if (event === 'snapshot' && !known.runs.has(page.focus)) page.focus = inFlight(page.session);
   for (const session of known.holes) fillHole(session);
   redraw();
 }
@@ -114,9 +115,13 @@ async function takeBack(run) {
   else tell(data.covered.length ? 'Taken back.' : 'Too late: its turn had begun.');
 }
 
+function inFlight(session) {
+  return known.of(session, 'active', 'queued', 'accepted')[0]?.id ?? null;
+}
+
 function open(session) {
   page.session = session;
-  page.focus = known.of(session, 'active', 'queued', 'accepted')[0]?.id ?? null;
+  page.focus = inFlight(session);
   page.followed = true;
   known.session(session);
   redraw();

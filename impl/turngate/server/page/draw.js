@@ -124,13 +124,15 @@ function said(run) {
 
 function done(known) {
   const complete = [...known.runs.values()].filter(run => run.complete).sort((one, other) => other.at - one.at || other.seq - one.seq);
-  const flying = known.accepted - [...known.runs.values()].filter(run => run.complete).length;
+  const flying = [...known.runs.values()].filter(run => !run.complete).length;
   const tally = $('tally');
   tally.dataset.twice = String(known.twice);
   tally.dataset.completes = String(known.completes);
-  tally.textContent = known.twice
-    ? `${known.twice} ${known.twice === 1 ? 'run has' : 'runs have'} completed twice`
-    : `${known.completes} ${known.completes === 1 ? 'run' : 'runs'} complete, each once${flying > 0 && known.runs.size < 500 ? `; ${flying} in flight` : ''}`;
+  const count = known.completes === 1 ? '1 run is complete' : `${known.completes} runs are complete`;
+  const rest = flying > 0 ? `; ${flying} in flight` : '';
+  if (known.twice) tally.textContent = `${known.twice} ${known.twice === 1 ? 'run has' : 'runs have'} completed twice`;
+  else if (known.completes) tally.textContent = `${count}, each exactly once${rest}`;
+  else tally.textContent = 'No run has completed yet. Each will be counted here.';
   fill($('done'), complete.slice(0, SHOWN).map(run => {
     const {outcome, error, folded_into: into} = run.complete;
     const more = [run.session, into ? 'joined another run’s turn' : '', outcome === 'unknown' ? 'the server no longer knows it' : '', error ?? '']

@@ -9,8 +9,7 @@ export class Known {
   constructor() {
     this.sessions = new Map(); // id -> {id, lead, text, length, phase, covered}
     this.runs = new Map(); // id -> {id, session, prompt, state, path, lead, covered, complete, times}
-    this.accepted = 0; // how many accepts and RunCompletes the page has seen
-    this.completes = 0;
+    this.completes = 0; // how many RunCompletes the page has seen, and how many runs had more than one
     this.twice = 0;
     this.holes = new Set(); // sessions whose text has a hole, to be asked for
   }
@@ -61,9 +60,7 @@ export class Known {
   }
 
   accept(data) {
-    const isNew = !this.runs.has(data.run_id);
     const run = this.run(data.run_id, data.session_id);
-    if (isNew) this.accepted += 1;
     run.prompt = data.prompt ?? run.prompt;
     run.seq = data.seq;
   }
@@ -97,9 +94,7 @@ export class Known {
   }
 
   complete(data) {
-    const isNew = !this.runs.has(data.run_id);
     const run = this.run(data.run_id, data.session_id);
-    if (isNew) this.accepted += 1;
     this.move(run, 'complete');
     run.seq = data.seq;
     run.complete = data;
@@ -150,7 +145,6 @@ export class Known {
     const every = [...view.accepted, ...view.settling, ...view.queued, ...view.folded];
     for (const each of view.active ? [view.active, ...every] : every) {
       listed.add(each.run_id);
-      if (!this.runs.has(each.run_id)) this.accepted += 1;
       const run = this.run(each.run_id, each.session_id);
       Object.assign(run, {prompt: each.prompt || run.prompt, seq: each.seq});
       this.move(run, each.state);
