@@ -64,7 +64,9 @@ async def test_a_known_run_id_is_the_same_run_or_a_conflict() -> None:
         assert again.status_code == 200
         assert again.json()["complete"]["text"] == "tea"
         key = {"Idempotency-Key": '"r"'}
-        assert (await http.post("/v1/sessions/s/runs", json={"prompt": "tea"}, headers=key)).status_code == 200
+        assert (
+            await http.post("/v1/sessions/s/runs", json={"prompt": "tea"}, headers=key)
+        ).status_code == 200
         other = await http.post("/v1/sessions/s/runs", json={"prompt": "soup", "run_id": "r"})
         assert problem(other) == (409, "run-conflict")
         differs = await http.post("/v1/sessions/s/runs", json={"prompt": "tea", "run_id": "q"}, headers=key)
@@ -111,7 +113,9 @@ async def test_what_is_no_prompt_is_refused_and_leaves_no_trace() -> None:
             answer = await http.post("/v1/sessions/s/runs", headers=headers, **sent)
             assert problem(answer) == (status, name), (sent, answer.text)
         for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-            answer = await http.post("/v1/sessions/s/runs", content=b'{"prompt":"t"}', headers={"content-type": kind})
+            answer = await http.post(
+                "/v1/sessions/s/runs", content=b'{"prompt":"t"}', headers={"content-type": kind}
+            )
             assert problem(answer) == (415, "unsupported-media-type")
         assert (await http.get("/v1/sessions")).json()["sessions"] == []
         assert (await http.get("/v1/sessions/s/messages")).json() == {"messages": [], "next": None}
@@ -136,7 +140,14 @@ async def test_a_body_of_unknown_length_is_cut_off_too() -> None:
 @in_loop
 async def test_addresses_that_mean_nothing() -> None:
     async with served(quick, limits=small(id_limit=20)) as (_, http):
-        for path in ("/v1", "/v1/sessions/", "/v1/sessions//runs", "/v2/sessions", "/v1/sessions/a/b/c", "/x.js"):
+        for path in (
+            "/v1",
+            "/v1/sessions/",
+            "/v1/sessions//runs",
+            "/v2/sessions",
+            "/v1/sessions/a/b/c",
+            "/x.js",
+        ):
             assert problem(await http.get(path)) == (404, "not-found"), path
         for method, path, allowed in (
             ("GET", "/v1/sessions/s/runs", "POST"),
@@ -184,7 +195,9 @@ async def test_cancels_and_clears_say_what_they_covered() -> None:
         assert (await http.post("/v1/runs/b/cancel")).json() == {"covered": []}
         assert (await http.delete("/v1/sessions/s/queue")).json() == {"dropped": ["c", "d"]}
         assert (await http.post("/v1/sessions/s/cancel")).json() == {"covered": ["a"]}
-        outcomes = [(await http.get(f"/v1/runs/{each}?wait=60")).json()["complete"]["outcome"] for each in "abcd"]
+        outcomes = [
+            (await http.get(f"/v1/runs/{each}?wait=60")).json()["complete"]["outcome"] for each in "abcd"
+        ]
         assert outcomes == ["cancelled", "cancelled", "cleared", "cleared"]
         sent = {"prompt": "e", "run_id": "e"}
         await http.post("/v1/sessions/s/runs", json=sent)
@@ -269,7 +282,11 @@ async def test_attachments_reach_the_runner() -> None:
     async with served(runner) as (_, http):
         attachments = [
             {"name": "a.txt", "mime_type": "text/plain", "text": "héllo"},
-            {"name": "b", "mime_type": "application/octet-stream", "base64": base64.b64encode(b"\0\xff").decode()},
+            {
+                "name": "b",
+                "mime_type": "application/octet-stream",
+                "base64": base64.b64encode(b"\0\xff").decode(),
+            },
         ]
         sent = {"prompt": "", "run_id": "r", "attachments": attachments}
         assert (await http.post("/v1/sessions/s/runs", json=sent)).status_code == 202

@@ -16,12 +16,19 @@ from turngate.server import App, Limits, asgi_app
 from turngate.server._serving import Server, config, listening
 
 
+class Quiet(Server):
+    """A server that leaves signals to the tests."""
+
+    def capture_signals(self) -> Any:
+        """Capture none."""
+        return contextlib.nullcontext()
+
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, *, port: int = 0) -> AsyncIterator[str]:
     """Serve an application as `turngate serve` does, on the loop of the test; yield its address."""
     started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    server = Server(app, config(app, "127.0.0.1", port), started.set_result)
+    server = Quiet(app, config(app, "127.0.0.1", port), started.set_result)
     with listening("127.0.0.1", port) as own:
         task = asyncio.create_task(server.serve([own]))
         await asyncio.wait([started, task], return_when=asyncio.FIRST_COMPLETED)
@@ -64,6 +71,7 @@ class Ear:
         """Whether the server has ended the stream as HTTP ends a body."""
         self._reader, self._writer = reader, writer
         self._rest = b""
+        self._left = 0
         self._frames: list[bytes] = []
 
     @classmethod
@@ -92,14 +100,21 @@ class Ear:
             await self._read()
 
     async def _read(self) -> None:
+        """Take what has come, be it a part of a chunk."""
         try:
-            size = int(await self._reader.readline(), 16)
-            data = (await self._reader.readexactly(size + 2))[:-2]
+            if self._left == 0:
+                self._left = int(await self._reader.readline(), 16)
+                if self._left == 0:
+                    self.ended = True
+                    raise StopAsyncIteration
+            data = await self._reader.read(self._left)
+            self._left -= len(data)
+            if not data:
+                raise StopAsyncIteration
+            if self._left == 0:
+                await self._reader.readexactly(2)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             raise StopAsyncIteration from None
-        if size == 0:
-            self.ended = True
-            raise StopAsyncIteration
         *self._frames, self._rest = (self._rest + data).split(b"\n\n")
 
     def _heard(self, frame: bytes) -> Heard | None:
@@ -167,8 +182,6 @@ class Line:
         finally:
             server.close()
             self.cut()
-            for task in self._tasks:
-                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:

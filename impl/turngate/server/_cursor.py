@@ -15,8 +15,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
+
+
+LOST: Final = "lost "
+"""What stands for a cursor of the completions when these were forgotten before they could be read."""
 
 
 class Cursor(NamedTuple):
@@ -26,6 +30,11 @@ class Cursor(NamedTuple):
     number: int
     completions: str = ""
     ahead: frozenset[str] = frozenset()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the completions up to here were forgotten, so that there is no way back into them."""
+        return self.completions.startswith(LOST)
 
     @property
     def suffix(self) -> str:

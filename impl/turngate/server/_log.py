@@ -21,7 +21,7 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
-from turngate.server._cursor import Cursor, mark
+from turngate.server._cursor import LOST, Cursor, mark
 from turngate.server._dispatching import at_hand, settled, to_be_awaited, views
 from turngate.server._ring import Ring
 from turngate.server._shapes import encoded, event_shape, shown, view_shape
@@ -298,7 +298,7 @@ class EventLog:
         self._completions, self._next = self._d.completions(), None
         self._ahead.clear()
         self._lost += 1
-        self._pass(f"lost-{self._lost}")
+        self._pass(f"{LOST}{self._lost}")
 
     def is_beginning(self, first: str) -> bool:
         """Say whether this is the cursor of the first completion there ever was."""

@@ -94,6 +94,8 @@ async def missed(
     reached = since.completions == until.completions
     if reached and not owed:
         return
+    if since.is_lost or until.is_lost:
+        raise CursorExpired("completions were forgotten before they could be read")
     first = since.completions == ""
     async for cursor, complete in d.completions(since.completions or None):
         if first and not (since.epoch == log.epoch and log.is_beginning(cursor)):
