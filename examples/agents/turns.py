@@ -1,12 +1,12 @@
 """What the recipes share: ending in peace, and reading what earlier turns kept."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from turngate import Message, Turn
 
-Stop = Callable[[], Awaitable[object]]
+Stop = Callable[[], Coroutine[Any, Any, object]]
 
 
 async def in_peace(
@@ -15,7 +15,7 @@ async def in_peace(
     """Do the work; when the turn is interrupted, stop it once and let it end by itself.
 
     However often somebody presses Escape meanwhile, the work feels one cancel, or none if there is another
-    way to `stop` it. Libraries clean up after a cancel, and few of them survive a second one while they do.
+    way to `stop` it. Libraries clean up after a cancel, and not all of them survive a second one meanwhile.
     """
     task = asyncio.create_task(work)
     try:
@@ -29,9 +29,14 @@ async def in_peace(
 async def _ended(task: asyncio.Task[None], stop: Stop | None) -> None:
     if stop is None:
         task.cancel()
-    else:
-        await stop()
-    await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
+        return
+    stopping = asyncio.create_task(stop())  # who is told to stop when it is over may never answer
+    try:
+        await asyncio.gather(task, return_exceptions=True)
+    finally:
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
 
 
 class Earlier(NamedTuple):

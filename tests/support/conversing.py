@@ -10,7 +10,8 @@ from stepping import SteppingLoop, in_steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, Runner
 
 SESSION = "s"
-FIRST, SECOND, FOLLOW_UP, THIRD = "look up tea", "look up cake", "and biscuits", "look up soup"
+FIRST, SECOND, FOLLOW_UP = "look up tea", "look up cake", "and biscuits"
+THIRD, FOURTH = "look up soup", "and salt"
 
 
 class Recipe(NamedTuple):
@@ -50,7 +51,7 @@ def begin(recipe: Recipe) -> list[Message]:
 def go_on(
     recipe: Recipe, before: Iterable[Message], *, cancels: Collection[int] = (), follow_up: bool = False
 ) -> Conversation:
-    """Go on from what is in the store: cancel the second prompt after so many steps, see the third answered.
+    """Go on from what is in the store: cancel the second prompt after so many steps, see the next answered.
 
     With `follow_up`, another prompt is sent while the tool of the second is at work.
     """
@@ -68,13 +69,16 @@ def go_on(
 
             script.meanwhile = send_another if follow_up else None
             start = loop.steps
+            cancelled_at: list[float] = []
 
             def cancel_when_due() -> None:
                 if loop.steps - start in cancels:
                     loop.now(d.cancel(SESSION))
+                    cancelled_at.append(loop.time())
 
             loop.between = cancel_when_due
             second = await d.ask(SESSION, SECOND)
+            assert not second.cancelled or loop.time() == cancelled_at[0], "it went on after the cancel"
             followed = await joined[0] if joined else None
             steps = loop.steps - start
             loop.between, script.meanwhile = (lambda: None), None
@@ -86,11 +90,13 @@ def go_on(
 
 
 async def see_it_answered(d: Dispatcher, script: Script) -> None:
-    """Send the third prompt: it is answered, and the agent was shown every prompt on record, and once."""
+    """Send two more prompts: they are answered, and the agent is shown every prompt on record, and once."""
     third = await d.ask(SESSION, THIRD)
     assert third.outcome == "finished", (third, script.heard[-1:])
     assert third.text == f"let me see. answer to: {THIRD}", (third, script.heard[-1])
     assert script.looked_up[-1] == "soup"
+    fourth = await d.ask(SESSION, FOURTH)
+    assert (fourth.outcome, fourth.text) == ("finished", f"answer to: {FOURTH}"), (fourth, script.heard[-1])
     messages: list[Any] = await d.messages.list(SESSION)
     on_record = [message.text for message in messages if message.role == "user"]
     assert sorted(script.prompts) == sorted(on_record), (script.prompts, on_record)
