@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 
@@ -112,9 +113,9 @@ async def test_who_connects_and_says_nothing_is_not_waited_for(monkeypatch: pyte
     async with served(quick, limits=small(body_timeout=0.1)) as (url, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(b"GET / HTTP/1.1\r\nHo")
-        with pytest.raises(ConnectionError):
-            await reader.read()
-            raise ConnectionError  # closed without an answer
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""  # closed without an answer
+        writer.close()
         head = ("Host: x", "Content-Type: application/json", "Content-Length: 5")
         code, answer = await status(url, *head, method="POST", path="/v1/sessions/s/runs")
         assert (code, "body_timeout" in answer) == (400, True)
@@ -128,9 +129,7 @@ async def test_no_prompt_and_no_token_is_logged(caplog: pytest.LogCaptureFixture
         for sent in ({"prompt": "classified"}, {"prompt": "classified", "when_busy": "x"}, {"prompt": 1}):
             await http.post("/v1/sessions/s/runs", json=sent, headers=headers)
         await http.get("/v1/sessions", headers={"Authorization": "Bearer s3cre"})
-        with pytest.raises(Exception, match="peer closed|Server disconnected|"):
-            await http.post("/v1/sessions/s/runs", content=b"{classified", headers=headers)
-            raise RuntimeError
+        await http.post("/v1/sessions/s/runs", content=b"{classified", headers=headers)
     ours = [
         record.getMessage() for record in caplog.records if record.name.startswith(("turngate", "uvicorn"))
     ]
