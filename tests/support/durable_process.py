@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from turngate.durable import DurableDispatcher, DurableTurn, Ledger, SqliteLedger
+from turngate.durable import DurableDispatcher, DurableTurn, Ledger, PostgresLedger, SqliteLedger
 from turngate.durable._rows import Ask, Decide, Decision, Loaded
 
 POINTS = (
@@ -53,6 +53,9 @@ def dying(ledger: Any, before: int = 0, deciding: int = 0, after: int = 0) -> Le
 
 def ledger_of(spec: str) -> Any:
     """Return the ledger that a command line names."""
+    if spec.startswith("postgresql:"):
+        dsn, schema = spec.split()
+        return PostgresLedger(dsn, schema=schema, connections=2)
     return SqliteLedger(spec, synchronous="NORMAL")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import secrets
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,23 +15,30 @@ from typing import Any
 import pytest
 
 import dispatching
+from postgres import cluster
 from surroundings import ROOT
 from turngate._lifecycle import SETTLING, STARTING
-from turngate.durable import DurableDispatcher, Ledger, SqliteLedger
+from turngate.durable import DurableDispatcher, Ledger, PostgresLedger, SqliteLedger
 
 MakeLedger = Callable[[], Ledger]
-KINDS = ("sqlite",)
+KINDS = ("sqlite", "postgres")
 
 
 @contextmanager
 def ledgers(kind: str, folder: Path) -> Iterator[MakeLedger]:
     """Give a function that makes ledgers of this kind, all on the same sessions."""
-    assert kind == "sqlite"
-    yield lambda: SqliteLedger(folder / "ledger.db", synchronous="NORMAL")
+    if kind == "sqlite":
+        yield lambda: SqliteLedger(folder / "ledger.db", synchronous="NORMAL")
+        return
+    server = cluster()
+    schema = f"t{secrets.token_hex(8)}"
+    yield lambda: PostgresLedger(server.dsn, schema=schema, connections=2)
 
 
 def spec_of(ledger: Any) -> str:
     """Return what names the ledger on a command line."""
+    if isinstance(ledger, PostgresLedger):
+        return f"{ledger.dsn} {ledger.schema}"
     return str(ledger.path)
 
 

@@ -4,6 +4,7 @@ from turngate.durable._dispatcher import DurableDispatcher, LedgerMessages
 from turngate.durable._following import LedgerCompletions
 from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import Ledger, LedgerUnavailable, OutcomeUnknown
+from turngate.durable._postgres_ledger import PostgresLedger
 from turngate.durable._sqlite_ledger import SqliteLedger
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "LedgerMessages",
     "LedgerUnavailable",
     "OutcomeUnknown",
+    "PostgresLedger",
     "SqliteLedger",
 ]

@@ -282,7 +282,7 @@ class DurableDispatcher(Ending):
         covered: list[Run] = []
         for loaded in await self._ledger.view(None):
             covered += (await self.cancel(loaded.session_id)).runs
-        return Covered(covered)
+        return Covered(sorted(covered, key=lambda run: (run.session_id, run.seq)))
 
     async def clear_queue(self, session_id: str) -> list[Run]:
         """Drop what is queued in the session, and return it; accepted and active runs go on."""
@@ -305,7 +305,7 @@ class DurableDispatcher(Ending):
         return await self._ledger.purge(before)
 
     async def write_history(self, out: TextIO) -> int:
-        """Write every decision that the ledger keeps, in the order of the commits: what `turngate trace` reads.
+        """Write every decision that the ledger keeps, in the order of the commits, for `turngate trace`.
 
         Returns how many lines it was. Whoever knows that nothing more will happen adds an `end` line.
         """

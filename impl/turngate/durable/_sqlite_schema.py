@@ -156,7 +156,7 @@ UNENTERED: Final = """
 MINE: Final = """
     SELECT session_id, fence, covered, version FROM session WHERE lead IS NOT NULL AND owner = ?
 """
-IN_FLIGHT: Final = "SELECT DISTINCT session_id FROM run WHERE state <> 'complete'"
+IN_FLIGHT: Final = "SELECT DISTINCT session_id FROM run WHERE state <> 'complete' ORDER BY 1"
 FINISHED: Final = f"""
     SELECT position, ordinal, {_COMPLETE} FROM run
     WHERE position IS NOT NULL AND (position, ordinal) > (?, ?)

@@ -83,8 +83,8 @@ class _Sent:
         return None
 
 
-async def swap(ledger: Swapping, ask: Ask, decide: Decide, give_up: Callable[[], bool]) -> Decision:
-    """Take one step; `give_up` says whether it has been tried for long enough while the server was away."""
+async def swap(ledger: Swapping, ask: Ask, decide: Decide, give_up: Callable[[bool], bool]) -> Decision:
+    """Take one step; `give_up`, told whether an answer is missing, says when it was tried for long enough."""
     sent = _Sent()
     attempt = 0
     while True:
@@ -100,12 +100,12 @@ async def swap(ledger: Swapping, ask: Ask, decide: Decide, give_up: Callable[[],
             fate, decision.position = await ledger.save(tried, decision.changes)
         except Unanswered:
             sent.decisions[tried.step_id] = decision
-            if give_up():
+            if give_up(True):
                 raise OutcomeUnknown("the ledger did not say whether the step was saved") from None
         except OutcomeUnknown:
             raise
         except LedgerUnavailable as away:
-            if give_up():
+            if give_up(bool(sent.decisions)):
                 if sent.decisions:
                     raise OutcomeUnknown("the ledger did not say whether the step was saved") from away
                 raise
