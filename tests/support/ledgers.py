@@ -19,9 +19,10 @@ from postgres import cluster
 from surroundings import ROOT
 from turngate._lifecycle import SETTLING, STARTING
 from turngate.durable import DurableDispatcher, Ledger, PostgresLedger, SqliteLedger
+from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 MakeLedger = Callable[[], Ledger]
-KINDS = ("sqlite", "postgres")
+KINDS = ("sqlite", "postgres", "memory")
 
 
 @contextmanager
@@ -29,6 +30,10 @@ def ledgers(kind: str, folder: Path) -> Iterator[MakeLedger]:
     """Give a function that makes ledgers of this kind, all on the same sessions."""
     if kind == "sqlite":
         yield lambda: SqliteLedger(folder / "ledger.db", synchronous="NORMAL")
+        return
+    if kind == "memory":
+        tables = Tables()
+        yield lambda: MemoryLedger(tables)
         return
     server = cluster()
     schema = f"t{secrets.token_hex(8)}"
