@@ -28,7 +28,9 @@ ALL = [
 SMALL = [
     each
     for each in ALL
-    if len(each.calls) == 1 or each.faults in ((), ("lose",)) or each.name.startswith("a submit and a cancel")
+    if each.faults in ((), ("lose",))
+    or each.calls in ((A,), (A, CANCEL))
+    or (each.calls == (ACCEPT,) and each.faults == ("kill",))
 ]
 LARGE = [
     *(each for each in ALL if each not in SMALL),
