@@ -2,9 +2,9 @@
 
     python tools/chaos.py [--seconds 60] [--ledger sqlite|postgres] [--seed 1] [--on-death fail|retry]
 
-Several processes accept, submit, cancel and clear. Meanwhile they are killed with -9 (one, or all at once), in
-a step or between two; with PostgreSQL also stopped beyond their lease, their connections terminated and the
-server restarted. At the end one that lives sees to what is left, and the ledger is judged.
+Several processes accept, submit, cancel and clear. Meanwhile they are killed with -9 (one, or all at once);
+with PostgreSQL also stopped beyond their lease, their connections terminated and the server restarted. At the
+end those that live see to what is left, and the ledger is judged.
 """
 
 from __future__ import annotations

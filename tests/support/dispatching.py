@@ -45,7 +45,7 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 WAIT_FOR: list[Callable[[], bool]] = []
-"""What else must be true before the loop has gone on for long enough: for dispatchers that wait for a disk."""
+"""What must be true before the loop has gone on for long enough, for dispatchers that wait for a disk."""
 
 
 async def steps(count: int = 12) -> None:

@@ -25,6 +25,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def tell(what: str) -> None:
+    sys.stdout.write(what + "\n")
+    sys.stdout.flush()
+
+
 def dying(ledger: Any, before: int = 0, deciding: int = 0, after: int = 0) -> Ledger:
     """Have the process die at the step of this number: before it, within it, or when it is saved."""
     taken = 0
@@ -84,21 +89,21 @@ async def main(spec: str, point: str) -> None:
         "cancelled": {"after": 6},
     }
     ledger = dying(ledger_of(spec), **where.get(point, {}))
-    d = DurableDispatcher(agent, ledger, poll=0.1, checkpoint=0.05, lease=2.0)
+    d = DurableDispatcher(agent, ledger, poll=0.1, checkpoint=0.05, lease=60.0)
     async with d:
         if point == "between accept and enter":
             await d.accept("s", "accepted only", run_id="a")
-            print("a", flush=True)
+            tell("a")
             die()
         a = await d.submit("s", "prompt of a", run_id="a", when_busy="queue")
-        print("a", flush=True)
+        tell("a")
         await d.submit("s", "prompt of b", run_id="b", when_busy="queue")
-        print("b", flush=True)
+        tell("b")
         await d.submit("s", "prompt of c", run_id="c", when_busy="queue")
-        print("c", flush=True)
+        tell("c")
         await a
         await d.cancel("s")
-        print("cancelled", flush=True)
+        tell("cancelled")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import atexit
 import functools
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -66,7 +65,7 @@ class Cluster:
         self._call("pg_ctl", "stop", "--wait", "--pgdata", self._data, "--mode", mode)
 
     def remove(self) -> None:
-        if os.getpid() != self._process:  # a process that was forked off
+        if os.getpid() != self._process or not self._folder.exists():  # forked off, or done already
             return
         try:
             self.stop()
@@ -88,6 +87,4 @@ def cluster() -> Cluster:
     if found is None:
         miss("the program initdb")
     assert found is not None
-    made = Cluster(found)
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-    return made
+    return Cluster(found)
