@@ -9,7 +9,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench lint diagrams oracles prove clean
+.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -59,6 +59,9 @@ coverage: setup ## the dispatcher's tests, with branch coverage
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python bench/bench.py
+
+chaos: setup ## real processes on a ledger, killed and stopped under load (longer: make chaos SECONDS=600; ON=sqlite)
+	$(BIN)/python tools/chaos.py --seconds $(or $(SECONDS),60) --ledger $(or $(ON),postgres)
 
 lint: setup ## format, lint and type checks
 	$(BIN)/ruff format --check .

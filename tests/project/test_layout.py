@@ -175,7 +175,22 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
     for module in MODULES:
         if is_within(module, "turngate"):
             needed = {name.split(".")[0] for name in imports(MODULES[module])}
-            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"}, module
+            extra = {"asyncpg"} if module == "turngate.durable._postgres" else set()
+            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"} | extra, module
+
+
+def test_asyncpg_is_behind_one_module_which_is_imported_when_it_is_needed() -> None:
+    assert importers("asyncpg") == {"turngate.durable._postgres"}
+    knows = [
+        name for name in MODULES if "turngate.durable._postgres" in imported_modules(name, for_types=False)
+    ]
+    assert knows == ["turngate.durable._postgres_ledger"]
+
+
+def test_the_dispatcher_in_memory_does_not_know_the_durable_one() -> None:
+    for module in MODULES:
+        if is_within(module, "turngate") and not is_within(module, "turngate.durable"):
+            assert not any(is_within(known, "turngate.durable") for known in imported_modules(module)), module
 
 
 def test_the_model_runs_other_programs_for_its_oracles_only() -> None:
