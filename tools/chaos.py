@@ -82,6 +82,7 @@ class Caller:
             if self.random.random() < 0.1:
                 raise RuntimeError("no luck")
             if self.random.random() < 0.003:
+                self.say(event="dies")
                 os.kill(os.getpid(), signal.SIGKILL)
             return None
         finally:
@@ -287,6 +288,8 @@ class Chaos:
 
     def overlaps(self, told: list[Line]) -> list[str]:
         """Return the turns that ran at the same time, but for those of processes that were stopped."""
+        # One that killed itself was found dead only later.
+        self.ended_at |= {line["pid"]: line["at"] for line in told if line["event"] == "dies"}
         began: dict[tuple[int, str, int], int] = {}
         turns: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for line in told:
