@@ -3,8 +3,8 @@
     python examples/three_processes.py                                  # a file, ledger.db
     python examples/three_processes.py postgresql://user@host/database  # or a PostgreSQL
 
-Start it in three terminals. Each one submits prompts, and any of them may run a turn. Kill one with `kill -9`,
-and another one sees to what it has left: nothing is lost, and nothing is done twice.
+Start it in three terminals. Each one submits prompts, and any may run a turn. Kill one with `kill -9`, and
+another one sees to what it has left: nothing is lost, and nothing is done twice.
 """
 
 from __future__ import annotations

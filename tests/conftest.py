@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def pytest_collection_finish() -> None:
     """Keep what is loaded by now out of the garbage collector's way, for many tests have it collect."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Have the PostgreSQL that tests have started be gone when they are over."""
+    postgres = sys.modules.get("postgres")
+    if postgres is not None and postgres.cluster.cache_info().currsize:
+        postgres.cluster().remove()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,22 @@ class Caller:
             if self.random.random() < 0.1:
                 raise RuntimeError("no luck")
             if self.random.random() < 0.003:
+                self.say(event="dies")
                 os.kill(os.getpid(), signal.SIGKILL)
             return None
         finally:
             self.say(event="stop", **about)
 
     async def main(self) -> None:
+        while True:
+            try:
+                await self.d._ready()
+                break
+            except TurngateError:  # the server is being restarted
+                await asyncio.sleep(0.2)
         async with self.d:
             await asyncio.gather(*(self.call(number) for number in range(4)))
-            while os.getppid() == self.parent:
+            while os.getppid() == self.parent:  # noqa: ASYNC110
                 await asyncio.sleep(1)  # see to what others have left, until killed
             os._exit(1)
 
@@ -217,7 +225,8 @@ class Chaos:
         await ledger.open()
         rows = await ledger._fetch(
             "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity "
-            "WHERE application_name = 'turngate' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 3) victims"
+            "WHERE application_name = 'turngate' AND pid <> pg_backend_pid() "
+            "ORDER BY random() LIMIT 3) victims"
         )
         await ledger.close()
         return len(rows)
@@ -279,6 +288,8 @@ class Chaos:
 
     def overlaps(self, told: list[Line]) -> list[str]:
         """Return the turns that ran at the same time, but for those of processes that were stopped."""
+        # One that killed itself was found dead only later.
+        self.ended_at |= {line["pid"]: line["at"] for line in told if line["event"] == "dies"}
         began: dict[tuple[int, str, int], int] = {}
         turns: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for line in told:
@@ -292,8 +303,8 @@ class Chaos:
             turns[session].append((at, self.ended_at[pid], pid))
         wrong = []
         for session, spans in turns.items():
-            spans = sorted(span for span in spans if span[2] not in self.frozen)
-            for (_, end, pid), (start, _, other) in zip(spans, spans[1:], strict=False):
+            lived = sorted(span for span in spans if span[2] not in self.frozen)
+            for (_, end, pid), (start, _, other) in pairwise(lived):
                 if start < end:
                     wrong.append(
                         f"turns of {session} overlap in {pid} and {other} by {(end - start) / 1e6:.1f} ms"

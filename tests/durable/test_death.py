@@ -14,7 +14,8 @@ import pytest
 
 from dispatching import HANG, in_loop
 from durable_process import POINTS
-from ledgers import KINDS as ALL_KINDS, MakeLedger, ledgers, spec_of
+from ledgers import KINDS as ALL_KINDS
+from ledgers import MakeLedger, ledgers, spec_of
 from surroundings import ROOT
 from turngate import RunComplete
 from turngate.durable import DurableDispatcher, PostgresLedger

@@ -203,8 +203,7 @@ def test_network_file_systems_are_refused(tmp_path: Path) -> None:
     refuse_shared_file_system(Path("/ledger.db"), mounts)
 
 
-@in_loop
-async def test_a_ledger_is_not_used_in_a_process_that_was_forked_off(tmp_path: Path = Path()) -> None:
+def test_a_ledger_is_not_used_in_a_process_that_was_forked_off(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "unused.db")
     ledger._process = os.getpid() + 1
     with pytest.raises(LedgerUnavailable, match="forked"):

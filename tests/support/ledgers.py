@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import secrets
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ def ledgers(kind: str, folder: Path) -> Iterator[MakeLedger]:
         yield lambda: SqliteLedger(folder / "ledger.db", synchronous="NORMAL")
         return
     if kind == "memory":
-        tables = Tables()
+        tables = Tables(now=time.time)
         yield lambda: MemoryLedger(tables)
         return
     server = cluster()

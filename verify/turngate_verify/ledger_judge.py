@@ -39,7 +39,7 @@ async def history(ledger: Ledger) -> list[str]:
 
 
 async def problems(ledger: Ledger, acknowledged: Iterable[str], *, over: bool = True) -> list[str]:
-    """Return what is wrong, in words; nothing if all is well. `over` says that nothing should be in flight."""
+    """Return what is wrong, in words. `over` says that nothing should be in flight any more."""
     found: list[str] = []
     if over:
         found += [f"session {each.session_id!r} is in flight" for each in await ledger.view(None)]
@@ -69,8 +69,8 @@ async def _by_history(ledger: Ledger, counted: Counter[str], *, over: bool) -> l
 
 
 async def _by_messages(ledger: Ledger, complete: RunComplete) -> list[str]:
-    """A run that had a turn left its prompt, and the turn one answer; one that had none left nothing."""
-    messages = [each for each in await ledger.messages_of(complete.run_id)]
+    """Expect a prompt of each run that had a turn and one answer of the turn; of others nothing."""
+    messages = await ledger.messages_of(complete.run_id)
     mine = [each.role for each in messages if each.run_id == complete.run_id]
     if complete.message_id is None:
         return [f"run {complete.run_id} never had a turn and left {mine}"] if mine else []

@@ -1,14 +1,14 @@
 """Every interleaving of two processes on one ledger: between load, save and effects, with deaths in between.
 
-Two real dispatchers share the tables of a ledger in memory, on one virtual loop. Whenever both have nothing to
-do but wait, somebody chooses: which message arrives next (a load, a save, an answer), which runner ends, or
-which fault happens. Everything else follows by itself, always in the same way. All choices are tried, depth
-first, except behind a state that has been met before; so a scenario is exhausted, or the limit was reached,
-and which of the two is part of the answer.
+Two real dispatchers share the tables of a ledger in memory, on one virtual loop. Whenever both have nothing
+to do but wait, somebody chooses: which message arrives next (a load, a save, an answer), which runner ends,
+or which fault happens. Everything else follows by itself, always in the same way. All choices are tried,
+depth first, except behind a state that has been met before; so a scenario is exhausted, or the limit was
+reached, and which of the two is part of the answer.
 
-The faults, each as often as the scenario says: `kill`, a process dies between two messages, and some time later
-its lease is over; `lease`, a process counts as dead, and notices some time later; `lose`, the answer to a save
-is lost.
+The faults, each as often as the scenario says: `kill`, a process dies between two messages, and some time
+later its lease is over; `lease`, a process counts as dead, and notices some time later; `lose`, the answer to
+a save is lost.
 
 The judges: the history in the order of the commits, the completions and the messages (see `ledger_judge`);
 what each caller was told; and the clock: a runner is called only while its lead is active on record, and no
@@ -299,8 +299,7 @@ def _play(
     told: list[str] = []
     path = [*prefix]
     try:
-        for choice in prefix:
-            told.append(stage.take(_options(stage)[choice]))
+        told += [stage.take(_options(stage)[choice]) for choice in prefix]
         while not stage.wrong:
             options = _options(stage)
             if not options:

@@ -1,4 +1,4 @@
-"""A ledger in memory, for the checks: what is on record is in `Tables`, and each process has its own way to it.
+"""A ledger in memory, for the checks: what is on record is in `Tables`, and each process has a way to it.
 
 Load and save are two messages, as with a server, and whoever holds the tables decides when each arrives and
 when it is answered. Between the two anything may happen: another process is faster, the process dies, its
@@ -12,7 +12,7 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable
