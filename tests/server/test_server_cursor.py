@@ -1,4 +1,4 @@
-"""Places in the event stream, and dispatchers on a ledger: RunCompletes that come in another order, or late."""
+"""Places in the event stream, and a ledger whose RunCompletes come in another order, or late."""
 
 from __future__ import annotations
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from typing import Any
 
 import httpx2
+import uvicorn
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -24,18 +27,14 @@ async def quick(turn: Turn) -> str:
 class Served:
     """An application around ours, served by plain uvicorn as its author would serve it."""
 
-    def __init__(self, app: object, mounted: App) -> None:
+    def __init__(self, app: Any, mounted: App) -> None:
         self.app, self.mounted = app, mounted
 
     async def __aenter__(self) -> str:
-        import asyncio  # noqa: PLC0415
-
-        import uvicorn  # noqa: PLC0415
-
         settings = config(self.mounted, "127.0.0.1", 0)
         self.server = uvicorn.Server(
             uvicorn.Config(self.app, http=settings.http, log_level="warning", timeout_graceful_shutdown=5)
-        )  # type: ignore[arg-type]
+        )
         self.server.capture_signals = Quiet.capture_signals.__get__(self.server)  # type: ignore[method-assign]
         self.own = listening("127.0.0.1", 0)
         self.task = asyncio.create_task(self.server.serve([self.own]))

@@ -86,11 +86,11 @@ async def test_with_a_token_everything_but_the_page_and_the_probes_asks_for_it()
             assert (await http.get(path)).status_code == 200, path
         for path in ("/v1/sessions", "/v1/events", "/v1/runs/r", "/metrics", "/openapi.json", "/nothing"):
             for given in (None, "Bearer", "Bearer wrong", "Basic s3cret", "Bearer s3cret-√x", "s3cret-√"):
-                headers = {} if given is None else {"Authorization": given.encode()}
+                headers = {} if given is None else {b"Authorization": given.encode()}
                 answer = await http.get(path, headers=headers)
                 assert answer.status_code == 401, (path, given)
                 assert answer.headers["www-authenticate"].startswith("Bearer")
-        headers = {"Authorization": "bearer s3cret-√".encode()}
+        headers = {b"Authorization": "bearer s3cret-√".encode()}
         assert (await http.get("/v1/sessions", headers=headers)).status_code == 200
         described = (await http.get("/openapi.json", headers=headers)).json()
         assert described["security"] == [{"token": []}]
@@ -152,6 +152,6 @@ def test_on_other_addresses_plain_addresses_are_names_too() -> None:
 def test_limits_and_tokens_that_cannot_be() -> None:
     for wrong in ({"body_limit": 0}, {"heartbeat": 0}, {"ring_events": 1.5}, {"wait_limit": float("nan")}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            Limits(**wrong)  # type: ignore[arg-type]
+            Limits(**wrong)
     with pytest.raises(ValueError, match="token"):
         asgi_app(quick, token="")

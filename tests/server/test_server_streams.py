@@ -77,7 +77,7 @@ async def test_one_session_is_heard_alone() -> None:
 
 @in_loop
 async def test_a_snapshot_and_its_place_belong_together() -> None:
-    """However much is told and not read yet: what a snapshot shows is not told again, and nothing is skipped."""
+    """However much is told and not read yet: what a snapshot shows is not told again; nothing is skipped."""
     agent = Agent()
     d = Dispatcher(agent)
     async with d, served(d) as (url, http):

@@ -1,4 +1,4 @@
-"""Real servers on loopback, lines that break, and a reader of event streams that owes nothing to the client."""
+"""Real servers on loopback, lines that break, and a reader of event streams that is not the client's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ async def serving(app: Any, *, port: int = 0) -> AsyncIterator[str]:
     server = Quiet(app, config(app, "127.0.0.1", port), started.set_result)
     with listening("127.0.0.1", port) as own:
         task = asyncio.create_task(server.serve([own]))
-        await asyncio.wait([started, task], return_when=asyncio.FIRST_COMPLETED)
+        both: list[asyncio.Future[Any]] = [started, task]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             await task
         try:

@@ -18,7 +18,6 @@ import hashlib
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-
 LOST: Final = "lost "
 """What stands for a cursor of the completions when these were forgotten before they could be read."""
 

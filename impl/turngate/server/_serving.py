@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from socket import AF_INET, AF_INET6, create_server, socket
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -133,6 +133,18 @@ def serve(
 
 
 def listening(host: str, port: int) -> socket:
-    """Return a socket that listens on this address."""
+    """Return a socket that listens on this address.
+
+    It says that its protocol is TCP: asyncio has small packets sent at once only on sockets that say so, and
+    every answer would take 40 ms longer.
+    """
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET, backlog=2_048)
+    own = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM, IPPROTO_TCP)
+    try:
+        own.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        own.bind((host, port))
+        own.listen(2_048)
+    except BaseException:
+        own.close()
+        raise
+    return own
