@@ -51,7 +51,7 @@ async def seen_to(make: MakeLedger, acknowledged: set[str], **options: Any) -> d
             await d._ledger._fetch("DELETE FROM {s}.worker WHERE worker <> $1", d._name)
         for run_id in acknowledged - {"cancelled"}:
             await d.wait(run_id)
-        while await d.sessions():  # noqa: ASYNC110 - of other processes, too
+        while await d.sessions():
             await asyncio.sleep(0.02)
         assert await problems(d._ledger, acknowledged - {"cancelled"}) == []
         return {each.run_id: each for each in await completions(d._ledger)}

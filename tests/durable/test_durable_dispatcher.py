@@ -34,7 +34,7 @@ def on_each(test: Any) -> Any:
 
 
 async def still(*dispatchers: DurableDispatcher) -> None:
-    while not all(map(is_still, dispatchers)):  # noqa: ASYNC110 - until the ledger has answered
+    while not all(map(is_still, dispatchers)):
         await asyncio.sleep(0.002)
 
 
@@ -139,7 +139,7 @@ async def test_a_turn_that_waits_for_a_place_is_cancelled_without_its_runner(mak
         third = await d.submit("t", "third")
         agent.finish(first)
         await first
-        while len(agent.turns) < 2:  # noqa: ASYNC110
+        while len(agent.turns) < 2:
             await asyncio.sleep(0.002)
         agent.finish(third)
         assert (await third).outcome == "finished"

@@ -27,7 +27,7 @@ async def agent(turn: Turn) -> None:
         trace_id = trace.format_trace_id(span.get_span_context().trace_id)
         turn.emit("began", {"request_id": REQUEST_ID.get(), "trace_id": trace_id})
         turn.write(f"about {turn.run.prompt}: ")
-        while not await asyncio.to_thread(GATE.exists):  # noqa: ASYNC110 - another process opens it
+        while not await asyncio.to_thread(GATE.exists):
             await asyncio.sleep(0.01)
         turn.write("done")
 

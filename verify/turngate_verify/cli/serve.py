@@ -107,7 +107,7 @@ def _dispatcher(runner: Any, ledger: str | None) -> AnyDispatcher:
     if ledger is None:
         return Dispatcher(runner)
     try:
-        from turngate import durable  # type: ignore[attr-defined]  # noqa: PLC0415 - it need not be there
+        from turngate import durable  # noqa: PLC0415 - whoever has no ledger need not load it
     except ImportError as missing:
         what = (
             missing.name if missing.name and not missing.name.startswith("turngate") else "turngate.durable"
