@@ -112,7 +112,7 @@ def _put(store: Messages, messages: tuple[Message, ...]) -> Generator[Any, Any, 
     steps = _awaited(store.put(messages)).__await__()
     waiting_for = _next(partial(next, steps), _OVER)
     if waiting_for is not _OVER:
-        yield from _rest_of(steps, waiting_for)
+        yield from _rest_of(steps, waiting_for)  # pyright: ignore[reportGeneralTypeIssues] - it is a generator
 
 
 @types.coroutine

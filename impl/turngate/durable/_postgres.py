@@ -62,7 +62,7 @@ class Server:
         try:
             return await asyncpg.connect(
                 self._dsn,
-                timeout=self._timeout,
+                timeout=self._timeout,  # pyright: ignore[reportArgumentType] - its stubs want whole seconds
                 command_timeout=self._timeout,
                 statement_cache_size=self._cached,
                 server_settings={"jit": "off", "application_name": "turngate"},

@@ -102,6 +102,7 @@ def is_dead(ledger: Path, name: str) -> bool:
     except FileNotFoundError:
         return True
     try:
+        assert fcntl is not None
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -31,7 +31,7 @@ COMMANDS = {
     "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
     "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
     "serve": "Serve an agent over HTTP, with a live page; a demonstration without TARGET.",
-    "chat": "Talk to a served agent in the terminal.",
+    "chat": "Talk to a served agent in the terminal: URL is where the server is.",
     "oracles": "Compare the explorer with SPIN and TLC, number by number.",
 }
 """What each command does. Its module has its name, and is imported when the command is called."""

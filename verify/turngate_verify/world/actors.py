@@ -58,7 +58,7 @@ class ScriptedRunner:
         finally:
             del self.players[lead]
             written = "".join(self.parts[lead])
-            kept = {"pieces": len(self.parts[lead])} if self.parts[lead] else None
+            kept = len(self.parts[lead]) or None
             produced = text if isinstance(text, str) else written
             self._monitor.saw_runner_end(turn.run, produced, written, kept)
 
@@ -83,7 +83,7 @@ class ScriptedRunner:
         parts = self.parts[turn.run.run_id]
         parts.append(text)
         turn.emit("written", text)
-        turn.keep({"pieces": len(parts)})
+        turn.keep(len(parts))
 
     def write_if_allowed(self, turn: Turn, text: str) -> None:
         """Write to a turn that may be over; the dispatcher must refuse it exactly if it is."""
