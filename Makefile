@@ -4,11 +4,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+AGENTS := .venv-agents/bin
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep matrix sabotage mutants coverage bench lint diagrams oracles prove clean
+.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,6 +33,16 @@ test: setup ## the test suite
 deep: setup ## the long forms of the tests, which take minutes
 	$(BIN)/pytest -n auto --dist worksteal -m deep
 
+.venv-agents/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-agents
+	$(AGENTS)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(AGENTS)/python -m pip install --quiet --editable '.[verify]' --group agents
+	@touch .venv-agents/.ready
+
+agents: .venv-agents/.ready ## the recipes of examples/agents, in a .venv-agents of their own (any two cancels: make agents DEEP=yes)
+	$(AGENTS)/mypy --strict examples/agents tests/recipes/*.py
+	CI=true $(AGENTS)/pytest -n auto --dist worksteal -m "agents $(if $(DEEP),,and not deep)" tests/recipes
+
 matrix: setup ## the tests of the dispatcher and of what drives it, on every other supported Python there is
 	$(BIN)/python tools/matrix.py
 
@@ -48,6 +59,9 @@ coverage: setup ## the dispatcher's tests, with branch coverage
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python bench/bench.py
+
+chaos: setup ## real processes on a ledger, killed and stopped under load (longer: make chaos SECONDS=600; ON=sqlite)
+	$(BIN)/python tools/chaos.py --seconds $(or $(SECONDS),60) --ledger $(or $(ON),postgres)
 
 lint: setup ## format, lint and type checks
 	$(BIN)/ruff format --check .

@@ -1,4 +1,7 @@
-"""An echo agent: a follow-up is folded into the turn, and a cancel covers what came before it."""
+"""An echo agent: a follow-up is folded into the turn, and a cancel covers what came before it.
+
+Serve it, with a page to look at, with: turngate serve examples/echo.py:agent
+"""
 
 import asyncio
 
@@ -25,4 +28,5 @@ async def main() -> None:
             print(f"{message.role:9} {message.text} ({message.finish_reason})")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 
 import pytest
 
 from surroundings import ROOT, StandingStill, insist_on
 
-MARKED = {"tests/impl": "dispatcher", "tests/verify/drivers": "driver"}
-"""The folders whose tests `make coverage` and `make matrix` choose, and by which marker."""
+MARKED = {"tests/impl": "dispatcher", "tests/verify/drivers": "driver", "tests/recipes": "agents"}
+"""The folders whose tests `make coverage`, `make matrix` and `make agents` choose, and by which marker."""
 
 
 def marker(path: Path) -> str | None:
@@ -28,6 +29,13 @@ def pytest_collection_finish() -> None:
     """Keep what is loaded by now out of the garbage collector's way, for many tests have it collect."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Have the PostgreSQL that tests have started be gone when they are over."""
+    postgres = sys.modules.get("postgres")
+    if postgres is not None and postgres.cluster.cache_info().currsize:
+        postgres.cluster().remove()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -199,6 +199,8 @@ class Shell(Surroundings):
     def _give_back_place(self, turn: Turn) -> None:
         """Let the next turn in line have the place of one whose runner is over."""
         assert self._places is not None
+        if turn.task is not None and turn.task.cancelling() and not turn.covered:
+            self._look_whether_the_loop_ends(turn)  # for then nobody is to begin
         following = self._places.give_back(turn)
         if following is not None:
             self._perform([("start", following)])

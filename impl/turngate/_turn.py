@@ -82,8 +82,6 @@ async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None =
     if turn._unsent is not None:
         d._guard("sending what threads have written", d._send_unsent, turn)
     if turn.has_place:
-        if turn.task.cancelling() and not turn.covered:
-            d._look_whether_the_loop_ends(turn)  # for then nobody is to have its place
         d._give_back_place(turn)
     try:
         if stopped_by is not None and isinstance(stopped_by, GeneratorExit):

@@ -2,13 +2,14 @@
 
 The first twelve are promises to users; whoever watches a dispatcher from outside can see whether it keeps
 them. The last two are about the model: DECLARED_MOVE ties what runs do to the lifecycle, and REFINES ties the
-mechanism to the abstract session and the abstract places.
+mechanism to the abstract session and the abstract places. Beside them stand the promises of a
+dispatcher whose sessions are on a ledger that processes share.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 
 class Property(StrEnum):
@@ -73,3 +74,43 @@ class Violation(NamedTuple):
 
     property: Property
     what: str
+
+
+class DurableProperty(StrEnum):
+    """The id of something that holds beside the others where processes share a ledger, and die."""
+
+    DURABLE = "DURABLE"
+    FENCED = "FENCED"
+    ADOPTED = "ADOPTED"
+
+    @property
+    def sentence(self) -> str:
+        """What the property says, in one sentence."""
+        return _DURABLE_SENTENCES[self]
+
+
+_DURABLE_SENTENCES = {
+    DurableProperty.DURABLE: (
+        "A run whose accept has returned survives the death of every process: it gets exactly one "
+        "RunComplete once a process is there."
+    ),
+    DurableProperty.FENCED: (
+        "A turn that was given up for dead changes nothing any more: no fold, no message, no completion."
+    ),
+    DurableProperty.ADOPTED: (
+        "While one process lives, what a dead one held (accepted, queued, active) goes on within lease and "
+        "poll."
+    ),
+}
+
+AnyProperty: TypeAlias = Property | DurableProperty
+
+
+class DurableViolation(NamedTuple):
+    """A property that did not hold on a ledger, and what should have happened instead."""
+
+    property: AnyProperty
+    what: str
+
+
+AnyViolation: TypeAlias = Violation | DurableViolation

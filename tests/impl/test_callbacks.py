@@ -15,6 +15,8 @@ from dispatching import Agent, BrokenMessages, SlowMessages, active, in_loop, qu
 from turngate import ClosedFromRunner, Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn, WrongLoop
 from turngate_verify.world.virtual_loop import VirtualLoop
 
+pytestmark = pytest.mark.requirement("R-LOK-5")
+
 
 async def echo(turn: Turn) -> str:
     turn.write(turn.run.prompt)

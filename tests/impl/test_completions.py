@@ -13,6 +13,8 @@ from dispatching import HANG, Agent, active, in_loop, queued, steps
 from turngate import CompletionStream, CursorExpired, Dispatcher, RunComplete, Turn, WrongLoop
 from turngate._completions import _EACH
 
+pytestmark = pytest.mark.requirement("R-LOK-4")
+
 
 async def echo(turn: Turn) -> str:
     turn.write("…")

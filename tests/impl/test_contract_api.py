@@ -16,6 +16,7 @@ from dispatching import (
     SlowMessages,
     active,
     in_loop,
+    look,
     on_record,
     outcome,
     queued,
@@ -97,14 +98,20 @@ async def test_accept_returns_a_run_and_starts_nothing() -> None:
         assert agent.turns == []
 
 
-def traceless(d: Dispatcher) -> tuple[Any, ...]:
-    return repr(d), d.accepted_count("s"), d.queued("s"), d.cancel_mark("s"), d.is_busy()
+async def traceless(d: Dispatcher) -> tuple[Any, ...]:
+    return (
+        repr(d),
+        await look(d.accepted_count("s")),
+        await look(d.queued("s")),
+        await look(d.cancel_mark("s")),
+        await look(d.is_busy()),
+    )
 
 
 @in_loop
 async def test_accept_refuses_an_empty_prompt_and_leaves_no_trace() -> None:
     async with Dispatcher(echo) as d:
-        before = traceless(d)
+        before = await traceless(d)
         for prompt in ("", "  \n"):
             with pytest.raises(EmptyPrompt):
                 await d.accept("s", prompt)
@@ -112,7 +119,7 @@ async def test_accept_refuses_an_empty_prompt_and_leaves_no_trace() -> None:
             await d.accept("s", "", attachments=[Attachment("a.png", "image/png", b"\x89")])
         with pytest.raises(EmptyPrompt):
             await d.accept("s", "", attachments=[" ", Attachment("a.txt", "text/plain", " ")])
-        assert traceless(d) == before
+        assert await traceless(d) == before
         assert (await d.accept("s", "p")).seq == 1
 
 
@@ -128,24 +135,24 @@ async def test_a_text_attachment_makes_up_for_an_empty_prompt() -> None:
 @in_loop
 async def test_accept_refuses_a_missing_session_and_leaves_no_trace() -> None:
     async with Dispatcher(echo) as d:
-        before = traceless(d)
+        before = await traceless(d)
         for session in ("", None, 7):
             with pytest.raises(MissingSession):
                 await d.accept(session, "p")  # type: ignore[arg-type]
-        assert traceless(d) == before
+        assert await traceless(d) == before
 
 
 @in_loop
 async def test_accept_refuses_a_known_run_id_with_another_payload() -> None:
     async with Dispatcher(echo) as d:
         await d.accept("s", "p", run_id="r", attachments=["a"])
-        before = traceless(d)
+        before = await traceless(d)
         for session, prompt, attachments in [
             ("t", "p", ["a"]), ("s", "q", ["a"]), ("s", "o", ["a"]), ("s", "p", ["b"]),
         ]:  # fmt: skip
             with pytest.raises(RunConflict):
                 await d.accept(session, prompt, run_id="r", attachments=attachments)
-        assert traceless(d) == before
+        assert await traceless(d) == before
 
 
 @in_loop
@@ -153,7 +160,7 @@ async def test_accept_of_a_known_run_id_with_the_same_payload_returns_the_same_r
     async with Dispatcher(echo) as d:
         run = await d.accept("s", "p", run_id="r")
         assert await d.accept("s", "p", run_id="r") is run
-        assert d.accepted_count("s") == 1
+        assert await look(d.accepted_count("s")) == 1
         await d.enter(run)
         await run
         assert await d.accept("s", "p", run_id="r") is run
@@ -180,10 +187,10 @@ async def test_accept_refuses_beyond_the_queue_limit() -> None:
         await active(d, "s", "p")
         await queued(d, "s", "q1")
         await d.accept("s", "q2")
-        before = traceless(d)
+        before = await traceless(d)
         with pytest.raises(QueueFull, match="queue_limit"):
             await d.accept("s", "q3")
-        assert traceless(d) == before
+        assert await traceless(d) == before
         await d.accept("t", "another session has room")
 
 
@@ -236,7 +243,7 @@ async def test_submit_accepts_now_and_enters_in_the_background() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await d.submit("s", "p", run_id="r")
-        assert d.accepted_count("s") == 1
+        assert await look(d.accepted_count("s")) == 1
         await steps()
         assert run.state is State.ACTIVE
         assert run.run_id == "r"
@@ -316,7 +323,7 @@ async def test_cancel_run_covers_one_accepted_run() -> None:
     async with Dispatcher(agent) as d:
         first, second = await d.accept("s", "p1"), await d.accept("s", "p2")
         assert (await d.cancel_run(first.run_id)).runs == [first]
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         assert await d.enter(first) is State.CANCEL_ON_ENTRY
         assert await d.enter(second) is State.ACTIVE
         assert (await first).cancelled
@@ -386,7 +393,7 @@ async def test_clear_queue_drops_what_is_queued() -> None:
         await active(d, "s", "p1")
         second, third = await queued(d, "s", "p2"), await queued(d, "s", "p3")
         assert await d.clear_queue("s") == [second, third]
-        assert d.queued("s") == []
+        assert await look(d.queued("s")) == []
         assert outcome(await second) == outcome(await third) == ("", "cleared from the queue", False)
         assert await d.clear_queue("s") == []
 
@@ -451,36 +458,49 @@ async def test_snapshots() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         first, second = await d.accept("s", "p1"), await d.accept("s", "p2")
-        assert (d.is_busy("s"), d.is_busy(), d.accepted_count("s")) == (False, False, 2)
+        assert (await look(d.is_busy("s")), await look(d.is_busy()), await look(d.accepted_count("s"))) == (
+            False,
+            False,
+            2,
+        )
         await d.enter(first)
         await d.enter(second)
-        assert (d.is_busy("s"), d.is_busy("t"), d.is_busy()) == (True, False, True)
-        assert (d.queued("s"), d.accepted_count("s")) == ([second], 0)
+        assert (await look(d.is_busy("s")), await look(d.is_busy("t")), await look(d.is_busy())) == (
+            True,
+            False,
+            True,
+        )
+        assert (await look(d.queued("s")), await look(d.accepted_count("s"))) == ([second], 0)
         await steps()
         agent.finish(first)
         await first
         await steps()
         agent.finish(second)
         await second
-        assert (d.is_busy("s"), d.is_busy(), d.queued("s"), d.accepted_count("s")) == (False, False, [], 0)
+        assert (
+            await look(d.is_busy("s")),
+            await look(d.is_busy()),
+            await look(d.queued("s")),
+            await look(d.accepted_count("s")),
+        ) == (False, False, [], 0)
 
 
 @in_loop
 async def test_cancel_mark_is_0_when_no_accepted_run_is_covered() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         await active(d, "s", "p1")
         await d.cancel("s")
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         second, third = await d.accept("s", "p2"), await d.accept("s", "p3")
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         await d.cancel("s")
-        assert d.cancel_mark("s") == third.seq
+        assert await look(d.cancel_mark("s")) == third.seq
         await d.enter(second)
-        assert d.cancel_mark("s") == third.seq
+        assert await look(d.cancel_mark("s")) == third.seq
         await third.close()
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
 
 
 # `d.subscribe(session_id=None)`
@@ -709,7 +729,7 @@ async def test_queue_always_gets_its_own_turn() -> None:
         behind = await queued(d, "s", "p4")
         assert await agent.turns[0].fold() == [folds]
         assert await agent.turns[0].fold() == []
-        assert d.queued("s") == [own, behind]
+        assert await look(d.queued("s")) == [own, behind]
         agent.finish(turn)
         await steps()
         assert agent.turns[1].run is own
@@ -743,11 +763,11 @@ async def test_interrupt_is_not_foldable_and_finds_room_in_a_full_queue() -> Non
         with pytest.raises(QueueFull):
             await d.accept("s", "p4", when_busy="interrupt")
         await d.enter(interrupting)
-        assert d.queued("s") == [interrupting]
+        assert await look(d.queued("s")) == [interrupting]
         await steps()
         behind = await queued(d, "s", "p5", when_busy="interrupt")
         assert await agent.turns[-1].fold() == []
-        assert d.queued("s") == [behind]
+        assert await look(d.queued("s")) == [behind]
 
 
 @in_loop
@@ -757,10 +777,10 @@ async def test_reject_raises_when_anything_of_the_session_is_in_flight() -> None
     async with Dispatcher(agent, messages=messages) as d:
         run = await d.accept("s", "p1", when_busy="reject")
         for step in ("accepted", "active", "settling"):
-            before = traceless(d)
+            before = await traceless(d)
             with pytest.raises(SessionBusy):
                 await d.accept("s", "p2", when_busy="reject")
-            assert traceless(d) == before
+            assert await traceless(d) == before
             if step == "accepted":
                 await d.enter(run)
                 await steps()

@@ -24,6 +24,8 @@ from turngate import (
     TurnEnded,
 )
 
+pytestmark = pytest.mark.requirement("R-LOK-6")
+
 Stores = Callable[[], Any]
 
 
@@ -224,7 +226,7 @@ async def test_a_thread_that_outlives_its_turn_either_keeps_or_is_told() -> None
                 refused.set()
 
         threads.append(asyncio.get_running_loop().run_in_executor(None, work))
-        while not kept:  # noqa: ASYNC110 - the thread sets no event of the loop's
+        while not kept:
             await asyncio.sleep(0)
 
     threads: list[asyncio.Future[None]] = []

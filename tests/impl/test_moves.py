@@ -27,6 +27,8 @@ from turngate import (
 )
 from turngate_verify.trace import check
 
+pytestmark = pytest.mark.requirement("R-LOK-2")
+
 
 def spelled(event: Event) -> str:
     """An event in a few words."""

@@ -101,7 +101,7 @@ def test_a_write_that_succeeded_while_the_loop_was_blocked_has_not_timed_out(
 async def test_a_store_that_never_waits_for_anything_still_runs_out_of_time() -> None:
     class Busy(MemoryMessages):
         async def put(self, messages: Sequence[Message]) -> None:
-            while True:  # noqa: ASYNC110 - it waits for nothing
+            while True:
                 await asyncio.sleep(0)
 
     async with Dispatcher(echo, messages=Busy(), settle_timeout=0.01) as d:

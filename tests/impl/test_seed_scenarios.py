@@ -12,6 +12,7 @@ from dispatching import (
     SlowMessages,
     active,
     in_loop,
+    look,
     on_record,
     outcome,
     queued,
@@ -33,21 +34,21 @@ async def done(turn: Turn) -> str:
 async def test_01_closing_a_handle_again_and_again_does_not_underflow() -> None:
     async with Dispatcher(done) as d:
         run = await d.accept("s", "hello")
-        assert (run.session_id, d.accepted_count("s")) == ("s", 1)
+        assert (run.session_id, await look(d.accepted_count("s"))) == ("s", 1)
         for _ in range(3):
             await run.close()
-            assert d.accepted_count("s") == 0
+            assert await look(d.accepted_count("s")) == 0
 
 
 @in_loop
 async def test_02_each_reservation_is_released_on_its_own() -> None:
     async with Dispatcher(done) as d:
         first, second = await d.accept("s", "a"), await d.accept("s", "b")
-        assert d.accepted_count("s") == 2
+        assert await look(d.accepted_count("s")) == 2
         await first.close()
-        assert d.accepted_count("s") == 1
+        assert await look(d.accepted_count("s")) == 1
         await second.close()
-        assert d.accepted_count("s") == 0
+        assert await look(d.accepted_count("s")) == 0
 
 
 @in_loop
@@ -64,7 +65,7 @@ async def test_04_entering_gives_the_reservation_up_whatever_the_decision() -> N
         runs = [await d.accept("s", "hello") for _ in range(3)]
         await d.cancel_run(runs[2].run_id)
         assert [await d.enter(run) for run in runs] == ["active", "queued", "cancel_on_entry"]
-        assert d.accepted_count("s") == 0
+        assert await look(d.accepted_count("s")) == 0
 
 
 @in_loop
@@ -85,7 +86,7 @@ async def test_05_validation_is_shared_by_every_entry_point() -> None:
 async def test_06_an_idle_cancel_records_nothing() -> None:
     async with Dispatcher(done) as d:
         await d.cancel("s")
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
 
 
 @in_loop
@@ -93,7 +94,7 @@ async def test_07_a_cancel_of_an_accepted_run_is_recorded() -> None:
     async with Dispatcher(done) as d:
         run = await d.accept("s", "hello")
         await d.cancel("s")
-        assert d.cancel_mark("s") == run.seq
+        assert await look(d.cancel_mark("s")) == run.seq
 
 
 @in_loop
@@ -102,9 +103,9 @@ async def test_08_a_second_cancel_while_one_is_pending_changes_nothing() -> None
         run = await d.accept("s", "hello")
         for _ in range(2):
             await d.cancel("s")
-            assert d.cancel_mark("s") == run.seq
+            assert await look(d.cancel_mark("s")) == run.seq
         await d.enter(run)
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         assert (await d.ask("s", "hello")).text == "done"
 
 
@@ -116,7 +117,7 @@ async def test_09_cancel_on_entry_writes_a_canceled_turn() -> None:
         await d.cancel("s")
         assert await d.enter(run) is State.CANCEL_ON_ENTRY
         await run
-        assert (d.cancel_mark("s"), d.accepted_count("s"), agent.turns) == (0, 0, [])
+        assert (await look(d.cancel_mark("s")), await look(d.accepted_count("s")), agent.turns) == (0, 0, [])
         assert await on_record(d, "s") == CANCELED_TURN
 
 
@@ -146,11 +147,16 @@ async def test_12_one_cancel_covers_two_accepted_prompts() -> None:
     async with Dispatcher(agent) as d:
         first, second = await d.accept("s", "first"), await d.accept("s", "second")
         await d.cancel("s")
-        assert d.cancel_mark("s") == second.seq >= first.seq
+        assert await look(d.cancel_mark("s")) == second.seq >= first.seq
         assert [await d.enter(first), await d.enter(second)] == ["cancel_on_entry"] * 2
         await first
         await second
-        assert (d.cancel_mark("s"), d.accepted_count("s"), d.queued("s"), agent.turns) == (0, 0, [], [])
+        assert (
+            await look(d.cancel_mark("s")),
+            await look(d.accepted_count("s")),
+            await look(d.queued("s")),
+            agent.turns,
+        ) == (0, 0, [], [])
         record = await on_record(d, "s")
         assert len(record) == 4
         assert [finish for role, _, finish in record if role == "assistant"] == ["canceled"] * 2
@@ -170,14 +176,18 @@ async def test_14_a_prompt_accepted_after_the_cancel_and_entering_first_is_not_p
         a, b = await d.accept("s", "A"), await d.accept("s", "B")
         await d.cancel("s")
         c = await d.accept("s", "C")
-        assert d.cancel_mark("s") == b.seq < c.seq
+        assert await look(d.cancel_mark("s")) == b.seq < c.seq
         await d.enter(c)
         assert outcome(await c) == ("done", None, False)
-        assert d.cancel_mark("s") == b.seq
+        assert await look(d.cancel_mark("s")) == b.seq
         await d.enter(a)
         await d.enter(b)
         assert [(await a).cancelled, (await b).cancelled] == [True, True]
-        assert (d.cancel_mark("s"), d.accepted_count("s"), d.queued("s")) == (0, 0, [])
+        assert (
+            await look(d.cancel_mark("s")),
+            await look(d.accepted_count("s")),
+            await look(d.queued("s")),
+        ) == (0, 0, [])
         finishes = [finish for role, _, finish in await on_record(d, "s") if role == "assistant"]
         assert sorted(map(str, finishes)) == ["canceled", "canceled", "end_turn"]
 
@@ -188,7 +198,7 @@ async def test_15_a_handle_closed_after_the_cancel_leaves_no_mark_for_the_next_p
         run = await d.accept("s", "hello")
         await d.cancel("s")
         await run.close()
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         assert not (await d.ask("s", "next")).cancelled
 
 
@@ -232,7 +242,7 @@ async def test_18_a_cancel_covers_the_active_turn_and_an_accepted_follow_up() ->
         turn = await active(d, "s", "hello")
         follow_up = await d.accept("s", "follow-up")
         await d.cancel("s")
-        assert d.cancel_mark("s") == follow_up.seq
+        assert await look(d.cancel_mark("s")) == follow_up.seq
         assert (await turn).cancelled
 
 
@@ -244,9 +254,13 @@ async def test_19_a_covered_follow_up_of_a_busy_session_is_cancelled_on_entry_no
         turn = await active(d, "s", "busy")
         follow_up = await d.accept("s", "hello")
         await d.cancel("s")
-        assert d.is_busy("s")
+        assert await look(d.is_busy("s"))
         assert await d.enter(follow_up) is State.CANCEL_ON_ENTRY
-        assert (d.queued("s"), d.cancel_mark("s"), d.accepted_count("s")) == ([], 0, 0)
+        assert (
+            await look(d.queued("s")),
+            await look(d.cancel_mark("s")),
+            await look(d.accepted_count("s")),
+        ) == ([], 0, 0)
         await steps()
         for gate in store.gates:
             gate.set_result(None)
@@ -273,10 +287,10 @@ async def test_21_a_session_stays_busy_until_the_cancelled_turn_is_written() -> 
         run = await active(d, "s", "hello")
         await d.cancel("s")
         await steps()
-        assert d.is_busy("s")
+        assert await look(d.is_busy("s"))
         store.gates[0].set_result(None)
         await run
-        assert not d.is_busy("s")
+        assert not await look(d.is_busy("s"))
 
 
 @in_loop
@@ -300,7 +314,7 @@ async def test_23_a_follow_up_queued_after_the_cancel_survives_it() -> None:
         await d.cancel("s")
         after = await queued(d, "s", "after")
         assert [(await below).cancelled, (await at_mark).cancelled] == [True, True]
-        assert d.queued("s") == [after]
+        assert await look(d.queued("s")) == [after]
         await turn
         await steps()
         agent.finish(after)
@@ -315,7 +329,7 @@ async def test_24_a_cancel_of_one_session_never_disturbs_another() -> None:
         accepted = await d.accept("theirs", "accepted")
         await d.cancel("mine")
         assert (await mine).cancelled
-        assert d.cancel_mark("theirs") == 0
+        assert await look(d.cancel_mark("theirs")) == 0
         assert await d.enter(accepted) is State.QUEUED
         agent.finish(theirs)
         assert not (await theirs).cancelled
@@ -331,7 +345,7 @@ async def test_25_the_hook_is_stripped_when_queued_and_the_run_id_is_kept() -> N
     async with Dispatcher(agent) as d, d.subscribe() as events:
         turn = await active(d, "s", "hello")
         waiting = await queued(d, "s", "queued", run_id="run-123", on_complete=called.append)
-        assert d.queued("s")[0].prompt == "queued"
+        assert (await look(d.queued("s")))[0].prompt == "queued"
         agent.finish(turn)
         await steps()
         agent.finish(waiting)
@@ -347,7 +361,7 @@ async def test_26_folding_without_a_cancel_takes_all() -> None:
         await active(d, "s", "hello")
         a, b = await queued(d, "s", "a"), await queued(d, "s", "b")
         assert await agent.turns[0].fold() == [a, b]
-        assert d.queued("s") == []
+        assert await look(d.queued("s")) == []
 
 
 @in_loop
@@ -399,7 +413,7 @@ async def test_29_a_finished_run_does_not_leave_its_run_complete_to_its_successo
 async def test_30_a_turn_that_finishes_normally_leaves_no_mark_behind() -> None:
     async with Dispatcher(done) as d:
         await d.ask("s", "main")
-        assert d.cancel_mark("s") == 0
+        assert await look(d.cancel_mark("s")) == 0
         assert await on_record(d, "s") == [("user", "main", None), ("assistant", "done", "end_turn")]
 
 
@@ -410,7 +424,7 @@ async def test_31_cancel_all_stops_every_session() -> None:
         runs = [await active(d, session, "hello") for session in "abc"]
         await d.cancel_all()
         assert [(await run).cancelled for run in runs] == [True] * 3
-        assert not d.is_busy()
+        assert not await look(d.is_busy())
 
 
 @in_loop
@@ -420,6 +434,6 @@ async def test_32_queued_prompts_are_counted_listed_and_cleared() -> None:
         await active(d, "s", "hello")
         for prompt in ("one", "two"):
             await queued(d, "s", prompt)
-        assert [run.prompt for run in d.queued("s")] == ["one", "two"]
+        assert [run.prompt for run in await look(d.queued("s"))] == ["one", "two"]
         assert [run.prompt for run in await d.clear_queue("s")] == ["one", "two"]
-        assert d.queued("s") == []
+        assert await look(d.queued("s")) == []

@@ -46,7 +46,7 @@ class Held:
 
     async def fill(self) -> None:
         self.active = await self.d.submit("s", "tea", run_id="active")
-        while not self.agent.turns:  # noqa: ASYNC110 - nobody tells
+        while not self.agent.turns:
             await asyncio.sleep(0)
         self.queued = await self.d.accept("s", "cake", run_id="queued")
         await self.d.enter(self.queued)
@@ -302,13 +302,13 @@ def test_what_a_thread_writes_is_refused_once_the_turn_is_over(stack: Stack, can
         async def forsaking(turn: Turn) -> None:
             threads.append(thread := threading.Thread(target=stream, args=(turn,)))
             thread.start()
-            while cancelled or not enough.is_set():  # noqa: ASYNC110 - a thread's event
+            while cancelled or not enough.is_set():
                 await asyncio.sleep(0)
 
         d = life.open(forsaking)
         async with d.subscribe("s") as events:
             run = await life.begun(await d.submit("s", "tea"))
-            while not enough.is_set():  # noqa: ASYNC110 - a thread's event
+            while not enough.is_set():
                 await asyncio.sleep(0)
             if cancelled:
                 assert (await d.cancel("s")).runs == [run]

@@ -13,6 +13,8 @@ import pytest
 from dispatching import HANG, Agent, SlowMessages, active, in_loop, queued, steps
 from turngate import Delta, Dispatcher, Run, RunComplete, State, TextStream, Turn, WrongLoop
 
+pytestmark = pytest.mark.requirement("R-LOK-1")
+
 PIECES = ["Hel", "", "lo", " ", "wörld", "\N{WAVING HAND SIGN}", "!"]
 TEXT = "".join(PIECES)
 

@@ -23,6 +23,8 @@ from turngate import (
     WrongLoop,
 )
 
+pytestmark = pytest.mark.requirement("R-LOK-3")
+
 
 @in_loop
 async def test_a_session_through_its_life() -> None:

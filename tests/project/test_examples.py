@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import turngate
+from served_process import process
 from surroundings import ROOT
 
 SOURCE = str(Path(turngate.__file__).parent.parent)
 
 
-def run(example: str, typed: str = "", *by: str) -> str:
+def run(example: str) -> str:
     return subprocess.run(
-        [sys.executable, *by, ROOT / "examples" / example],
-        input=typed,
+        [sys.executable, ROOT / "examples" / example],
         capture_output=True,
         text=True,
         check=True,
@@ -28,21 +28,8 @@ def test_echo() -> None:
     assert printed.endswith("user      never mind (None)\nassistant  (canceled)\n")
 
 
-READ_AT_ONCE = """
-import runpy, sys, threading
-
-class AtOnce(threading.Thread):
-    start = threading.Thread.run
-
-threading.Thread = AtOnce
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
-"""Runs a program whose thread reads everything before anything happens: no machine is too busy for that."""
-
-
-def test_streaming_from_a_pipe() -> None:
-    assert run("streaming.py").endswith("Ctrl-D ends.\n")
-    printed = run("streaming.py", "one\ntwo\n\n\nthree\n", "-c", READ_AT_ONCE)
-    assert printed.count("-- cancelled") == 1
-    assert "[3] you said: three" in printed
-    assert printed.endswith("-- done\n")
+def test_streaming_is_served_and_talked_to_from_a_pipe() -> None:
+    with process(f"{ROOT}/examples/streaming.py:agent") as server:
+        command = [sys.executable, "-m", "turngate", "chat", server.url]
+        printed = subprocess.run(command, input="one\n", capture_output=True, text=True, check=True).stdout
+        assert printed == "> one\n[1] you said: one \n-- finished (one)\n"

@@ -25,11 +25,12 @@ MAY_KNOW = {
 }
 """Whose names a module may import: the entry of the longest prefix of its own name counts."""
 NOT_BELOW = {
-    "turngate_model": ("checker", "pictures", "oracles", "proof"),
-    "turngate_model.checker": ("pictures", "oracles", "proof"),
-    "turngate_model.pictures": ("oracles", "proof"),
-    "turngate_model.oracles": ("pictures", "proof"),
-    "turngate_model.proof": ("pictures", "oracles"),
+    "turngate_model": ("checker", "durable", "pictures", "oracles", "proof"),
+    "turngate_model.checker": ("durable", "pictures", "oracles", "proof"),
+    "turngate_model.durable": ("pictures", "oracles", "proof"),
+    "turngate_model.pictures": ("durable", "oracles", "proof"),
+    "turngate_model.oracles": ("durable", "pictures", "proof"),
+    "turngate_model.proof": ("durable", "pictures", "oracles"),
     "turngate_verify.world": ("conform", "drivers", "trace", "report", "cli"),
     "turngate_verify.conform": ("drivers", "trace", "report", "cli"),
     "turngate_verify.drivers": ("conform", "report", "cli"),
@@ -174,7 +175,22 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
     for module in MODULES:
         if is_within(module, "turngate"):
             needed = {name.split(".")[0] for name in imports(MODULES[module])}
-            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"}, module
+            extra = {"asyncpg"} if module == "turngate.durable._postgres" else set()
+            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"} | extra, module
+
+
+def test_asyncpg_is_behind_one_module_which_is_imported_when_it_is_needed() -> None:
+    assert importers("asyncpg") == {"turngate.durable._postgres"}
+    knows = [
+        name for name in MODULES if "turngate.durable._postgres" in imported_modules(name, for_types=False)
+    ]
+    assert knows == ["turngate.durable._postgres_ledger"]
+
+
+def test_the_dispatcher_in_memory_does_not_know_the_durable_one() -> None:
+    for module in MODULES:
+        if is_within(module, "turngate") and not is_within(module, "turngate.durable"):
+            assert not any(is_within(known, "turngate.durable") for known in imported_modules(module)), module
 
 
 def test_the_model_runs_other_programs_for_its_oracles_only() -> None:

@@ -78,7 +78,8 @@ def test_the_extra_is_what_the_packages_import() -> None:
                 elif isinstance(node, ast.ImportFrom):
                     imported.add(str(node.module).split(".")[0])
     ours = {"turngate", "turngate_model", "turngate_verify"}
-    extra = {re.split(r"[<>=]", each)[0] for each in PROJECT["optional-dependencies"]["verify"]}
+    extras = PROJECT["optional-dependencies"]
+    extra = {re.split(r"[<>=]", each)[0] for each in extras["verify"] + extras["postgres"]}
     assert imported - ours - sys.stdlib_module_names == extra
     assert PROJECT["dependencies"] == []
 

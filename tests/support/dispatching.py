@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import functools
 import gc
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -43,10 +44,23 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return wrapper
 
 
+WAIT_FOR: list[Callable[[], bool]] = []
+"""What must be true before the loop has gone on for long enough, for dispatchers that wait for a disk."""
+
+
 async def steps(count: int = 12) -> None:
     """Let the loop go on for some steps."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+    while True:
+        for _ in range(count):
+            await asyncio.sleep(0)
+        if all(come() for come in WAIT_FOR):
+            return
+        await asyncio.sleep(0.001)
+
+
+async def look(snapshot: Any) -> Any:
+    """Return a snapshot of a dispatcher: one on a ledger is awaited."""
+    return await snapshot if inspect.isawaitable(snapshot) else snapshot
 
 
 class Agent:

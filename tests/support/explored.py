@@ -6,6 +6,7 @@ from functools import cache
 
 from turngate_model import DESIGNS
 from turngate_model.checker import Exploration
+from turngate_model.durable import DURABLE_DESIGNS, DurableExploration, refute_durable
 from turngate_model.pictures import Generated, generate, refute
 from turngate_model.pictures.dot import HOW_TO_GET_DOT
 
@@ -18,6 +19,16 @@ def refuted(name: str) -> Exploration:
 
 def all_refuted() -> dict[str, Exploration]:
     return {name: refuted(name) for name in DESIGNS}
+
+
+@cache
+def refuted_durable(name: str) -> DurableExploration:
+    """Explore a known-bad design of processes until it is refuted."""
+    return refute_durable(DURABLE_DESIGNS[name])
+
+
+def all_durable_refuted() -> dict[str, DurableExploration]:
+    return {name: refuted_durable(name) for name in DURABLE_DESIGNS}
 
 
 @cache

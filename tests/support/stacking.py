@@ -114,7 +114,7 @@ class Life:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop go on until it is so."""
-    while not condition():  # noqa: ASYNC110 - nobody tells
+    while not condition():
         await asyncio.sleep(0)
 
 

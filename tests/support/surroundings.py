@@ -16,16 +16,17 @@ ROOT = Path(__file__).resolve().parents[2]
 def insist_on(program: str) -> None:
     """Skip what needs a program that is missing, and say so; where CI is set it must be there."""
     if shutil.which(program) is None:
-        _miss(f"the program {program}")
+        miss(f"the program {program}")
 
 
 def insist_on_package(package: str) -> None:
     """Do the same about a package of Python."""
     if importlib.util.find_spec(package) is None:
-        _miss(f"the package {package}")
+        miss(f"the package {package}")
 
 
-def _miss(what: str) -> None:
+def miss(what: str) -> None:
+    """Skip for want of something, and say so; where CI is set, fail."""
     missing = f"NOT RUN: {what} is not installed"
     pytest.fail(missing, pytrace=False) if os.environ.get("CI") else pytest.skip(missing)
 

@@ -89,7 +89,7 @@ def _run() -> int:
         from turngate_verify.cli import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:
         if not (missing.name or "").startswith("turngate"):
-            sys.stderr.write(f"turngate: {what_is_missing(missing)}\n")
+            sys.stderr.write(f"turngate: {what_is_missing(missing, *sys.argv[1:2])}\n")
             return BAD_INPUT
         return _own_up()
     except Exception:

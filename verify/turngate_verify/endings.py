@@ -28,6 +28,12 @@ def stop_if_interrupted() -> None:
         raise KeyboardInterrupt
 
 
-def what_is_missing(package: ModuleNotFoundError) -> str:
+_EXTRAS = {"serve": "server", "chat": "client"}
+"""The extra that a command needs, if it is not the one that most of them need."""
+
+
+def what_is_missing(package: ModuleNotFoundError, command: str = "") -> str:
     """Say what to install for a command that cannot be imported."""
-    return f"the commands need the package {package.name}; install it with: pip install 'turngate[verify]'"
+    extra = _EXTRAS.get(command, "verify")
+    who = f"turngate {command} needs" if command in _EXTRAS else "the commands need"
+    return f"{who} the package {package.name}; install it with: pip install 'turngate[{extra}]'"

@@ -172,7 +172,7 @@ class Explorer:
             self.progress(Progress(len(self._seen), frontier, self.result.depth, seconds))
         if seconds > self.limits.seconds:
             self.result.gave_up = f"time ran out after {self.limits.seconds:g} s"
-        elif _resident_mebibytes() > self.limits.mebibytes:
+        elif resident_mebibytes() > self.limits.mebibytes:
             self.result.gave_up = f"memory ran out at {self.limits.mebibytes} MiB"
         return bool(self.result.gave_up)
 
@@ -410,6 +410,7 @@ def _collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def _resident_mebibytes() -> float:
+def resident_mebibytes() -> float:
+    """Return how much memory this process has had at most."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)

@@ -35,7 +35,7 @@ PARTS = (THE_INVARIANT, *map(str, Property), LIVENESS)
 """What the conditions are parts of, in the order in which they are proved."""
 
 
-class Thoroughness(NamedTuple):
+class ProofThoroughness(NamedTuple):
     """How much to do: prompts and cancels of the ties, whether to try the teeth, and to ask both solvers."""
 
     mechanism: tuple[int, int]
@@ -44,9 +44,9 @@ class Thoroughness(NamedTuple):
     second_solver: bool = True
 
 
-WHOLE = Thoroughness((3, 2), (2, 2))
-DEEP = Thoroughness((3, 2), (3, 1))
-QUICK = Thoroughness((2, 1), None, teeth=False, second_solver=False)
+WHOLE = ProofThoroughness((3, 2), (2, 2))
+DEEP = ProofThoroughness((3, 2), (3, 1))
+QUICK = ProofThoroughness((2, 1), None, teeth=False, second_solver=False)
 """A minute's worth, for ``turngate verify``: every condition by one solver, and the tie in small."""
 
 
@@ -136,14 +136,14 @@ def all_conditions() -> dict[str, list[Condition]]:
     return found
 
 
-def stages_of(thoroughness: Thoroughness) -> int:
+def stages_of(thoroughness: ProofThoroughness) -> int:
     """Return how many stages a proof has."""
     designs = len(FLAWED) if thoroughness.designs else 0
     teeth = 2 + len(SCOPES) + len(FLAWED) if thoroughness.teeth else 0
     return len(PARTS) + 2 + designs + teeth
 
 
-def prove(thoroughness: Thoroughness = WHOLE, begin: Begin = lambda _name: None) -> Proof:
+def prove(thoroughness: ProofThoroughness = WHOLE, begin: Begin = lambda _name: None) -> Proof:
     """Prove everything; raise SolverMissing if a solver is not installed."""
     first, second = solvers()
     asked: list[Solver] = [first, second] if thoroughness.second_solver else [first]
@@ -174,7 +174,7 @@ def _discharge(proof: Proof, of_part: Iterable[Condition], asked: list[Solver]) 
                 kept.setdefault(condition.part_of, []).append(f"{solver.name}: {condition}")
 
 
-def _tie(proof: Proof, thoroughness: Thoroughness, begin: Begin) -> None:
+def _tie(proof: Proof, thoroughness: ProofThoroughness, begin: Begin) -> None:
     begin("the relation beside the mechanism")
     tied = proof.tied["the mechanism"] = compare(None, *thoroughness.mechanism)
     proof.paths = number_of_paths()

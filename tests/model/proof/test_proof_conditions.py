@@ -13,7 +13,7 @@ import pytest
 
 from proving import asked, both_solvers
 from surroundings import ROOT
-from turngate_model.proof import INVARIANT, PARTS, Thoroughness, prove, prover, write_smt
+from turngate_model.proof import INVARIANT, PARTS, ProofThoroughness, prove, prover, write_smt
 from turngate_model.proof import solvers as engine
 from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
 from turngate_model.proof.isolation import conditions_of_isolation
@@ -146,7 +146,7 @@ def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_whole_proof_without_the_teeth() -> None:
     both_solvers()
     begun: list[str] = []
-    thoroughness = Thoroughness((2, 1), None, teeth=False)
+    thoroughness = ProofThoroughness((2, 1), None, teeth=False)
     proof = prove(thoroughness, begun.append)
     assert (proof.verdict, proof.problems) == ("holds", [])
     assert len(begun) == stages_of(thoroughness)

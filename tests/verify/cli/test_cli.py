@@ -13,6 +13,7 @@ import pytest
 from explored import with_dot, without_dot
 from surroundings import ROOT
 from turngate_model import DESIGNS
+from turngate_model.durable import DURABLE_DESIGNS
 from turngate_verify.cli import diagrams, run
 
 
@@ -148,6 +149,20 @@ BAD_INPUT = {
         ["explore", "--design", "nope"],
         "there is no design 'nope'; there are no-accept-tracking",
     ),
+    "a design that is none of processes": (
+        ["explore", "--durable", "--design", "late-mark"],
+        "there is no design 'late-mark' with processes; there are no-version, no-fence",
+    ),
+    "processes where there are none": (["explore", "--crashes", "2"], "--crashes is for --durable"),
+    "processes with two sessions": (
+        ["explore", "--durable", "--sessions", "2"],
+        "the model of processes has one session",
+    ),
+    "processes with a limit on turns": (
+        ["explore", "--design", "no-fence", "--turns-limit", "1"],
+        "the model of processes has no limit on turns: leave --turns-limit out",
+    ),
+    "too many processes": (["explore", "--durable", "--processes", "9"], "processes must be from 1 to 4"),
     "a negative bound": (["explore", "--prompts", "-1"], "prompts must be from 1 to 8, not -1"),
     "no place": (["explore", "--turns-limit", "0"], "turns_limit must be from 1 to 3, not 0"),
     "a design with a limit": (
@@ -222,3 +237,61 @@ def test_a_shell_is_told_how_to_complete(
     code, out, _ = turngate(capsys)
     assert code == 0
     assert "complete -o nosort -F _turngate_completion turngate" in out
+
+
+def test_explore_says_that_the_model_of_processes_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explore", "--durable", "--loads", "0", "--losses", "0")
+    code, told = json_of(capsys, *arguments)
+    assert code == 0
+    assert told.pop("seconds") >= 0
+    assert told.pop("transitions") > told["states"]
+    assert told == {
+        "verdict": "holds",
+        "design": None,
+        "prompts": 2,
+        "cancels": 1,
+        "sessions": 1,
+        "processes": 2,
+        "crashes": 1,
+        "expiries": 1,
+        "losses": 0,
+        "loads": 0,
+        "on_death": "fail",
+        "states": 3456,
+        "depth": 12,
+    }
+    code, out, _ = turngate(capsys, *arguments)
+    assert code == 0
+    assert "0 losses, 0 loads, on death fail: 3,456 states" in out
+    assert out.endswith("verdict: holds\n")
+
+
+def test_explore_refutes_a_design_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = json_of(capsys, "explore", "--design", "reused-worker")
+    assert (code, told["verdict"], told["property"]) == (1, "violated", "ADOPTED")
+    assert told["counterexample"] == [
+        "P1 saves: submit a; a is active",
+        "P1 dies",
+        "P1 comes back, under its old name",
+    ]
+    code, out, _ = turngate(capsys, "explore", "--design", "reused-worker", "--on-death", "retry")
+    assert code == 1
+    assert "  but the turn of a is active, and no process will end it\n" in out
+    assert out.endswith("verdict: refuted in 3 steps\n")
+
+
+def test_explore_lists_the_designs_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = turngate(capsys, "explore", "--durable", "--design", "list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(DURABLE_DESIGNS)
+
+
+def test_explore_is_unknown_where_too_few_processes_die(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = turngate(capsys, "explore", "--durable", "--crashes", "0", "--losses", "0", "--loads", "0")
+    assert code == 3
+    assert "nothing puts DURABLE, ADOPTED to the test" in out
+    arguments = ("explore", "--design", "no-version", "--loads", "0", "--prompts", "1")
+    reason = "within these bounds nothing breaks EXACTLY_ONE_COMPLETE or ONE_TURN or FULL_COVERAGE"
+    code, told = json_of(capsys, *arguments)
+    assert (code, told["verdict"]) == (3, "unknown")
+    assert told["reasons"][0].startswith(reason)

@@ -21,18 +21,25 @@ from surroundings import ROOT
 from turngate import Dispatcher
 from turngate_model import DESIGNS, Design, Mechanism, Property, Violation
 from turngate_model.checker import Bounds, Exploration, Explorer
+from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableExploration, DurableExplorer
 from turngate_model.proof import Proof
 from turngate_model.proof.teeth import Needed
+from turngate_model.properties import DurableProperty
 from turngate_verify.cli import run
 from turngate_verify.cli import verify as command
+from turngate_verify.cli.durable import hold
 from turngate_verify.drivers.faults import inject_faults
 from turngate_verify.drivers.lockstep import compare
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import Schedules, explore_schedules
+from turngate_verify.report.pages import page
 from turngate_verify.world.stage import LoopMode
 
-SMALL = command.Thoroughness(Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"))
+PROCESSES = DurableBounds(losses=0, loads=0)
+SMALL = command.Thoroughness(
+    Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"), durable=(PROCESSES,)
+)
 STATES = {SMALL: 596, command.QUICK: 16_475}
 
 
@@ -59,6 +66,24 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
         assert set(found["by"]) <= set(map(str, DESIGNS[name].breaks))
         assert found["steps"] >= 3
         assert any(found["real"].startswith(broken) for broken in DESIGNS[name].breaks)
+    see_that_processes_hold_and_are_counted(thoroughness, told)
+
+
+def see_that_processes_hold_and_are_counted(thoroughness: command.Thoroughness, told: dict[str, Any]) -> None:
+    durable = told["durable"]
+    assert durable["verdict"] == "holds"
+    assert set(durable["properties"]) == set(map(str, DurableProperty))
+    for checked in durable["properties"].values():
+        assert checked["verdict"] == "holds"
+        assert checked["checks"]["model"]["states"] > 3_000
+    assert [each["on_death"] for each in durable["models"]] == [
+        each.on_death for each in thoroughness.durable
+    ]
+    assert set(durable["designs"]) == set(DURABLE_DESIGNS)
+    for name, found in durable["designs"].items():
+        assert found["refuted"]
+        assert set(found["by"]) <= set(map(str, DURABLE_DESIGNS[name].breaks))
+        assert 3 <= found["steps"] <= 9
 
 
 @pytest.mark.deep
@@ -239,3 +264,48 @@ def test_what_one_check_says_decides(
     }
     said = [each for each, verdict in {**verdicts, **refutations}.items() if verdict == told["verdict"]]
     assert any(problem.startswith(about) for problem in [*told["problems"], *said])
+
+
+def unrefuted(name: str) -> DurableExploration:
+    return DurableExploration(PROCESSES, name)
+
+
+def broken_model(bounds: DurableBounds) -> DurableExploration:
+    return DurableExplorer(bounds, DURABLE_DESIGNS["orphaned-accept"].mechanism).run()
+
+
+def untested_model(bounds: DurableBounds) -> DurableExploration:
+    return DurableExplorer(dataclasses.replace(bounds, crashes=0)).run()
+
+
+@pytest.mark.parametrize(
+    ("check", "says", "verdict", "about"),
+    [
+        ("hold", hold, "holds", "FENCED holds"),
+        ("refuted", unrefuted, "violated", "no-fence not refuted"),
+        ("hold", broken_model, "violated", "ADOPTED violated"),
+        ("hold", untested_model, "unknown", "within these bounds nothing puts DURABLE, ADOPTED to the test"),
+    ],
+)
+def test_what_the_model_of_processes_says_decides(
+    check: str,
+    says: Any,
+    verdict: str,
+    about: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, check, says)
+    verification = command.Verification()
+    command._explore_processes(verification, (PROCESSES,), lambda _name: None)
+    assert verification.durable.verdict == verdict
+    assert verification.verdict == ("violated" if verdict == "violated" else "unknown")
+    assert command.as_object(verification)["durable"]["verdict"] == verdict
+    command.print_verification(verification)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(about in line for line in lines)
+    shown = page(verification)
+    assert "every process" in shown
+    assert ("no-fence is not refuted" in shown) == (check == "refuted")
+    if verdict == "holds":
+        see_that_processes_hold_and_are_counted(SMALL, command.as_object(verification))

@@ -235,7 +235,7 @@ def test_an_operation_waits_for_timers_but_not_for_ever(wait: float, state: str)
 def test_a_subject_that_never_comes_to_rest_is_reported() -> None:
     class Spins(AsyncioSubject):
         async def do_accept(self, session: str, run: str) -> None:
-            while True:  # noqa: ASYNC110 - on purpose
+            while True:
                 await asyncio.sleep(0)
 
     result = check(Spins, effort=QUICK)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from turngate import Covered, Dispatcher, Message, Run, Turn
+from turngate import Covered, Dispatcher, Message, Moved, Run, SessionView, Turn
 from turngate._core import Effect
 from turngate_model import Property
 from turngate_verify.drivers import sabotage
@@ -299,3 +300,78 @@ def forgotten() -> World:
 )
 def test_what_is_broken_is_told_by_its_name(breaks: Callable[[], World], property_: Property) -> None:
     assert broken(breaks()) is property_
+
+
+class LiesAboutMoves(Dispatcher):
+    """Tells those who subscribed to moves of a fold as if it were a handoff."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        deliver = self._subscribers.to_moves.deliver
+
+        def lie(event: Any, size: int = 0) -> None:
+            wrong = isinstance(event, Moved) and event.event == "enter"
+            deliver(event._replace(event="handoff") if wrong else event, size)
+
+        self._subscribers.to_moves.deliver = lie  # type: ignore[method-assign]
+
+
+class LiesAboutViews(Dispatcher):
+    """Shows nobody in the queue."""
+
+    def session(self, session_id: str) -> SessionView:
+        return super().session(session_id)._replace(queued=())
+
+
+class StreamsTooMuch(Dispatcher):
+    """Gives whoever reads a complete run its text twice."""
+
+    def find(self, run_id: str) -> Run | None:
+        run = super().find(run_id)
+        if run is not None and run._pieces:
+            run._pieces = (*run._pieces, *run._pieces)
+        return run
+
+
+class CallsBackTwice(Dispatcher):
+    """Calls back twice."""
+
+    def _publish(self, run: Run) -> None:
+        run._callbacks = (run._callbacks or []) * 2
+        super()._publish(run)
+
+
+class KeepsNothing(Dispatcher):
+    """Forgets what a runner keeps."""
+
+    def _keep(self, turn: Turn, data: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (LiesAboutMoves, "among the moves"),
+        (LiesAboutViews, "a look at s shows"),
+        (StreamsTooMuch, "a stream of a from 0 gives"),
+        (CallsBackTwice, "the done callback of the run"),
+        (KeepsNothing, "beside the reply to a is None"),
+    ],
+)
+def test_those_who_only_look_on_see_what_is_wrong(make: type[Dispatcher], said: str) -> None:
+    world = World(make)
+
+    def live() -> None:
+        for run in "ab":
+            world.accept("s", run)
+            world.enter(run)
+            world.loop.settle()
+            world.check()
+        world.runner.players["a"].obey("write")
+        world.loop.settle()
+        world.check()
+        world.finish()
+
+    with pytest.raises(AssertionError, match=said):
+        live()
+    world.abandon()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +20,7 @@ from turngate_verify.cli.show import (
     stages,
     styled,
 )
+from turngate_verify.cli.targets import loaded
 from turngate_verify.conform import (
     JUDGED,
     BadProgram,
@@ -140,33 +137,10 @@ def _replayed(make: SubjectFactory, name: str, program: str) -> Conformance:
 
 def load(target: str) -> SubjectFactory:
     """Return the factory of a target: the class of an adapter, or anything else that makes a subject."""
-    where, _, name = target.rpartition(":")
-    if not where or not name:
-        raise click.UsageError(f"{target!r} is no target; give module:Class or path.py:Class")
-    if where.endswith(".py") and not Path(where).is_file():
-        raise click.UsageError(f"there is no file {where}")
-    sys.path.insert(0, os.getcwd())
-    try:
-        module = _from_path(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except (Exception, SystemExit) as wrong:  # whatever a module does when it is imported
-        raise click.UsageError(f"{where} cannot be imported: {wrong!r}") from None
-    made: Any = getattr(module, name, None)
-    if made is None:
-        raise click.UsageError(f"{where} has no {name}")
+    made = loaded(target, "module:Class or path.py:Class")
     if not callable(made):
         raise click.UsageError(f"{target} makes no subject: it cannot be called")
     return cast("SubjectFactory", made)
-
-
-def _from_path(path: Path) -> Any:
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _told(example: Counterexample) -> dict[str, Any]:

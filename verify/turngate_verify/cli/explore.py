@@ -6,9 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from turngate_model import DESIGNS, NOT_IN_DESIGNS
 from turngate_model.checker import Bounds, Exploration, Explorer, SearchLimits
+from turngate_model.durable import DURABLE_DESIGNS
+from turngate_verify.cli.durable import (
+    OPTIONS,
+    durable_bounds,
+    durable_object,
+    durable_options,
+    explore_durable,
+    print_durable_exploration,
+)
 from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
@@ -40,6 +50,7 @@ from turngate_verify.cli.show import (
     help="Give up at so much memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@durable_options
 def explore(
     prompts: int,
     cancels: int,
@@ -50,19 +61,28 @@ def explore(
     max_seconds: float,
     max_memory: int,
     as_json: bool,
+    durable: bool,
+    **processes: Any,
 ) -> int:
     """Explore the model exhaustively within bounds.
+
+    With --durable, or a design of its own ('--durable --design list' names
+    them), the model of processes that share a ledger, and die: one session,
+    by default two prompts and one cancel.
 
     Exit code 0: every property holds; 1: one is violated, and the shortest
     counterexample is printed; 3: a limit was reached or something was never
     put to the test.
     """
     if design == "list":
-        for known in DESIGNS.values():
+        for known in (DURABLE_DESIGNS if durable else DESIGNS).values():
             out.print(f"{known.name:20} {known.flaw}")
         return 0
     try:
         limits = SearchLimits(max_seconds, max_memory)
+        if durable or design in DURABLE_DESIGNS:
+            return _explore_processes(design, limits, as_json)
+        _refuse(processes)
         bounds = Bounds(prompts, cancels, sessions, turns_limit=turns_limit)
         explorer = _explorer(bounds, design, symmetry, limits)
     except ValueError as wrong:
@@ -77,12 +97,41 @@ def explore(
     return EXIT_CODES[result.verdict]
 
 
+def _refuse(processes: dict[str, Any]) -> None:
+    """Refuse bounds on what there is not: processes, and what becomes of them."""
+    for name, value in processes.items():
+        if value is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for --durable")
+
+
+def _explore_processes(design: str | None, limits: SearchLimits, as_json: bool) -> int:
+    """Explore processes that share a ledger, within the bounds that were asked for."""
+    context = click.get_current_context()
+
+    def asked(name: str) -> Any:
+        given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        return context.params[name] if given else None
+
+    if asked("sessions") not in (None, 1):
+        raise ValueError("the model of processes has one session")
+    if asked("turns_limit") is not None:
+        raise ValueError("the model of processes has no limit on turns: leave --turns-limit out")
+    bounds = durable_bounds({name: asked(name) for name in ("prompts", "cancels", "on_death", *OPTIONS)})
+    result = explore_durable(bounds, design, limits, symmetry=context.params["symmetry"])
+    if as_json:
+        print_json(durable_object(result))
+    else:
+        print_durable_exploration(result)
+    return EXIT_CODES[result.verdict]
+
+
 def _explorer(bounds: Bounds, design: str | None, symmetry: bool, limits: SearchLimits) -> Explorer:
     if design is None:
         return Explorer(bounds, symmetry=symmetry, limits=limits)
     known = DESIGNS.get(design)
     if known is None:
-        raise ValueError(f"there is no design {design!r}; there are {', '.join(DESIGNS)}")
+        there_are = ", ".join([*DESIGNS, *DURABLE_DESIGNS])
+        raise ValueError(f"there is no design {design!r}; there are {there_are}")
     if bounds.turns_limit is not None:
         raise ValueError("the known-bad designs have no limit on turns: leave --turns-limit or --design out")
     bounds = replace(bounds, without=NOT_IN_DESIGNS)

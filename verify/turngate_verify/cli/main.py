@@ -30,6 +30,8 @@ COMMANDS = {
     "schedules": "Execute small scenarios on the real dispatcher in every order there is.",
     "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
     "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
+    "serve": "Serve an agent over HTTP, with a live page; a demonstration without TARGET.",
+    "chat": "Talk to a served agent in the terminal.",
     "oracles": "Compare the explorer with SPIN and TLC, number by number.",
 }
 """What each command does. Its module has its name, and is imported when the command is called."""
@@ -49,7 +51,7 @@ class _Commands(click.Group):
         except ModuleNotFoundError as missing:
             if (missing.name or "").startswith("turngate"):
                 raise
-            raise click.ClickException(what_is_missing(missing)) from None
+            raise click.ClickException(what_is_missing(missing, cmd_name)) from None
         command: click.Command = getattr(module, cmd_name)
         return command
 

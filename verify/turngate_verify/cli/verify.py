@@ -16,11 +16,12 @@ from rich.table import Table
 import turngate_model
 from turngate_model import DESIGNS, Property
 from turngate_model.checker import Bounds, Exploration, Explorer
+from turngate_model.durable import DURABLE_DESIGNS, DurableBounds
 from turngate_model.pictures import generate, refute, stale
-from turngate_model.proof import PARTS, Proof, prove, what_to_install
+from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
 from turngate_model.proof import QUICK as QUICK_PROOF
 from turngate_model.proof import WHOLE as WHOLE_PROOF
-from turngate_model.proof import Thoroughness as ProofThoroughness
+from turngate_verify.cli.durable import DurableVerification, hold, refuted
 from turngate_verify.cli.explore import reasons
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
 from turngate_verify.drivers.faults import inject_faults
@@ -54,6 +55,8 @@ class Verification:
     sabotaged: dict[str, str] = field(default_factory=dict)
     """For each design, what refuted it on the real dispatcher."""
     model: Exploration | None = None
+    durable: DurableVerification = field(default_factory=DurableVerification)
+    """The model of processes that share a ledger, and its designs."""
     seconds: float = 0.0
 
     def count(self, check: str, unit: str, number: int) -> None:
@@ -77,7 +80,7 @@ class Verification:
     @property
     def verdict(self) -> str:
         """The verdict on everything."""
-        verdicts = {self.verdict_of(each) for each in Property}
+        verdicts = {self.durable.verdict, *(self.verdict_of(each) for each in Property)}
         refuted = all(result.counterexample for result in self.designs.values())
         if "violated" in verdicts or self.problems or not refuted:
             return "violated"
@@ -95,6 +98,8 @@ class Thoroughness:
     scenarios: tuple[str, ...]
     places: tuple[Bounds, ...] = ()
     """Bounds with a limit on turns, for the lockstep."""
+    durable: tuple[DurableBounds, ...] = (DurableBounds(), DurableBounds(on_death="retry"))
+    """Bounds for the model of processes."""
     proof: ProofThoroughness = QUICK_PROOF
 
 
@@ -108,6 +113,7 @@ DEEP = Thoroughness(
     seeds=10,
     scenarios=tuple(SCENARIOS),
     places=PLACES,
+    durable=(*QUICK.durable, DurableBounds(processes=3), DurableBounds(prompts=3)),
     proof=WHOLE_PROOF,
 )
 
@@ -145,7 +151,8 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
 def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
     """Run every stage. On a terminal, show which one is running."""
     schedules = len(thoroughness.scenarios) * len(MODES)
-    with stages(6 + schedules + 2 * len(DESIGNS)) as begin:
+    durable = len(thoroughness.durable) + len(DURABLE_DESIGNS)
+    with stages(6 + schedules + 2 * len(DESIGNS) + durable) as begin:
         _explore_model(verification, thoroughness.model, begin)
         _prove(verification, thoroughness.proof, begin)
         _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), begin)
@@ -154,6 +161,7 @@ def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
         _inject_faults(verification, begin)
         _refute_designs(verification, begin)
         _find_sabotages(verification, thoroughness.seeds, begin)
+        _explore_processes(verification, thoroughness.durable, begin)
         _compare_diagrams(verification, begin)
 
 
@@ -265,6 +273,15 @@ def _counted(number: int, unit: str) -> str:
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
+def _explore_processes(verification: Verification, bounds: tuple[DurableBounds, ...], begin: Begin) -> None:
+    for each in bounds:
+        begin(f"the model of {each.processes} processes, on death {each.on_death}")
+        verification.durable.models.append(hold(each))
+    for name in DURABLE_DESIGNS:
+        begin(f"the design {name} in the model of processes")
+        verification.durable.designs[name] = refuted(name)
+
+
 def _compare_diagrams(verification: Verification, begin: Begin) -> None:
     begin("the diagrams")
     checkout = own_checkout()
@@ -312,6 +329,7 @@ def as_object(verification: Verification) -> dict[str, Any]:
             }
             for name, result in verification.designs.items()
         },
+        "durable": verification.durable.as_object(),
         "problems": [*verification.problems, *verification.untested],
         "unchecked": verification.unchecked,
         "seconds": round(verification.seconds, 3),
@@ -339,6 +357,7 @@ def print_verification(verification: Verification) -> None:
         in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
     out.print(properties, "", designs, "", sep="\n")
+    verification.durable.show()
     for problem in (*verification.problems, *verification.untested):
         for line in problem.splitlines():
             out.print(line, style="red")

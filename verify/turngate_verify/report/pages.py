@@ -10,7 +10,9 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from turngate_model import DESIGNS, Property
+from turngate_model.durable import DURABLE_DESIGNS
 from turngate_model.pictures import lifecycle_svg, sequence_svg
+from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.conform import JUDGED, Conformance
 from turngate_verify.visible import visible
 
@@ -49,9 +51,9 @@ def page(verification: Verification) -> str:
         verdict=verification.verdict,
         facts="".join(_facts(verification)),
         problems="".join(problems),
-        properties="".join(_property(verification, each) for each in Property),
+        properties="".join((*(_property(verification, each) for each in Property), *_durable(verification))),
         lifecycle=_lifecycle(),
-        designs="".join(_designs(verification)),
+        designs="".join((*_designs(verification), *_durable_designs(verification))),
     )
 
 
@@ -122,7 +124,36 @@ def _property(verification: Verification, each: Property) -> str:
     return _card(each, verification.verdict_of(each), why, verification.checks[each])
 
 
-def _card(each: Property, verdict: str, why: str, checked: dict[str, dict[str, int]]) -> str:
+def _durable(verification: Verification) -> Iterator[str]:
+    """Yield a card for each property of processes that share a ledger."""
+    models = verification.durable.models
+    for each in DurableProperty:
+        broken = [result.counterexamples[each].what for result in models if each in result.counterexamples]
+        checked = {
+            f"model of {result.bounds.processes} processes, on death {result.bounds.on_death}": {
+                "states": result.states
+            }
+            for result in models
+        }
+        yield _card(each, verification.durable.verdict_of(each), "; ".join(broken), checked)
+
+
+def _durable_designs(verification: Verification) -> Iterator[str]:
+    for name, result in verification.durable.designs.items():
+        example = result.counterexample
+        if example is None:
+            yield f"<p class='problem'>{escape(name)} is not refuted</p>"
+            continue
+        steps = "".join(f"<li>{escape(step)}</li>" for step in example.told())
+        yield (
+            f"<details><summary><code>{escape(name)}</code><span class='chip refuted'>refuted</span>"
+            f"<span>{escape(DURABLE_DESIGNS[name].flaw)}</span>"
+            f"<span class='by'>{example.property} in {len(example.steps)} steps</span></summary>"
+            f"<ol>{steps}</ol><p class='problem'>but {escape(example.what)}</p></details>"
+        )
+
+
+def _card(each: AnyProperty, verdict: str, why: str, checked: dict[str, dict[str, int]]) -> str:
     checks = "".join(
         f"<li>{escape(name)}: {count:,} {escape(unit)}</li>"
         for name, counts in checked.items()

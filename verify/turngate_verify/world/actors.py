@@ -57,8 +57,10 @@ class ScriptedRunner:
             return text
         finally:
             del self.players[lead]
-            produced = text if isinstance(text, str) else "".join(self.parts[lead])
-            self._monitor.saw_runner_end(session, lead, produced)
+            written = "".join(self.parts[lead])
+            kept = {"pieces": len(self.parts[lead])} if self.parts[lead] else None
+            produced = text if isinstance(text, str) else written
+            self._monitor.saw_runner_end(turn.run, produced, written, kept)
 
     def _expect_right_call(self, session: str, lead: str) -> None:
         """Expect that no other call goes on in the session, and that the context is that of the accept."""
@@ -76,9 +78,12 @@ class ScriptedRunner:
         return player is not None and player.turn is turn
 
     def write(self, turn: Turn, text: str) -> None:
-        """Write to a turn, and remember the text."""
+        """Write to a turn, remember the text, tell the subscribers of it, and keep how much there is."""
         turn.write(text)
-        self.parts[turn.run.run_id].append(text)
+        parts = self.parts[turn.run.run_id]
+        parts.append(text)
+        turn.emit("written", text)
+        turn.keep({"pieces": len(parts)})
 
     def write_if_allowed(self, turn: Turn, text: str) -> None:
         """Write to a turn that may be over; the dispatcher must refuse it exactly if it is."""

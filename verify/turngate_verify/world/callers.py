@@ -60,8 +60,16 @@ class Callers:
             on_complete=self.hook if hook else None,
         )
         with accepted_as(run_id):
-            run = self._within(session, f"accept {run_id}", accepting)
+            run = self._within(session, f"accept {run_id}", self._called_back(accepting))
         self.runs[run_id] = run
+        return run
+
+    async def _called_back(self, accepting: Coroutine[Any, Any, Run]) -> Run:
+        """Accept, and have a new run call back when it is done, whether it has a hook or not."""
+        run = await accepting
+        if run.seq not in self.monitor.called_back:
+            self.monitor.called_back[run.seq] = []
+            run.add_done_callback(self.monitor.called_back[run.seq].append)
         return run
 
     def hook(self, complete: RunComplete) -> None:
@@ -75,7 +83,7 @@ class Callers:
             session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy
         )
         with accepted_as(run_id):
-            run = self._within(session, f"submit {run_id}", submitting)
+            run = self._within(session, f"submit {run_id}", self._called_back(submitting))
         self.runs[run_id] = run
         return run
 

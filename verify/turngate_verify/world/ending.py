@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from turngate import State, TurngateError
 from turngate_model import Property
 from turngate_verify.world.expecting import expect
+from turngate_verify.world.onlookers import read_text
 
 if TYPE_CHECKING:
     from turngate_verify.world.world import World
@@ -34,6 +35,8 @@ def finish(world: World) -> None:
     for session in world.monitor.sessions:
         _expect_right_messages(world, session)
     _expect_one_answer(world)
+    if not world.monitor.claimed:
+        _expect_right_streams(world)
     world.monitor.raise_what_is_broken()
 
 
@@ -120,7 +123,12 @@ def _expect_one_answer(world: World) -> None:
         if told and task.result() != monitor.published.get(run_id):
             other = f"who waited for {run_id} was told {task.result()}: it should be what was published"
             monitor.violate(Property.TERMINAL_IS_FINAL, other)
+    for seq, told_of in monitor.called_back.items():
+        if not monitor.claimed:
+            expect(len(told_of) == 1, f"the done callback of the run with sequence {seq} got {told_of}")
     for run_id, complete in monitor.published.items():
+        if told_of := monitor.called_back.get(complete.seq, []):
+            expect(monitor.claimed or told_of == [complete], f"{run_id} called back with {told_of}")
         if run_id in world.runs and world.runs[run_id].complete != complete:
             changed = f"the handle of {run_id} does not say what was published: it should never change"
             monitor.violate(Property.TERMINAL_IS_FINAL, changed)
@@ -130,6 +138,17 @@ def _expect_one_answer(world: World) -> None:
             monitor.violate(Property.TERMINAL_IS_FINAL, changed)
 
 
+def _expect_right_streams(world: World) -> None:
+    """Expect that a stream of a complete run gives what its turn has written, from any offset."""
+    monitor = world.monitor
+    for run_id, complete in monitor.published.items():
+        if run_id in world.runs:
+            should = monitor.should_stream(complete)
+            for start in (0, 1, len(should)):
+                text = read_text(world.loop, world.dispatcher, run_id, start)
+                expect(text in (None, should[start:]), f"a stream of {run_id} from {start} gives {text!r}")
+
+
 def _expect_right_messages(world: World, session: str) -> None:
     """Expect that the store holds of each run what its RunComplete says: a prompt and a reply, or nothing."""
     monitor = world.monitor
@@ -137,6 +156,7 @@ def _expect_right_messages(world: World, session: str) -> None:
     users = Counter(message.run_id for message in messages if message.role == "user")
     replies = Counter(message.id for message in messages if message.role == "assistant")
     reasons = {message.id: message.finish_reason for message in messages}
+    kept = {message.id: message.data for message in messages}
     for run_id, complete in monitor.published.items():
         if complete.session_id != session:
             continue
@@ -145,6 +165,9 @@ def _expect_right_messages(world: World, session: str) -> None:
             if not once or (complete.cancelled and reasons[complete.message_id] != "canceled"):
                 wrong = f"{run_id} should have one user message and one reply that says how it ended"
                 monitor.violate(Property.ON_RECORD, wrong)
+            should = monitor.should_keep(complete)
+            data = kept.get(complete.message_id)
+            expect(monitor.claimed or data == should, f"beside the reply to {run_id} is {data}, not {should}")
         elif run_id in monitor.entered - monitor.active and users[run_id]:
             wrong = f"{run_id} was dropped from the queue, and should leave no message"
             monitor.violate(Property.ON_RECORD, wrong)

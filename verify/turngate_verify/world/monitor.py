@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from turngate import Delta, Dispatcher, Message, Run, RunComplete, WhenBusy
+from turngate import Delta, Dispatcher, Message, Note, Run, RunComplete, WhenBusy
 from turngate_model import AbstractSession, Property, Successor, Violation, successor
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.expecting import Broken
+from turngate_verify.world.onlookers import MovesSubscriber, compare_view
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 _DECLARED = {state.value: state for state in DeclaredState}
@@ -47,10 +48,12 @@ class Monitor:
         self.published: dict[str, RunComplete] = {}
         self.delivered: list[RunComplete] = []
         """The RunCompletes that the subscribers to all sessions received."""
+        self.called_back: dict[int, list[RunComplete]] = {}
+        """What the done callback of each run was given, by the sequence of the run: one RunComplete."""
         self.hooked: list[RunComplete] = []
         """The RunCompletes that hooks received since ``read_published`` was last called."""
         self.deltas: Counter[str] = Counter()
-        """How many deltas of each session ``read_published`` has seen."""
+        """How many deltas and notes of each session ``read_published`` has seen."""
         self.hooks: set[str] = set()
         """The runs that were accepted with a hook."""
         self.active: set[str] = set()
@@ -69,12 +72,19 @@ class Monitor:
         self._unread_outcomes = False
         self._texts: dict[str, str] = {}
         """The text of each turn whose runner is over, by its lead run."""
+        self._streamed: dict[int, str] = {}
+        """What a stream should give of each, by the sequence of the lead run."""
+        self._kept: dict[int, object] = {}
+        """What the runner of each turn has kept last, likewise."""
+        self._lead_of: dict[int, int] = {}
+        """The sequence of the lead run for that of each folded run."""
 
     def watch(self, dispatcher: Dispatcher) -> None:
         """Subscribe to a dispatcher that has just been made."""
         self._dispatcher = dispatcher
         with self._loop:
             self.events = dispatcher.subscribe()
+        self.moves = MovesSubscriber(self._loop, dispatcher)
         # The monitor must miss nothing, and must never be cut off.
         self.events._delta_limit = self.events._complete_limit = sys.maxsize
 
@@ -95,6 +105,7 @@ class Monitor:
 
     def hear(self, entry: dict[str, Any]) -> None:
         """Hear one entry of the dispatcher's recording."""
+        self.moves.recorded(entry)
         kind, run = entry["event"], entry.get("run", "")
         event: Event
         if kind == "accept":
@@ -125,14 +136,26 @@ class Monitor:
             self._queued.add(run)
         else:
             self.active.add(run)
+        if kind == "fold" and entry.get("into") in self.runs:
+            self._lead_of[entry["seq"]] = self.runs[entry["into"]].seq
         if kind == "enter":
             return Enter(run, _DECLARED[entry["state"]])
         return Handoff(run) if kind == "handoff" else Fold(run, entry.get("into", ""))
 
-    def saw_runner_end(self, session: str, lead: str, text: str) -> None:
-        """Note that the runner of a turn is over, and the text that it has produced."""
-        self._texts[lead] = text
-        self.observe(session, Ended(lead))
+    def saw_runner_end(self, lead: Run, text: str, written: str, kept: object) -> None:
+        """Note that the runner of a turn is over: what it has produced, written and kept."""
+        self._kept[lead.seq] = kept
+        self._texts[lead.run_id] = text
+        self._streamed[lead.seq] = written or text
+        self.observe(lead.session_id, Ended(lead.run_id))
+
+    def should_keep(self, complete: RunComplete) -> object:
+        """Return the data that should be beside the reply to a complete run."""
+        return self._kept.get(self._lead_of.get(complete.seq, complete.seq))
+
+    def should_stream(self, complete: RunComplete) -> str:
+        """Return what a stream should give of a complete run: what was written, else what was returned."""
+        return self._streamed.get(self._lead_of.get(complete.seq, complete.seq), "")
 
     def saw_write(self, messages: Sequence[Message], reason: Any) -> None:
         """Note that the store has written the messages of some runs, or could not write them."""
@@ -169,6 +192,7 @@ class Monitor:
 
     def read_published(self) -> list[RunComplete]:
         """Read what subscribers and hooks received; compare it with what was recorded."""
+        self.errors += map(AssertionError, self.moves.compare())
         unread = self.events._unread
         if not unread and not self.hooked and not self._unread_outcomes:
             return []
@@ -191,11 +215,11 @@ class Monitor:
     def _expect_no_delta_after_complete(self, events: Collection[object]) -> None:
         """Count the deltas; no delta of a run may come after its RunComplete."""
         complete = set(self.published)
-        self.deltas.update(event.session_id for event in events if isinstance(event, Delta))
+        self.deltas.update(event.session_id for event in events if isinstance(event, Delta | Note))
         for event in events:
             if isinstance(event, RunComplete):
                 complete.add(event.run_id)
-            elif isinstance(event, Delta) and event.run_id in complete:
+            elif isinstance(event, Delta | Note) and event.run_id in complete:
                 late = f"a delta of {event.run_id} comes after its RunComplete: that should be the last event"
                 self.violate(Property.LAST_WORD, late)
 
@@ -254,6 +278,8 @@ class Monitor:
         busy = dispatcher.is_busy(session)
         if busy != bool(abstract.turn):
             self._differ(session, "busy", busy, abstract.turn)
+        for differs in compare_view(dispatcher, session, abstract):
+            self.violate(Property.REFINES, differs)
         if dispatcher.cancel_mark(session) and not abstract.covered.intersection(accepted):
             self._differ(session, "mark", dispatcher.cancel_mark(session), 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from turngate import Delta, RunComplete, SubscriberCutOff
+from turngate import Delta, Note, RunComplete, SubscriberCutOff
 from turngate._events import Event
 from turngate_model import Property
 from turngate_verify.drivers.rules.world import RulesWorld
@@ -99,5 +99,6 @@ class Reader:
         """Return how many deltas there have been so far in what the reader subscribes to."""
         monitor = self._world.monitor
         written = monitor.deltas.copy()
-        written.update(event.session_id for event in monitor.events._unread if isinstance(event, Delta))
+        unread = monitor.events._unread
+        written.update(event.session_id for event in unread if isinstance(event, Delta | Note))
         return written.total() if self.session is None else written[self.session]

@@ -1,0 +1,114 @@
+"""What a client is told: runs and sessions as the server saw them, and events."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from turngate import Delta, Message, Moved, Note, RunComplete, State
+
+
+class RemoteRun(NamedTuple):
+    """A run as the server saw it when it answered; `prompt` is cut short. `complete` is None until it is."""
+
+    run_id: str
+    session_id: str
+    seq: int
+    state: State
+    prompt: str
+    complete: RunComplete | None
+
+
+class RemoteSession(NamedTuple):
+    """A session as the server saw it (see `turngate.SessionView`), and its place in the event stream."""
+
+    session_id: str
+    accepted: tuple[RemoteRun, ...]
+    settling: tuple[RemoteRun, ...]
+    queued: tuple[RemoteRun, ...]
+    active: RemoteRun | None
+    folded: tuple[RemoteRun, ...]
+    text: str
+    covered: bool
+    phase: str | None
+    since: float | None
+    cursor: str | None = None
+
+
+class Snapshot(NamedTuple):
+    """How things are: at the beginning, behind a gap, and when the server does not know where one was.
+
+    With `reset`, RunCompletes may have been missed: ask for the runs that matter with `wait`.
+    """
+
+    sessions: tuple[RemoteSession, ...]
+    reset: bool
+    cursor: str
+
+
+class Gap(NamedTuple):
+    """Events were skipped; the RunCompletes among them follow, then a Snapshot."""
+
+    session_id: str | None
+    after: str
+
+
+RemoteEvent = Snapshot | Gap | Moved | RunComplete | Delta | Note
+
+
+def run_of(data: dict[str, Any]) -> RemoteRun:
+    """Return a run from its JSON."""
+    complete = data["complete"]
+    return RemoteRun(
+        data["run_id"],
+        data["session_id"],
+        data["seq"],
+        State(data["state"]),
+        data["prompt"],
+        None if complete is None else RunComplete(**complete),
+    )
+
+
+def session_of(data: dict[str, Any]) -> RemoteSession:
+    """Return a session from its JSON."""
+    runs = {
+        key: tuple(run_of(each) for each in data[key]) for key in ("accepted", "settling", "queued", "folded")
+    }
+    active = None if data["active"] is None else run_of(data["active"])
+    return RemoteSession(**{**data, **runs, "active": active})
+
+
+def message_of(data: dict[str, Any]) -> Message:
+    """Return a message from its JSON."""
+    return Message(**data)
+
+
+def event_of(name: str, data: dict[str, Any]) -> RemoteEvent | None:
+    """Return an event of the stream; None if a newer server says something that is not known here."""
+    match name:
+        case "run.complete":
+            return RunComplete(**data)
+        case "delta":
+            return Delta(**data)
+        case "note":
+            return Note(**data)
+        case "snapshot":
+            return Snapshot(tuple(map(session_of, data["sessions"])), data["reset"], data["cursor"])
+        case "gap":
+            return Gap(data["session_id"], data["after"])
+        case "run.accept" | "run.enter" | "run.fold" | "run.handoff" | "session.cancel" | "session.clear":
+            return _moved(name.partition(".")[2], data)
+        case _:
+            return None
+
+
+def _moved(event: str, data: dict[str, Any]) -> Moved:
+    state, runs = data.get("state"), data.get("runs")
+    return Moved(
+        data["session_id"],
+        event,
+        data["run_id"],
+        data.get("seq"),
+        None if state is None else State(state),
+        data.get("into"),
+        None if runs is None else tuple(runs),
+    )

@@ -1,0 +1,398 @@
+"""What callers call: the names of `Dispatcher`, each a step on the ledger."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import weakref
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final, Literal
+
+from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
+from turngate._lifecycle import ACCEPTED, ACTIVE, COMPLETE, QUEUED
+from turngate._limits import seconds, whole_number
+from turngate._places import Places
+from turngate._prompt import check_prompt, plain
+from turngate._run import Covered, Run
+from turngate._views import SessionView
+from turngate.durable._ending import Ending
+from turngate.durable._handles import DurableRun
+from turngate.durable._rows import ALL, as_json
+from turngate.durable._worker import Newcomer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self, TextIO, Unpack
+
+    from turngate._events import RunComplete
+    from turngate._lifecycle import State
+    from turngate._messages import ListOfMessages, Message
+    from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+    from turngate._run import Runner
+    from turngate.durable._ledger import Ledger
+    from turngate.durable._rows import Known, Loaded
+    from turngate.durable._step import Step
+
+_LONGEST_NAME: Final = 512
+"""Characters that the id of a session or a run may have: databases index no more."""
+
+
+class LedgerMessages:
+    """The messages on the ledger, which are written with the steps that make them."""
+
+    def __init__(self, dispatcher: DurableDispatcher) -> None:
+        self._dispatcher = weakref.ref(dispatcher)
+
+    async def _ledger(self) -> Ledger:
+        dispatcher = self._dispatcher()
+        if dispatcher is None:
+            raise DispatcherClosed("the dispatcher is gone")
+        await dispatcher._ready()
+        return dispatcher._ledger
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        """Refuse: a message is part of the step that completes its run."""
+        raise NotImplementedError("the messages of a ledger are written by its steps alone")
+
+    async def list(
+        self, session_id: str, *, after: str | None = None, limit: int | None = None
+    ) -> ListOfMessages:
+        """Return the messages of the session, at most `limit`, from the one behind `after` on.
+
+        Raises ValueError if the session has no message `after`.
+        """
+        if limit is not None:
+            whole_number("limit", limit, at_least=0)
+        return await (await self._ledger()).messages(session_id, after, limit)
+
+    async def of_run(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that the run was part of."""
+        return await (await self._ledger()).messages_of(run_id)
+
+
+class DurableDispatcher(Ending):
+    """Runs prompts through the runner, one turn at a time per session, for any number of processes.
+
+    The names are those of `Dispatcher`; what looks on is awaited. An operation returns after its commit, and
+    what it has promised outlives the process. Entering the context, or the first operation, opens the ledger;
+    leaving it is `aclose()`, which closes the ledger too. A ledger that cannot be reached raises
+    LedgerUnavailable, and nothing is done in part.
+
+    runner          called once per turn; see `Turn`
+    ledger          `SqliteLedger(path)` or `PostgresLedger(dsn)`, of this dispatcher alone
+    on_death        what becomes of a turn whose process died: "fail", its runs complete with the outcome
+                    "lost"; "retry", it runs again from the beginning, three times at most
+    lease           seconds after which a process that is not heard of counts as dead
+    poll            seconds after which everything is looked at again that no hint has told of
+    enter_timeout   seconds after which an accepted run that its holder does not enter is entered by others
+    checkpoint      seconds after which the text that turns have written is put by, for the case of death
+    queue_limit     accepted and queued runs per session, beyond which accept raises QueueFull
+    accepted_limit  accepted runs of this process, beyond which accept raises QueueFull
+    delta_limit, delta_bytes, complete_limit, turns_limit
+                    as for `Dispatcher`, in this process; a `turns_limit` costs one commit more per turn
+
+    `on_complete` and callbacks live in the process that was given them, and die with it.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        ledger: Ledger,
+        *,
+        on_death: Literal["fail", "retry"] = "fail",
+        lease: float = 30.0,
+        poll: float = 1.0,
+        enter_timeout: float = 30.0,
+        checkpoint: float = 5.0,
+        queue_limit: int = 16_384,
+        accepted_limit: int = 65_536,
+        delta_limit: int = 1_024,
+        delta_bytes: int = 8_388_608,
+        complete_limit: int = 65_536,
+        turns_limit: int | None = None,
+    ) -> None:
+        if on_death not in {"fail", "retry"}:
+            raise ValueError(f"on_death must be fail or retry, not {on_death!r}")
+        self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
+        self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
+        messages = LedgerMessages(self)
+        super().__init__(
+            runner,
+            ledger,
+            messages,
+            None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1)),
+            seconds("lease", lease),
+            on_death=on_death,
+            poll=seconds("poll", poll),
+            enter_timeout=seconds("enter_timeout", enter_timeout),
+            checkpoint=seconds("checkpoint", checkpoint),
+            delta_limit=whole_number("delta_limit", delta_limit, at_least=0),
+            delta_bytes=whole_number("delta_bytes", delta_bytes, at_least=0),
+            complete_limit=whole_number("complete_limit", complete_limit, at_least=1),
+        )
+        self.messages: LedgerMessages = messages
+
+    # Taking prompts in.
+
+    async def accept(
+        self,
+        session_id: str,
+        prompt: str,
+        *,
+        run_id: str | None = None,
+        attachments: Sequence[Attachment | str] = (),
+        when_busy: WhenBusy = "fold",
+        on_complete: OnComplete | None = None,
+    ) -> Run:
+        """Take a prompt in, without starting anything; as `Dispatcher.accept`, on the ledger.
+
+        A known run_id with the same payload finds the run in whichever process it is. Whoever is cancelled,
+        or told LedgerUnavailable, may ask again under the same run_id, and nothing is done twice.
+        """
+        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=False)
+
+    async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
+        """Accept and enter in one commit. Takes what accept takes."""
+        run_id, when_busy = options.get("run_id"), options.get("when_busy", "fold")
+        on_complete = options.get("on_complete")
+        attachments = options.get("attachments", ())
+        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=True)
+
+    async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
+        """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run."""
+        run = await self.submit(session_id, prompt, **options)
+        return await run.wait()
+
+    async def _accept(
+        self,
+        session_id: str,
+        prompt: str,
+        run_id: str | None,
+        attachments: tuple[Attachment | str, ...],
+        when_busy: WhenBusy,
+        on_complete: OnComplete | None,
+        *,
+        enter: bool,
+    ) -> Run:
+        self._here()
+        session_id, prompt = plain(session_id), plain(prompt)
+        name = f"run-{secrets.token_hex(8)}" if run_id is None else plain(run_id)
+        for each in (session_id, name):
+            if len(each) > _LONGEST_NAME:
+                raise ValueError(f"an id on a ledger has at most {_LONGEST_NAME} characters, not {len(each)}")
+        if self._closing:
+            raise DispatcherClosed("the dispatcher is closed")
+        if not enter and self._accepted() >= self._accepted_limit:
+            raise QueueFull(f"{self._accepted_limit} runs are accepted and have not entered (accepted_limit)")
+        newcomer = Newcomer(copy_context(), on_complete)
+
+        def take_in(step: Step) -> Known | None:
+            known = step.loaded.known
+            step.accept(name, prompt, attachments, when_busy, self._queue_limit, newcomer)
+            if enter:
+                step.enter(name)
+            return known
+
+        head = ALL if when_busy == "interrupt" else 0
+        known = await self._step(session_id, take_in, head=head, run_id=name)
+        if known is None:
+            assert newcomer.handle is not None
+            return newcomer.handle
+        row = known.row._replace(prompt=prompt, attachments=as_json(attachments))
+        return self._handle_of(row, known.complete)
+
+    def _accepted(self) -> int:
+        """Count the runs that were accepted here and, as far as is known here, have not entered."""
+        if len(self._held) < self._accepted_limit:
+            return 0
+        return sum(run.state is ACCEPTED for run in self._held.values())
+
+    async def enter(self, run: Run) -> State:
+        """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
+
+        Decides once, whoever asks: raises AlreadyEntered when the run is no longer accepted.
+        """
+        self._here()
+        if not isinstance(run, DurableRun) or run._home is not self:
+            raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
+        run_id = run.run_id
+
+        def let_in(step: Step) -> State:
+            if (decided := step.enter(run_id)) is not None:
+                return decided
+            known = step.loaded.known
+            if known is None:
+                raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+            raise AlreadyEntered(f"run {run_id} is {known.row.state}")
+
+        return await self._step(run.session_id, let_in, run_id=run_id)
+
+    async def wait(self, run_id: str) -> RunComplete:
+        """Return the RunComplete of the run, at once if it is complete, whichever process it ends in.
+
+        Raises UnknownRun when the ledger has no such run. Cancelling the caller does not touch the run.
+        """
+        self._here()
+        run = self._handles.get(run_id) or await self.find(run_id)
+        if run is None:
+            raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+        return await run.wait()
+
+    async def _release_run(self, run: DurableRun) -> None:
+        self._here()
+        if run.complete is None and not self._closed:
+            await self._step(run.session_id, lambda step: step.release(run.run_id), run_id=run.run_id)
+
+    # Taking them back.
+
+    async def cancel(self, session_id: str) -> Covered:
+        """Cover every run of the session that is accepted and not complete; nothing when it is idle.
+
+        Queued runs complete with the commit, the others as they settle, in whichever process that is.
+        """
+
+        def cover(step: Step) -> tuple[Step, list[Run]]:
+            return step, step.cancel()
+
+        step, covered = await self._step(session_id, cover, head=ALL)
+        return Covered(self._handles_of(step, covered))
+
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+        """Cover this one run or, when it is part of the active turn, the whole turn.
+
+        The queue goes on. With `waiting_only`, the run is taken back only while its runner has not been
+        called. Nothing is covered when the run is complete or unknown; `Covered.known` tells these apart.
+        """
+        await self._ready()
+        found = await self._ledger.find([run_id])
+        if not found or found[0].complete is not None:
+            return Covered([], bool(found))
+
+        def cover(step: Step) -> tuple[Step, list[Run]]:
+            return step, step.cancel_run(run_id, waiting_only=waiting_only)
+
+        step, covered = await self._step(found[0].row.session_id, cover, head=1, run_id=run_id)
+        return Covered(self._handles_of(step, covered))
+
+    async def cancel_all(self) -> Covered:
+        """Cancel every session that has something in flight, of all processes, one after another."""
+        await self._ready()
+        covered: list[Run] = []
+        for loaded in await self._ledger.view(None):
+            covered += (await self.cancel(loaded.session_id)).runs
+        return Covered(sorted(covered, key=lambda run: (run.session_id, run.seq)))
+
+    async def clear_queue(self, session_id: str) -> list[Run]:
+        """Drop what is queued in the session, and return it; accepted and active runs go on."""
+
+        def drop(step: Step) -> tuple[Step, list[Run]]:
+            return step, step.clear()
+
+        step, dropped = await self._step(session_id, drop, head=ALL)
+        return self._handles_of(step, dropped)
+
+    def _handles_of(self, step: Step, runs: list[Run]) -> list[Run]:
+        return [self._handle_of(step.rows[run.run_id], run.complete) for run in runs]
+
+    async def purge(self, *, before: float) -> int:
+        """Forget the runs that were complete at that time (seconds since the epoch), and their messages.
+
+        What is in flight is not touched. Returns how many runs it was.
+        """
+        await self._ready()
+        return await self._ledger.purge(before)
+
+    async def write_history(self, out: TextIO) -> int:
+        """Write every decision that the ledger keeps, in the order of the commits, for `turngate trace`.
+
+        Returns how many lines it was. Whoever knows that nothing more will happen adds an `end` line.
+        """
+        await self._ready()
+        if not self._ledger.history:
+            raise ValueError("this ledger does not keep the history")
+        lines, last = 0, -1
+        while told := (await self._ledger.told(last, 1000))[1]:
+            last = told[-1].position
+            for step in told:
+                lines += len(step.entries)
+                out.writelines(json.dumps(entry) + "\n" for entry in step.entries)
+        return lines
+
+    async def __aenter__(self) -> Self:
+        await self._ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    # Looking on.
+
+    async def is_busy(self, session_id: str | None = None) -> bool:
+        """Say whether a turn is active in the session, or in any."""
+        await self._ready()
+        views = await self._ledger.view(session_id)
+        return any(each.session is not None and each.session.lead is not None for each in views)
+
+    async def queued(self, session_id: str) -> list[Run]:
+        """Return the queued runs of the session, first in line first."""
+        return [*(await self.session(session_id)).queued]
+
+    async def accepted_count(self, session_id: str) -> int:
+        """Count the runs of the session that are accepted and have not entered."""
+        return len((await self.session(session_id)).accepted)
+
+    async def cancel_mark(self, session_id: str) -> int:
+        """Return the highest sequence that a cancel covers; 0 when it covers no accepted run."""
+        await self._ready()
+        (loaded,) = await self._ledger.view(session_id)
+        return 0 if loaded.session is None else loaded.session.mark
+
+    async def sessions(self) -> list[SessionView]:
+        """Look at every session that has something in flight, all at one moment."""
+        await self._ready()
+        return [self._view(loaded) for loaded in await self._ledger.view(None)]
+
+    async def session(self, session_id: str) -> SessionView:
+        """Look at a session, which may be quiet.
+
+        Of a turn in another process, `text` is what that one has put by.
+        """
+        await self._ready()
+        (loaded,) = await self._ledger.view(session_id)
+        return self._view(loaded)
+
+    def _view(self, loaded: Loaded) -> SessionView:
+        runs = sorted(loaded.runs, key=lambda row: row.seq)
+        accepted, queued = (
+            tuple(self._handle_of(row) for row in runs if row.state is state) for state in (ACCEPTED, QUEUED)
+        )
+        session = loaded.session
+        if session is None or session.lead is None:
+            return SessionView(loaded.session_id, accepted, (), queued)
+        members = sorted((row for row in runs if row.state is ACTIVE), key=lambda row: row.place)
+        lead, *folded = [self._handle_of(row) for row in members]
+        turn = self._turns.get(session.fence)
+        text = loaded.text if turn is None else "".join(turn.parts or ())
+        phase = "running" if session.begun else "waiting"
+        return SessionView(
+            loaded.session_id, accepted, (), queued, lead, tuple(folded), text, session.covered,
+            phase if turn is None else turn.phase.value, session.since,
+        )  # fmt: skip
+
+    async def find(self, run_id: str) -> Run | None:
+        """Return the run, in whichever process it is, None if the ledger has no such run.
+
+        Of a complete run that nobody of this process holds, prompt and attachments are not kept.
+        """
+        if (run := self._handles.get(run_id)) is not None and run.state is COMPLETE:
+            return run
+        await self._ready()
+        for known in await self._ledger.find([run_id]):
+            return self._handle_of(known.row, known.complete)
+        return None
+
+    def __repr__(self) -> str:
+        life = "closed" if self._closed else "closing" if self._closing else "open"
+        return f"<DurableDispatcher {life}: {len(self._turns)} turns here, {self._ledger!r}>"

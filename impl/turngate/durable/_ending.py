@@ -1,0 +1,143 @@
+"""Closing one process's part: its turns finish or are cancelled, everything else stays on the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Final
+
+from turngate._errors import ClosedFromRunner
+from turngate._guard import complain, say
+from turngate._lifecycle import RUNNING, WAITING
+from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._rows import Ask
+from turngate.durable._step import Fenced
+from turngate.durable._tending import Tending
+
+if TYPE_CHECKING:
+    from turngate.durable._handles import DurableTurn
+
+_REMINDER: Final = 2.0
+
+
+class Ending(Tending):
+    """A worker that can be closed."""
+
+    async def aclose(self, *, finish: float = 0.0) -> None:
+        """Refuse new prompts, end the turns of this process, and let go of the ledger.
+
+        The turns may end by themselves for `finish` seconds (`math.inf`: as long as it takes); then they are
+        cancelled. What is accepted and queued stays for the other processes, or for the next start; who still
+        waits for it here is told DispatcherClosed. Idempotent: all callers wait for the same end, and the
+        first one's `finish` counts. Cancelling the caller does not stop the close. A runner cannot call it:
+        that raises ClosedFromRunner.
+        """
+        loop = self._here()
+        task = asyncio.current_task()
+        if any(turn.task is task for turn in self._turns.values()):
+            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        self.begin_close(finish=finish)
+        while not self._closed:
+            await self._close_waiters.wait(loop)
+
+    def begin_close(self, *, finish: float = 0.0) -> None:
+        """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
+        self._here()
+        if not isinstance(finish, int | float) or not finish >= 0:
+            raise ValueError(f"finish must be at least 0 seconds, not {finish!r}")
+        if not self._closing:
+            self._closing = True
+            self._spawn(self._close(finish))
+
+    async def _close(self, finish: float) -> None:
+        try:
+            if self._opening is not None:
+                await asyncio.wait({self._opening})
+            if self._is_open:
+                await self._end_turns(finish)
+                await self._let_go_of_ledger()
+        except BaseException as exc:
+            complain(exc, "closing raised")
+        finally:
+            self._closed = True
+            self._guard("closing the subscriptions", self._subscribers.close)
+            self._news.set()
+            for run in [*self._held.values()]:
+                for waiters in (run._waiters, run._listeners):
+                    if waiters is not None:
+                        waiters.wake()
+            self._guard("waking those who close", self._close_waiters.wake)
+
+    async def _end_turns(self, finish: float) -> None:
+        loop = self._here()
+        deadline = loop.time() + finish
+        reminder = loop.time() + _REMINDER
+        cancelled: set[int] = set()
+        while self._turns or self._steps:
+            now = loop.time()
+            for turn in [*self._turns.values()]:
+                if turn.fence not in cancelled and (now >= deadline or turn.phase is WAITING):
+                    cancelled.add(turn.fence)
+                    self._spawn(self._end_turn(turn))
+            if now >= reminder:
+                reminder = now + _REMINDER
+                self._remind()
+            until = min(reminder, deadline if now < deadline < math.inf else math.inf)
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._idle.wait(loop)
+            except TimeoutError:
+                pass
+
+    async def _end_turn(self, turn: DurableTurn) -> None:
+        """Cancel the turn; leave one whose runner was not called to others."""
+        run, waits = turn.run, turn.phase is WAITING
+        ask = Ask(run.session_id, 0, "", 1, run.run_id)
+        while self._turns.get(turn.fence) is turn:
+            try:
+                if waits:
+                    await self._stepping(ask, lambda step: step.give_up(turn.fence), owner=True)
+                    self._let_go(turn)
+                else:
+                    await self._stepping(ask, lambda step: step.cancel_run(run.run_id), owner=True)
+            except Fenced:
+                self._give_up(turn)
+            except LedgerUnavailable as away:
+                complain(away, "the turn of run %s cannot be cancelled yet", run.run_id)
+                await asyncio.sleep(self._poll)
+            else:
+                return
+
+    def _remind(self) -> None:
+        """Say for which runs the close waits; interrupt again the runners that should have ended."""
+        names = ", ".join(turn.run.run_id for turn in [*self._turns.values()][:10])
+        say(logging.WARNING, "closing waits for %d turns: %s", len(self._turns), names)
+        for turn in self._turns.values():
+            if turn.covered and turn.phase is RUNNING:
+                self._interrupt(turn)
+
+    async def _read_to_the_end(self) -> None:
+        """Let the subscribers have all that this process has done: others may hold the horizon back."""
+        for _ in range(100):
+            if await self._read_on() > self._last_position:
+                return
+            await asyncio.sleep(0.01)
+
+    async def _let_go_of_ledger(self) -> None:
+        """Tell the subscribers the last of it, have the name count as dead, and close."""
+        if self._tender is not None:
+            self._tender.cancel()
+        try:
+            if self._follower is not None:
+                await self._read_to_the_end()
+            await self._ledger.retire(self._name)
+        except LedgerUnavailable as away:
+            complain(away, "worker %d could not take its leave", self._name)
+        if self._follower is not None:
+            self._follower.cancel()
+            self._stop_following()
+        try:
+            await self._ledger.close()
+        except LedgerUnavailable as away:
+            complain(away, "closing the ledger raised")

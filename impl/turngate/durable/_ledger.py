@@ -1,0 +1,191 @@
+"""What a ledger is: where sessions are kept, one saved step at a time, and who of those that share it lives.
+
+LedgerUnavailable      the ledger cannot be reached; nothing was done
+└── OutcomeUnknown     a step was sent and its answer lost, and nobody can tell any more whether it was saved
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from turngate._errors import TurngateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from turngate._events import RunComplete
+    from turngate._messages import ListOfMessages
+    from turngate.durable._rows import Ask, Decide, Decision, Known, Loaded
+
+
+class LedgerUnavailable(TurngateError):
+    """The ledger cannot be reached; nothing was done."""
+
+
+class OutcomeUnknown(LedgerUnavailable):
+    """A step was sent, its answer lost, and whether it was saved cannot be told any more.
+
+    A prompt may be sent again under the same run_id; whoever has cancelled should look before doing it again.
+    """
+
+
+class LeaseLost(TurngateError):
+    """The worker counts as dead: nothing can be saved under its name any more, and nothing was."""
+
+
+class Debts(NamedTuple):
+    """What nobody will do unless whoever notices does it."""
+
+    dead: list[str]
+    """Sessions whose turn belongs to a worker that is dead."""
+    unowned: list[str]
+    """Sessions whose turn belongs to nobody."""
+    unentered: list[tuple[str, str]]
+    """Session and run of what was accepted and not entered, by a worker that is dead or in all the time."""
+
+
+class Mine(NamedTuple):
+    """A turn that is this worker's on record."""
+
+    session_id: str
+    fence: int
+    covered: bool
+    version: int
+
+
+class Finished(NamedTuple):
+    """A completion and its place in the order of all."""
+
+    position: int
+    ordinal: int
+    complete: RunComplete
+
+
+class Told(NamedTuple):
+    """The decisions of one step and its place in the order of all."""
+
+    position: int
+    session_id: str
+    entries: list[dict[str, Any]]
+
+
+class Checkpoint(NamedTuple):
+    """What a turn has written and kept so far."""
+
+    session_id: str
+    fence: int
+    text: str
+    kept: str | None
+
+
+class Ledger(Protocol):
+    """Where sessions are kept. Every method may raise LedgerUnavailable, and has then done nothing.
+
+    A ledger belongs to one dispatcher, which opens and closes it.
+
+    Positions: each step that is saved has one, and those of one session grow. Everything at a position below
+    the `horizon` is there to be read: nothing appears below it any more.
+    """
+
+    history: bool
+    """Whether the decisions of each step are kept."""
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date."""
+
+    async def close(self) -> None:
+        """Let go of everything. Idempotent."""
+
+    async def step(self, ask: Ask, decide: Decide) -> Decision:
+        """Load, decide and save, again if somebody else was faster, and return the decision that was saved.
+
+        What `decide` raises is raised, and nothing is saved. Raises LeaseLost when the worker counts as dead
+        and OutcomeUnknown when an answer was lost for good.
+        """
+        ...
+
+    # Who lives.
+
+    async def register(self, lease: float) -> int:
+        """Return a name for a worker that no other has had; it lives until it is retired or dies."""
+        ...
+
+    async def retire(self, worker: int) -> None:
+        """Have a worker count as dead."""
+
+    def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
+        """Keep the worker alive from now on; call `lost`, on the loop, when that has failed."""
+
+    async def bury(self) -> None:
+        """Find out who has died."""
+
+    async def debts(self, enter_timeout: float) -> Debts:
+        """Return some of what is owed by the dead, and what was not entered for so many seconds."""
+        ...
+
+    async def mine(self, worker: int) -> list[Mine]:
+        """Return the turns that belong to the worker."""
+        ...
+
+    # Looking on.
+
+    async def find(self, run_ids: Sequence[str]) -> list[Known]:
+        """Return those of the runs that are known."""
+        ...
+
+    async def view(self, session_id: str | None) -> list[Loaded]:
+        """Return the session, or every session that has something in flight, all at one moment."""
+        ...
+
+    async def name(self) -> str:
+        """Return what tells this ledger's cursors from those of another."""
+        ...
+
+    async def horizon(self) -> int:
+        """Return the position below which nothing appears any more."""
+        ...
+
+    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
+        """Return how far back is kept, the horizon, and the next completions below it, in order."""
+        ...
+
+    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+        """Return the horizon and the decisions of the next steps below it, in order."""
+        ...
+
+    # Beside the steps.
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Put by what turns have written so far, for those who may have to end them."""
+
+    async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
+        """Return messages of the session; ValueError if it has no message `after`."""
+        ...
+
+    async def messages_of(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that the run was part of."""
+        ...
+
+    async def purge(self, before: float) -> int:
+        """Forget what was complete at that time, in seconds since the epoch; return how many runs it was."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, on the loop, when somebody else may have changed something. Only a hint."""
+
+    def hint(self, workers: set[int]) -> None:
+        """Let these workers look soon; `set()`: whoever listens. Never waits, and may come to nothing."""
+
+
+__all__ = [
+    "Checkpoint",
+    "Debts",
+    "Finished",
+    "LeaseLost",
+    "Ledger",
+    "LedgerUnavailable",
+    "Mine",
+    "OutcomeUnknown",
+    "Told",
+]

@@ -1,0 +1,367 @@
+"""A ledger in PostgreSQL, for processes on many machines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from turngate._errors import UnknownSchema
+from turngate.durable import _postgres_sql as sql
+from turngate.durable._columns import (
+    as_complete,
+    as_known,
+    as_messages,
+    as_run,
+    as_session,
+    of_complete,
+    of_messages,
+    of_run,
+    of_session,
+)
+from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Told
+from turngate.durable._rows import ALL, Known, Loaded, RunRow, restored, storable
+from turngate.durable._swap import Fate, swap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from turngate._messages import ListOfMessages
+    from turngate.durable._ledger import Checkpoint
+    from turngate.durable._postgres import Beat, Server
+    from turngate.durable._rows import Ask, Changes, Decide, Decision
+
+_AT_ONCE: Final = 50
+"""So many debts are taken up at a time."""
+_SOON: Final = 0.005
+"""Seconds for which hints are collected before they are sent together."""
+_NONE: Final = "[]"
+_RUN: Final = RunRow._fields
+_DONE: Final = ("n", "run_id", "text", "error", "cancelled", "message_id", "folded_into", "outcome")
+_SAID: Final = ("n", "id", "session_id", "run_id", "role", "text", "finish_reason", "data", "turn")
+
+
+class PostgresLedger:
+    """The sessions in a PostgreSQL database (14 or newer): for any number of processes and machines.
+
+    dsn                as asyncpg takes it: "postgresql://user@host/database"
+    schema             the schema that the tables are in; it is made, and brought up to date, when needed
+    history            whether every decision is kept, for `turngate trace` and for subscribers to moves
+    connections        connections for steps; one more listens, and one keeps the lease
+    patience           seconds for which a step is tried again while the server cannot be reached
+    statement_timeout  seconds after which a server that does not answer counts as gone
+    cached_statements  prepared statements per connection; 0 behind a proxy that pools transactions, which
+                       also cannot listen: everything works then too, by polling
+
+    Needs asyncpg: the extra `turngate[postgres]`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "turngate",
+        history: bool = True,
+        connections: int = 4,
+        patience: float = 5.0,
+        statement_timeout: float = 10.0,
+        cached_statements: int = 100,
+    ) -> None:
+        try:
+            from turngate.durable import _postgres  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError(
+                "PostgresLedger needs asyncpg; install it with: pip install 'turngate[postgres]'"
+            ) from missing
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,31}", schema):
+            raise ValueError(f"schema must be a lower-case name of at most 32 characters, not {schema!r}")
+        self.dsn = dsn
+        self.schema = schema
+        self.history = history
+        self._postgres = _postgres
+        self._patience = patience
+        self._lease = 0.0
+        self._options = (connections, statement_timeout, cached_statements)
+        self._server: Server | None = None
+        self._beat: Beat | None = None
+        self._worker = 0
+        self._hints: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listener: asyncio.Task[None] | None = None
+        self._wake: Callable[[], None] | None = None
+        self._name: str | None = None
+        self._statements: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<PostgresLedger {self.schema!r}>"  # the dsn may hold a password
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date."""
+        self._server = self._postgres.Server(self.dsn, *self._options)
+        try:
+            await self._server.in_transaction(self._migrate)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _migrate(self, connection: Any) -> None:
+        """Make what is missing, once, whoever else opens it at the same time."""
+        s = self.schema
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 7))", f"turngate {s}")
+        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {s}")
+        await connection.execute(f"CREATE TABLE IF NOT EXISTS {s}.schema_version (version int NOT NULL)")
+        version = await connection.fetchval(f"SELECT max(version) FROM {s}.schema_version") or 0  # noqa: S608
+        if version > len(sql.MIGRATIONS):
+            raise UnknownSchema(
+                f"the ledger is of schema {version}; this turngate knows {len(sql.MIGRATIONS)}"
+            )
+        for number, statements in enumerate(sql.MIGRATIONS[version:], version + 1):
+            for statement in statements:
+                await connection.execute(self._in_schema(statement))
+            await connection.execute(f"INSERT INTO {s}.schema_version VALUES ($1)", number)  # noqa: S608
+
+    async def close(self) -> None:
+        """Let go of everything. Idempotent."""
+        server, self._server = self._server, None
+        if self._beat is not None:
+            self._beat.end()
+        for task in [*self._tasks]:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if server is not None:
+            await server.close()
+
+    def _in_schema(self, statement: str) -> str:
+        ready = self._statements.get(statement)
+        if ready is None:
+            ready = self._statements[statement] = statement.replace("{s}", self.schema)
+        return ready
+
+    def _working(self) -> Server:
+        if self._server is None:
+            raise LedgerUnavailable("the ledger is not open")
+        return self._server
+
+    async def _fetch(self, statement: str, *about: object) -> list[Any]:
+        return await self._working().fetch(self._in_schema(statement), *about)
+
+    # Steps.
+
+    async def step(self, ask: Ask, decide: Decide) -> Decision:
+        """Load, decide and save, until nobody else was faster."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        def give_up(sent: bool) -> bool:
+            return loop.time() - began > (max(self._lease, self._patience) if sent else self._patience)
+
+        return await swap(self, ask, decide, give_up)
+
+    async def load(self, ask: Ask) -> Loaded:
+        """Return the session as it is, by one statement."""
+        return await self._load(sql.LOAD, ask.session_id, ask.head, ask.run_id, with_text=ask.with_text)
+
+    async def _load(
+        self, statement: str, session_id: str, head: int, run_id: str | None, *, with_text: bool
+    ) -> Loaded:
+        wanted = None if run_id is None else storable(run_id)
+        (row,) = await self._fetch(
+            statement, storable(session_id), None if head == ALL else head, wanted, with_text
+        )
+        return _as_loaded(session_id, run_id, row)
+
+    async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+        """Save by one statement: if the session is still at its version, and the worker alive."""
+        token, version, *rest = of_session(changes.after)
+        done = [(n, storable(each.run_id), *of_complete(each)) for n, each in enumerate(changes.done)]
+        said = [(n, *row) for n, row in enumerate(of_messages(changes.messages))]
+        moved = [
+            {"run_id": storable(m.run_id), "state": m.state, "covered": m.covered, "place": m.place}
+            for m in changes.moved
+        ]
+        try:
+            ((saved, alive, position),) = await self._working().send(
+                self._in_schema(sql.SAVE_FIRST if changes.before is None else sql.SAVE),
+                storable(changes.session_id),
+                ask.worker,
+                token,
+                version,
+                *rest,
+                _records(_RUN, [of_run(row) for row in changes.new]),
+                json.dumps(moved) if moved else _NONE,
+                _records(_DONE, done),
+                _records(_SAID, said),
+                json.dumps(changes.entries) if self.history and changes.entries else None,
+            )
+        except self._postgres.Conflict:
+            return Fate.STALE, 0
+        return (Fate.SAVED if saved else Fate.STALE if alive else Fate.DEAD), position
+
+    # Who lives.
+
+    async def register(self, lease: float) -> int:
+        """Return the name of a new worker, which lives for that long unless it is kept alive."""
+        ((worker,),) = await self._fetch(sql.REGISTER, float(lease))
+        self._lease = lease
+        return int(worker)
+
+    async def retire(self, worker: int) -> None:
+        """Have a worker count as dead."""
+        if self._beat is not None:
+            self._beat.end()
+        await self._fetch(sql.RETIRE, worker)
+
+    def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
+        """Keep the worker alive from a thread of its own."""
+        if self._beat is not None:
+            self._beat.end()
+        self._worker = worker
+        self._beat = self._postgres.Beat(
+            self._working(), self._in_schema(sql.BEAT), worker, float(lease), lost
+        )
+        if self._wake is not None:
+            self.listen(self._wake)  # under the new name
+
+    async def bury(self) -> None:
+        """Remove the workers whose leases are over."""
+        await self._fetch(sql.BURY)
+
+    async def debts(self, enter_timeout: float) -> Debts:
+        """Return some of what is owed by the dead, and what was not entered for so many seconds."""
+        dead = await self._fetch(sql.DEAD, _AT_ONCE)
+        unowned = await self._fetch(sql.UNOWNED, _AT_ONCE)
+        unentered = await self._fetch(sql.UNENTERED, _AT_ONCE, float(enter_timeout))
+        return Debts(
+            [restored(row[0]) for row in dead],
+            [restored(row[0]) for row in unowned],
+            [(restored(row[0]), restored(row[1])) for row in unentered],
+        )
+
+    async def mine(self, worker: int) -> list[Mine]:
+        """Return the turns that belong to the worker."""
+        return [Mine(restored(row[0]), *row[1:]) for row in map(tuple, await self._fetch(sql.MINE, worker))]
+
+    # Looking on.
+
+    async def find(self, run_ids: Sequence[str]) -> list[Known]:
+        """Return those of the runs that are known."""
+        return [as_known(tuple(row)) for row in await self._fetch(sql.KNOWN, [*map(storable, run_ids)])]
+
+    async def view(self, session_id: str | None) -> list[Loaded]:
+        """Return the session, or every session that has something in flight, all at one moment."""
+        if session_id is not None:
+            return [await self._load(sql.VIEW, session_id, ALL, None, with_text=True)]
+        rows = await self._fetch(sql.VIEW_ALL)
+        return [_as_loaded(restored(row[0]), None, tuple(row)[1:]) for row in rows]
+
+    async def name(self) -> str:
+        """Return what tells this ledger's cursors from those of another."""
+        if self._name is None:
+            ((self._name,),) = await self._fetch("SELECT name FROM {s}.meta")
+        return str(self._name)
+
+    async def horizon(self) -> int:
+        """Return the oldest transaction that is still running: nothing appears below it any more."""
+        ((horizon,),) = await self._fetch(sql.HORIZON)
+        return int(horizon)
+
+    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
+        """Return how far back is kept, the horizon, and the next completions below it, in order."""
+        ((purged, horizon, page),) = await self._fetch(
+            sql.FINISHED, after[0], min(after[1], 2**31 - 1), limit
+        )
+        rows = json.loads(page) if page else []
+        return purged, horizon, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
+
+    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+        """Return the horizon and the decisions of the next steps below it, in order."""
+        ((horizon, page),) = await self._fetch(sql.TOLD, after, limit)
+        rows = json.loads(page) if page else []
+        return horizon, [Told(row[0], restored(row[1]), json.loads(row[2])) for row in rows]
+
+    # Beside the steps.
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Put by what turns have written so far."""
+        rows = [(storable(c.session_id), c.fence, storable(c.text), c.kept) for c in checkpoints]
+        await self._fetch(sql.CHECKPOINT, _records(("session_id", "fence", "text", "kept"), rows))
+
+    async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
+        """Return messages of the session; ValueError if it has no message `after`."""
+        behind = 0
+        if after is not None:
+            found = await self._fetch(sql.MESSAGE_AT, storable(session_id), storable(after))
+            if not found:
+                raise ValueError(f"session {session_id!r} has no message {after!r}")
+            behind = found[0][0]
+        return as_messages(await self._fetch(sql.MESSAGES, storable(session_id), behind, limit))
+
+    async def messages_of(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that the run was part of."""
+        return as_messages(await self._fetch(sql.MESSAGES_OF, storable(run_id)))
+
+    async def purge(self, before: float) -> int:
+        """Forget what was complete at that time, and return how many runs it was."""
+        ((count,),) = await self._fetch(sql.PURGE, float(before))
+        for statement in sql.SWEEP:
+            await self._fetch(statement, *([float(before)] if "$1" in statement else []))
+        return int(count)
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when somebody has a hint for this worker, or for all."""
+        self._wake = wake
+        if self._listener is not None:
+            self._listener.cancel()
+        channels = self._channels
+        self._listener = self._spawn(self._postgres.listen(self._working(), channels, wake))
+
+    def _channels(self) -> list[str]:
+        return [f"turngate_{self.schema}", f"turngate_{self.schema}_{self._worker}"]
+
+    def hint(self, workers: set[int]) -> None:
+        """Let these workers, or all, look soon: some hints together, after the commit, and nobody waits."""
+        first = not self._hints
+        self._hints |= {f"turngate_{self.schema}_{worker}" for worker in workers} or {
+            f"turngate_{self.schema}"
+        }
+        if first:
+            self._spawn(self._send_hints())
+
+    async def _send_hints(self) -> None:
+        await asyncio.sleep(_SOON)
+        channels, self._hints = self._hints, set()
+        with contextlib.suppress(LedgerUnavailable):  # whoever is meant will look by itself
+            await self._fetch("SELECT pg_notify(channel, '') FROM unnest($1::text[]) channel", [*channels])
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _records(names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
+    return json.dumps([dict(zip(names, row, strict=True)) for row in rows]) if rows else _NONE
+
+
+def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:
+    fresh, now, session, runs, queue, known, lives, text = row
+    found = None if known is None else as_known(json.loads(known))
+    rows = [as_run(each) for part in (runs, queue) if part for each in json.loads(part)]
+    if found is not None and found.complete is None and found.row.session_id == session_id:
+        rows = [*rows, found.row] if all(row.run_id != run_id for row in rows) else rows
+    put_by = ("", None) if text is None else json.loads(text)
+    return Loaded(
+        session_id,
+        None if session is None else as_session(json.loads(session)),
+        rows,
+        found,
+        fresh,
+        now,
+        lives,
+        restored(put_by[0]),
+        put_by[1],
+    )

@@ -1,0 +1,291 @@
+"""The tables of a ledger in PostgreSQL, and what is asked of them. `{s}` stands for their schema.
+
+Positions. Transactions commit in another order than they take numbers from a sequence, so a reader who goes
+by the highest number that it has seen misses what commits late. A step's position is the id of its
+transaction (xid8: it does not wrap), and a reader goes no further than the oldest transaction that is still
+running (`pg_snapshot_xmin`): everything below that has committed, and is visible, or never will be. Steps of
+one session follow each other, so their positions grow. The price: a transaction that is left open anywhere in
+the cluster holds back what readers see, though nothing else.
+
+A step that reads the worker's row does not thereby wait for its burial (READ COMMITTED): it may be saved
+after the worker was given up. That does not matter, for what the worker owned has another fence by then, or
+will have: the version and the fence carry the promises, the lease only keeps the useless from being tried.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The statements that lead from each version of the schema to the next.
+MIGRATIONS: Final = (
+    (
+        "CREATE SEQUENCE {s}.number",
+        """
+        CREATE TABLE {s}.meta (
+            one int PRIMARY KEY CHECK (one = 1), name text NOT NULL, purged bigint NOT NULL
+        )
+        """,
+        "INSERT INTO {s}.meta SELECT 1, substr(md5(random()::text || clock_timestamp()::text), 1, 12), -1",
+        """
+        CREATE TABLE {s}.worker (
+            worker bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, expires timestamptz NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE {s}.session (
+            session_id text PRIMARY KEY,
+            token text NOT NULL,
+            version bigint NOT NULL,
+            next_seq bigint NOT NULL,
+            mark bigint NOT NULL,
+            queued bigint NOT NULL,
+            lead text,
+            owner bigint,
+            fence bigint NOT NULL,
+            covered boolean NOT NULL,
+            begun boolean NOT NULL,
+            attempts int NOT NULL,
+            since float8,
+            recent text NOT NULL
+        ) WITH (fillfactor = 70)
+        """,
+        "CREATE INDEX session_with_turn ON {s}.session (owner) WHERE lead IS NOT NULL",
+        """
+        CREATE TABLE {s}.run (
+            run_id text PRIMARY KEY,
+            session_id text NOT NULL,
+            seq bigint NOT NULL,
+            state text NOT NULL,
+            when_busy text NOT NULL,
+            covered boolean NOT NULL,
+            holder bigint NOT NULL,
+            place int NOT NULL,
+            prompt text NOT NULL,
+            attachments text NOT NULL,
+            digest text NOT NULL,
+            accepted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+            completed_at timestamptz,
+            text text,
+            error text,
+            cancelled boolean,
+            message_id text,
+            folded_into text,
+            outcome text,
+            "position" bigint,
+            ordinal int
+        ) WITH (fillfactor = 80)
+        """,
+        "CREATE UNIQUE INDEX run_in_flight ON {s}.run (session_id, state, seq) WHERE state <> 'complete'",
+        "CREATE INDEX run_accepted ON {s}.run (accepted_at) WHERE state = 'accepted'",
+        """CREATE UNIQUE INDEX run_in_order ON {s}.run ("position", ordinal) WHERE "position" IS NOT NULL""",
+        "CREATE INDEX run_of_session ON {s}.run (session_id)",
+        """
+        CREATE TABLE {s}.message (
+            "position" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            id text NOT NULL UNIQUE,
+            session_id text NOT NULL,
+            run_id text NOT NULL,
+            role text NOT NULL,
+            text text NOT NULL,
+            finish_reason text,
+            data text,
+            turn text NOT NULL
+        )
+        """,
+        'CREATE INDEX message_of_session ON {s}.message (session_id, "position")',
+        'CREATE INDEX message_of_run ON {s}.message (run_id, "position")',
+        'CREATE INDEX message_of_turn ON {s}.message (turn, "position")',
+        """
+        CREATE TABLE {s}.history (
+            "position" bigint PRIMARY KEY,
+            session_id text NOT NULL,
+            entries text NOT NULL,
+            at timestamptz NOT NULL DEFAULT clock_timestamp()
+        )
+        """,
+        "CREATE INDEX history_of_session ON {s}.history (session_id)",
+        """
+        CREATE TABLE {s}.checkpoint (
+            session_id text PRIMARY KEY, fence bigint NOT NULL, text text NOT NULL, kept text
+        )
+        """,
+    ),
+)
+
+_SESSION: Final = """
+    token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent
+"""
+_RUN: Final = """
+    run_id, session_id, seq, state, when_busy, covered, holder, place, prompt, attachments, digest
+"""
+_COMPLETE: Final = "session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome"
+_MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
+_ALIVE: Final = "SELECT 1 FROM {s}.worker WHERE worker = $2 AND expires > clock_timestamp()"
+_HORIZON: Final = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
+
+_LOADED: Final = f"""
+    {_NOW},
+    (SELECT json_build_array({_SESSION}) FROM {{s}}.session WHERE session_id = $1),
+    (SELECT json_agg(json_build_array({_RUN})) FROM {{s}}.run
+     WHERE session_id = $1 AND state IN ('accepted', 'active') AND state <> 'complete'),
+    (SELECT json_agg(json_build_array({_RUN})) FROM (
+        SELECT * FROM {{s}}.run WHERE session_id = $1 AND state = 'queued' AND state <> 'complete'
+        ORDER BY seq LIMIT $2) head),
+    (SELECT json_build_array({_RUN}, {_COMPLETE}) FROM {{s}}.run WHERE run_id = $3),
+    EXISTS (SELECT 1 FROM {{s}}.worker w JOIN {{s}}.session o ON o.owner = w.worker
+            WHERE o.session_id = $1 AND w.expires > clock_timestamp()),
+    (SELECT json_build_array(c.text, c.kept)
+     FROM {{s}}.checkpoint c JOIN {{s}}.session o USING (session_id, fence)
+     WHERE $4 AND o.session_id = $1)
+"""  # noqa: S608 - made of what is written here
+LOAD: Final = f"SELECT nextval('{{s}}.number'), {_LOADED}"
+VIEW: Final = f"SELECT 0::bigint, {_LOADED}"
+_OF_EACH: Final = (
+    _LOADED.replace("$1", "flight.session_id")
+    .replace("$2", "NULL")
+    .replace("$3", "NULL")
+    .replace("$4", "true")
+)
+VIEW_ALL: Final = f"""
+    SELECT flight.session_id, 0::bigint, {_OF_EACH}
+    FROM (SELECT DISTINCT session_id FROM {{s}}.run WHERE state <> 'complete') flight ORDER BY 1
+"""  # noqa: S608
+
+_UPDATE: Final = f"""
+    UPDATE {{s}}.session SET
+        version = $4, next_seq = $5, mark = $6, queued = $7, lead = $8, owner = $9, fence = $10,
+        covered = $11, begun = $12, attempts = $13, since = $14, recent = $15
+    WHERE session_id = $1 AND token = $3 AND version = $4 - 1 AND EXISTS ({_ALIVE})
+    RETURNING version
+"""  # noqa: S608
+_INSERT: Final = f"""
+    INSERT INTO {{s}}.session (session_id, {_SESSION})
+    SELECT $1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 WHERE EXISTS ({_ALIVE})
+    ON CONFLICT DO NOTHING
+    RETURNING version
+"""
+_REST: Final = f"""
+    new AS (
+        INSERT INTO {{s}}.run ({_RUN})
+        SELECT {_RUN} FROM json_to_recordset($16::json) AS u (
+            run_id text, session_id text, seq bigint, state text, when_busy text, covered boolean,
+            holder bigint, place int, prompt text, attachments text, digest text)
+        WHERE EXISTS (SELECT FROM cas)
+    ), moved AS (
+        UPDATE {{s}}.run r SET state = u.state, covered = u.covered, place = u.place
+        FROM json_to_recordset($17::json) AS u (run_id text, state text, covered boolean, place int)
+        WHERE r.run_id = u.run_id AND EXISTS (SELECT FROM cas)
+    ), done AS (
+        UPDATE {{s}}.run r SET
+            state = 'complete', prompt = '', attachments = '', text = u.text, error = u.error,
+            cancelled = u.cancelled, message_id = u.message_id, folded_into = u.folded_into,
+            outcome = u.outcome, completed_at = clock_timestamp(),
+            "position" = pg_current_xact_id()::text::bigint, ordinal = u.n
+        FROM json_to_recordset($18::json) AS u (
+            n int, run_id text, text text, error text, cancelled boolean, message_id text, folded_into text,
+            outcome text)
+        WHERE r.run_id = u.run_id AND EXISTS (SELECT FROM cas)
+    ), said AS (
+        INSERT INTO {{s}}.message ({_MESSAGE}, turn)
+        SELECT {_MESSAGE}, turn FROM json_to_recordset($19::json) AS u (
+            n int, id text, session_id text, run_id text, role text, text text, finish_reason text, data text,
+            turn text)
+        WHERE EXISTS (SELECT FROM cas) ORDER BY n
+    ), told AS (
+        INSERT INTO {{s}}.history ("position", session_id, entries)
+        SELECT pg_current_xact_id()::text::bigint, $1, $20
+        WHERE $20::text IS NOT NULL AND EXISTS (SELECT FROM cas)
+    )
+    SELECT EXISTS (SELECT FROM cas), EXISTS ({_ALIVE}), pg_current_xact_id()::text::bigint
+"""  # noqa: S608
+SAVE: Final = f"WITH cas AS ({_UPDATE}), {_REST}"
+SAVE_FIRST: Final = f"WITH cas AS ({_INSERT}), {_REST}"
+
+REGISTER: Final = """
+    INSERT INTO {s}.worker (expires) VALUES (clock_timestamp() + $1 * interval '1 second') RETURNING worker
+"""
+BEAT: Final = """
+    UPDATE {s}.worker SET expires = clock_timestamp() + $2 * interval '1 second'
+    WHERE worker = $1 AND expires > clock_timestamp() RETURNING worker
+"""
+RETIRE: Final = "DELETE FROM {s}.worker WHERE worker = $1"
+BURY: Final = "DELETE FROM {s}.worker WHERE expires < clock_timestamp()"
+DEAD: Final = """
+    SELECT session_id FROM {s}.session o
+    WHERE lead IS NOT NULL AND owner IS NOT NULL AND NOT EXISTS (
+        SELECT FROM {s}.worker w WHERE w.worker = o.owner AND w.expires > clock_timestamp())
+    ORDER BY random() LIMIT $1
+"""
+UNOWNED: Final = """
+    SELECT session_id FROM {s}.session WHERE lead IS NOT NULL AND owner IS NULL ORDER BY random() LIMIT $1
+"""
+UNENTERED: Final = """
+    SELECT session_id, run_id FROM {s}.run r
+    WHERE state = 'accepted' AND (accepted_at < clock_timestamp() - $2 * interval '1 second' OR NOT EXISTS (
+        SELECT FROM {s}.worker w WHERE w.worker = r.holder AND w.expires > clock_timestamp()))
+    ORDER BY accepted_at LIMIT $1
+"""
+MINE: Final = (
+    "SELECT session_id, fence, covered, version FROM {s}.session WHERE lead IS NOT NULL AND owner = $1"
+)
+KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"  # noqa: S608
+HORIZON: Final = f"SELECT {_HORIZON}"
+FINISHED: Final = f"""
+    SELECT purged, {_HORIZON}, (
+        SELECT json_agg(json_build_array("position", ordinal, {_COMPLETE})) FROM (
+            SELECT * FROM {{s}}.run
+            WHERE "position" IS NOT NULL AND ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
+            ORDER BY "position", ordinal LIMIT $3) page)
+    FROM {{s}}.meta
+"""  # noqa: S608
+TOLD: Final = f"""
+    SELECT {_HORIZON}, (
+        SELECT json_agg(json_build_array("position", session_id, entries)) FROM (
+            SELECT * FROM {{s}}.history WHERE "position" > $1 AND "position" < {_HORIZON}
+            ORDER BY "position" LIMIT $2) page)
+"""  # noqa: S608
+CHECKPOINT: Final = """
+    INSERT INTO {s}.checkpoint AS c
+    SELECT * FROM json_to_recordset($1::json) AS u (session_id text, fence bigint, text text, kept text)
+    ON CONFLICT (session_id) DO UPDATE SET fence = excluded.fence, text = excluded.text, kept = excluded.kept
+    WHERE excluded.fence >= c.fence
+"""
+MESSAGES: Final = f"""
+    SELECT {_MESSAGE} FROM {{s}}.message WHERE session_id = $1 AND "position" > $2
+    ORDER BY "position" LIMIT $3
+"""  # noqa: S608
+MESSAGE_AT: Final = 'SELECT "position" FROM {s}.message WHERE session_id = $1 AND id = $2'
+MESSAGES_OF: Final = f"""
+    SELECT {_MESSAGE} FROM {{s}}.message
+    WHERE turn = (SELECT turn FROM {{s}}.message WHERE run_id = $1 ORDER BY "position" DESC LIMIT 1)
+    ORDER BY "position"
+"""  # noqa: S608
+PURGE: Final = """
+    WITH gone AS (
+        DELETE FROM {s}.run WHERE completed_at < to_timestamp($1) RETURNING run_id, "position"
+    ), unsaid AS (
+        DELETE FROM {s}.message WHERE run_id IN (SELECT run_id FROM gone)
+    ), noted AS (
+        UPDATE {s}.meta SET purged = greatest(purged, (SELECT max("position") FROM gone))
+        WHERE EXISTS (SELECT FROM gone)
+    )
+    SELECT count(*) FROM gone
+"""
+SWEEP: Final = (
+    # A session that takes a step meanwhile has another version, at which the row is looked at again.
+    """
+    DELETE FROM {s}.session o USING (
+        SELECT session_id, version FROM {s}.session q WHERE lead IS NULL AND NOT EXISTS (
+            SELECT FROM {s}.run r WHERE r.session_id = q.session_id)
+    ) quiet WHERE o.session_id = quiet.session_id AND o.version = quiet.version
+    """,
+    """
+    DELETE FROM {s}.history h WHERE at < to_timestamp($1) AND NOT EXISTS (
+        SELECT FROM {s}.run r WHERE r.session_id = h.session_id AND r.accepted_at < to_timestamp($1))
+    """,
+    """
+    DELETE FROM {s}.checkpoint c WHERE NOT EXISTS (
+        SELECT FROM {s}.session o WHERE o.session_id = c.session_id AND o.lead IS NOT NULL)
+    """,
+)

@@ -1,0 +1,389 @@
+"""A ledger in an SQLite file, for several processes of one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import sqlite3
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from turngate._errors import UnknownSchema
+from turngate.durable import _sqlite_schema as sql
+from turngate.durable._columns import (
+    as_complete,
+    as_known,
+    as_messages,
+    as_run,
+    as_session,
+    of_complete,
+    of_messages,
+    of_run,
+    of_session,
+)
+from turngate.durable._ledger import Debts, Finished, LeaseLost, LedgerUnavailable, Mine, Told
+from turngate.durable._rows import ALL, Ask, Known, Loaded, RunRow, restored, storable
+from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
+from turngate.durable._sqlite_thread import CommitThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from turngate._messages import ListOfMessages
+    from turngate.durable._ledger import Checkpoint
+    from turngate.durable._rows import Changes, Decide, Decision
+
+_LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_AT_ONCE: Final = 50
+"""So many debts are taken up at a time."""
+
+
+class SqliteLedger:
+    """The sessions in the file at `path`, in WAL mode: for any number of processes on one machine.
+
+    One thread does the work; steps that come together share a commit. A process that dies is noticed by its
+    file lock. Refuses network file systems that it recognises, and to be used in a process that was forked
+    off. `history` says whether every decision is kept, for `turngate trace` and for subscribers to moves;
+    `lock_timeout` is how many seconds another process may hold the file; with `synchronous="NORMAL"` a loss
+    of power may cost the last commits.
+    """
+
+    def __init__(
+        self, path: str | Path, *, history: bool = True, lock_timeout: float = 10.0, synchronous: str = "FULL"
+    ) -> None:
+        if synchronous not in {"FULL", "NORMAL"}:
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
+        self.path = Path(path)
+        self.history = history
+        self._lock_timeout = lock_timeout
+        self._synchronous = synchronous
+        self._thread: CommitThread | None = None
+        self._lives: dict[int, Life] = {}
+        self._process = 0
+
+    async def open(self) -> None:
+        """Open the file, and bring it to the current schema."""
+        refuse_shared_file_system(self.path)
+        self._process = os.getpid()
+        thread = self._thread = CommitThread(self._connect)
+        try:
+            await thread.do(lambda connection: None)
+        except sqlite3.Error as exc:
+            await self.close()
+            raise LedgerUnavailable(f"{self.path} cannot be opened: {exc}") from exc
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Finish what is waiting, and close the file. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await thread.end()
+        for life in self._lives.values():
+            life.end()
+        self._lives.clear()
+
+    def __repr__(self) -> str:
+        return f"SqliteLedger({str(self.path)!r})"
+
+    def _working(self) -> CommitThread:
+        if os.getpid() != self._process and self._process:
+            raise LedgerUnavailable(
+                "the ledger was opened before this process was forked off; open another one"
+            )
+        if self._thread is None:
+            raise LedgerUnavailable("the ledger is not open")
+        return self._thread
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False
+        )
+        try:
+            deadline = time.monotonic() + self._lock_timeout
+            while True:
+                try:
+                    _migrate(connection, self._synchronous)
+                except sqlite3.OperationalError as exc:
+                    # SQLite does not wait to change the journal mode.
+                    if exc.sqlite_errorcode & 0xFF not in _LOCKED or time.monotonic() >= deadline:
+                        raise
+                else:
+                    return connection
+                time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - so that those who wait do not meet again
+        except BaseException:
+            connection.close()
+            raise
+
+    # Steps.
+
+    async def step(self, ask: Ask, decide: Decide) -> Decision:
+        """Load, decide and save in one transaction: nobody can be faster."""
+        return await self._working().do(lambda connection: self._step(connection, ask, decide), writes=True)
+
+    def _step(self, connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
+        loaded = _load(connection, ask)
+        decision = decide(loaded, ask.step_id)
+        if decision.changes is not None:
+            if not connection.execute(sql.LIVES, (ask.worker,)).fetchone()[0]:
+                raise LeaseLost(f"worker {ask.worker} counts as dead")
+            _save(connection, decision.changes, loaded.fresh, self.history)
+            decision.position = loaded.fresh
+        return decision
+
+    # Who lives.
+
+    async def register(self, lease: float) -> int:
+        """Return the name of a new worker, which lives as long as this process."""
+        thread = self._working()
+        life = Life(self.path)
+        try:
+            worker = await thread.do(
+                lambda connection: (
+                    connection.execute("INSERT INTO worker (name) VALUES (?)", (life.name,)).lastrowid
+                ),
+                writes=True,
+            )
+        except BaseException:
+            life.end()
+            raise
+        assert worker is not None
+        self._lives[worker] = life
+        return worker
+
+    async def retire(self, worker: int) -> None:
+        """Have a worker count as dead."""
+        await self._working().do(
+            lambda connection: connection.execute("DELETE FROM worker WHERE worker = ?", (worker,)),
+            writes=True,
+        )
+        if (life := self._lives.pop(worker, None)) is not None:
+            life.end()
+
+    def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
+        """Do nothing: the lock holds as long as the process."""
+
+    async def bury(self) -> None:
+        """Find the workers whose locks nobody holds, and remove what is left of them."""
+        thread = self._working()
+        files = leftovers(self.path)  # before the names: one that comes meanwhile is not a leftover
+        rows = await thread.do(
+            lambda connection: connection.execute("SELECT worker, name FROM worker").fetchall()
+        )
+        known = {name: worker for worker, name in rows}
+        dead = [(worker,) for name, worker in known.items() if is_dead(self.path, name)]
+        if dead:
+            await thread.do(
+                lambda connection: connection.executemany("DELETE FROM worker WHERE worker = ?", dead),
+                writes=True,
+            )
+        gone = {name for name, worker in known.items() if (worker,) in dead}
+        for name in (files - known.keys()) | gone:
+            if is_dead(self.path, name):
+                forget(self.path, name)
+
+    async def debts(self, enter_timeout: float) -> Debts:
+        """Return some of what is owed by the dead, and what was not entered for so many seconds."""
+        late = time.time() - enter_timeout
+
+        def look(connection: sqlite3.Connection) -> Debts:
+            query = connection.execute
+            return Debts(
+                [restored(session) for (session,) in query(sql.DEAD, (_AT_ONCE,))],
+                [restored(session) for (session,) in query(sql.UNOWNED, (_AT_ONCE,))],
+                [(restored(s), restored(r)) for s, r in query(sql.UNENTERED, (late, _AT_ONCE))],
+            )
+
+        return await self._working().do(look)
+
+    async def mine(self, worker: int) -> list[Mine]:
+        """Return the turns that belong to the worker."""
+        rows = await self._query(sql.MINE, worker)
+        return [
+            Mine(restored(session), fence, bool(covered), version)
+            for session, fence, covered, version in rows
+        ]
+
+    # Looking on.
+
+    async def find(self, run_ids: Sequence[str]) -> list[Known]:
+        """Return those of the runs that are known."""
+        wanted = [storable(run_id) for run_id in run_ids]
+
+        def look(connection: sqlite3.Connection) -> list[Known]:
+            rows = (connection.execute(sql.KNOWN, (run_id,)).fetchone() for run_id in wanted)
+            return [as_known(row) for row in rows if row is not None]
+
+        return await self._working().do(look)
+
+    async def view(self, session_id: str | None) -> list[Loaded]:
+        """Return the session, or every session that has something in flight, all at one moment."""
+
+        def look(connection: sqlite3.Connection) -> list[Loaded]:
+            if session_id is not None:
+                return [_view(connection, session_id)]
+            return [
+                _view(connection, restored(each)) for (each,) in connection.execute(sql.IN_FLIGHT).fetchall()
+            ]
+
+        return await self._working().do(look)
+
+    async def name(self) -> str:
+        """Return what tells this ledger's cursors from those of another."""
+        ((name,),) = await self._query("SELECT name FROM meta")
+        return str(name)
+
+    async def horizon(self) -> int:
+        """Return the position below which nothing appears any more: behind the last one."""
+        ((number,),) = await self._query("SELECT number FROM meta")
+        return int(number) + 1
+
+    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
+        """Return how far back is kept, the horizon, and the next completions below it, in order."""
+
+        def look(connection: sqlite3.Connection) -> tuple[int, int, list[Finished]]:
+            ((number, purged),) = connection.execute("SELECT number, purged FROM meta")
+            rows = connection.execute(sql.FINISHED, (*after, limit)).fetchall()
+            return purged, number + 1, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
+
+        return await self._working().do(look)
+
+    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+        """Return the horizon and the decisions of the next steps below it, in order."""
+
+        def look(connection: sqlite3.Connection) -> tuple[int, list[Told]]:
+            ((number,),) = connection.execute("SELECT number FROM meta")
+            rows = connection.execute(sql.TOLD, (after, limit)).fetchall()
+            return number + 1, [Told(row[0], restored(row[1]), json.loads(row[2])) for row in rows]
+
+        return await self._working().do(look)
+
+    async def _query(self, query: str, *about: object) -> list[tuple[Any, ...]]:
+        return await self._working().do(lambda connection: connection.execute(query, about).fetchall())
+
+    # Beside the steps.
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Put by what turns have written so far."""
+        rows = [(storable(c.session_id), c.fence, storable(c.text), c.kept) for c in checkpoints]
+        await self._working().do(
+            lambda connection: connection.executemany(sql.PUT_CHECKPOINT, rows), writes=True
+        )
+
+    async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
+        """Return messages of the session; ValueError if it has no message `after`."""
+        session = storable(session_id)
+        behind = 0
+        if after is not None:
+            found = await self._query(sql.MESSAGE_AT, session, storable(after))
+            if not found:
+                raise ValueError(f"session {session_id!r} has no message {after!r}")
+            behind = found[0][0]
+        rows = await self._query(sql.MESSAGES, session, behind, -1 if limit is None else limit)
+        return as_messages(rows)
+
+    async def messages_of(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that the run was part of."""
+        return as_messages(await self._query(sql.MESSAGES_OF, storable(run_id)))
+
+    async def purge(self, before: float) -> int:
+        """Forget what was complete at that time, and return how many runs it was."""
+
+        def forget_them(connection: sqlite3.Connection) -> int:
+            last, count = connection.execute(sql.PURGED, (before,)).fetchone()
+            if count:
+                connection.execute("UPDATE meta SET purged = max(purged, ?)", (last,))
+            for statement in sql.PURGE:
+                connection.execute(statement, (before,) if "?1" in statement else ())
+            return int(count)
+
+        return await self._working().do(forget_them, writes=True)
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when another process has written."""
+        self._working().tell_changes(wake)
+
+    def hint(self, workers: set[int]) -> None:
+        """Do nothing: whoever listens sees that the file has changed."""
+
+
+# In the thread.
+
+
+def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
+    """Bring the file to the current schema, once, whoever else opens it at the same time."""
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    if _version(connection) < len(sql.MIGRATIONS):
+        connection.execute("PRAGMA journal_mode = WAL")
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for statements in sql.MIGRATIONS[_version(connection) :]:
+                for statement in statements:
+                    connection.execute(statement)
+            connection.execute(sql.NAMED, (secrets.token_hex(6),))
+            connection.execute(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
+    if _version(connection) > len(sql.MIGRATIONS):
+        raise UnknownSchema(
+            f"the ledger is of schema {_version(connection)}; this turngate knows {len(sql.MIGRATIONS)}"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _load(connection: sqlite3.Connection, ask: Ask) -> Loaded:
+    query = connection.execute
+    session_id = storable(ask.session_id)
+    row = query(sql.SESSION, (session_id,)).fetchone()
+    session = None if row is None else as_session(row)
+    runs: list[RunRow] = []
+    if session is not None:
+        runs += [as_run(each) for each in query(sql.RUNS, (session_id,))]
+        if ask.head and session.queued:
+            runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
+    known = None
+    if ask.run_id is not None and (found := query(sql.KNOWN, (storable(ask.run_id),)).fetchone()) is not None:
+        known = as_known(found)
+        missing = known.row.run_id not in {each.run_id for each in runs}
+        if known.complete is None and known.row.session_id == ask.session_id and missing:
+            runs.append(known.row)
+    ((number,),) = query("SELECT number FROM meta")
+    text: tuple[str, str | None] | None = None
+    lives = False
+    if session is not None and session.owner is not None:
+        lives = bool(query(sql.LIVES, (session.owner,)).fetchone()[0])
+        if ask.with_text:
+            text = query(sql.TEXT, (session_id, session.fence)).fetchone()
+    text = text or ("", None)
+    return Loaded(
+        ask.session_id, session, runs, known, number + 1, time.time(), lives, restored(text[0]), text[1]
+    )
+
+
+def _view(connection: sqlite3.Connection, session_id: str) -> Loaded:
+    return _load(connection, Ask(session_id, 0, "", ALL, None, with_text=True))
+
+
+def _save(connection: sqlite3.Connection, changes: Changes, number: int, history: bool) -> None:
+    session_id = storable(changes.session_id)
+    now = time.time()
+    execute, many = connection.execute, connection.executemany
+    execute("UPDATE meta SET number = ?", (number,))
+    execute(sql.PUT_SESSION, (session_id, *of_session(changes.after)))
+    many(sql.PUT_RUN, [(*of_run(row), now) for row in changes.new])
+    many(
+        sql.MOVE_RUN,
+        [(moved.state.value, moved.covered, moved.place, storable(moved.run_id)) for moved in changes.moved],
+    )
+    for ordinal, done in enumerate(changes.done):
+        saved = execute(sql.COMPLETE_RUN, (*of_complete(done), now, number, ordinal, storable(done.run_id)))
+        assert saved.rowcount == 1, f"run {done.run_id} is complete already"
+    many(sql.PUT_MESSAGE, of_messages(changes.messages))
+    if history and changes.entries:
+        execute(sql.PUT_HISTORY, (number, session_id, json.dumps(changes.entries), now))

@@ -1,0 +1,195 @@
+"""The tables of a ledger in SQLite, and what is asked of them.
+
+`number` in `meta` counts everything that must never come again: fences, first versions, positions. Steps are
+saved one after another, so the order of the numbers is the order of the commits, and a reader who goes by the
+highest one that it has seen misses nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The statements that lead from each `user_version` to the next.
+MIGRATIONS: Final = (
+    (
+        """
+        CREATE TABLE meta (
+            one INTEGER PRIMARY KEY CHECK (one = 1),
+            name TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            purged INTEGER NOT NULL
+        )
+        """,
+        "CREATE TABLE worker (worker INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL)",
+        """
+        CREATE TABLE session (
+            session_id TEXT PRIMARY KEY,
+            token TEXT NOT NULL,
+            version INTEGER NOT NULL,
+            next_seq INTEGER NOT NULL,
+            mark INTEGER NOT NULL,
+            queued INTEGER NOT NULL,
+            lead TEXT,
+            owner INTEGER,
+            fence INTEGER NOT NULL,
+            covered INTEGER NOT NULL,
+            begun INTEGER NOT NULL,
+            attempts INTEGER NOT NULL,
+            since REAL,
+            recent TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX session_with_turn ON session (owner) WHERE lead IS NOT NULL",
+        """
+        CREATE TABLE run (
+            run_id TEXT PRIMARY KEY,
+            session_id TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            when_busy TEXT NOT NULL,
+            covered INTEGER NOT NULL,
+            holder INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            prompt TEXT NOT NULL,
+            attachments TEXT NOT NULL,
+            digest TEXT NOT NULL,
+            accepted_at REAL NOT NULL,
+            completed_at REAL,
+            text TEXT,
+            error TEXT,
+            cancelled INTEGER,
+            message_id TEXT,
+            folded_into TEXT,
+            outcome TEXT,
+            position INTEGER,
+            ordinal INTEGER
+        )
+        """,
+        "CREATE UNIQUE INDEX run_in_flight ON run (session_id, state, seq) WHERE state <> 'complete'",
+        "CREATE INDEX run_accepted ON run (accepted_at) WHERE state = 'accepted'",
+        "CREATE UNIQUE INDEX run_in_order ON run (position, ordinal) WHERE position IS NOT NULL",
+        "CREATE INDEX run_of_session ON run (session_id)",
+        """
+        CREATE TABLE message (
+            position INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            session_id TEXT NOT NULL,
+            run_id TEXT NOT NULL,
+            role TEXT NOT NULL,
+            text TEXT NOT NULL,
+            finish_reason TEXT,
+            data TEXT,
+            turn TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX message_of_session ON message (session_id, position)",
+        "CREATE INDEX message_of_run ON message (run_id, position)",
+        "CREATE INDEX message_of_turn ON message (turn, position)",
+        """
+        CREATE TABLE history (
+            position INTEGER PRIMARY KEY, session_id TEXT NOT NULL, entries TEXT NOT NULL, at REAL NOT NULL
+        )
+        """,
+        "CREATE INDEX history_of_session ON history (session_id)",
+        """
+        CREATE TABLE checkpoint (
+            session_id TEXT PRIMARY KEY, fence INTEGER NOT NULL, text TEXT NOT NULL, kept TEXT
+        ) WITHOUT ROWID
+        """,
+    ),
+)
+
+NAMED: Final = "INSERT OR IGNORE INTO meta VALUES (1, ?, 0, 0)"
+SESSION: Final = """
+    SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent
+    FROM session WHERE session_id = ?
+"""
+_RUN: Final = """
+    run_id, session_id, seq, state, when_busy, covered, holder, place, prompt, attachments, digest
+"""
+_COMPLETE: Final = "session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome"
+RUNS: Final = f"""
+    SELECT {_RUN} FROM run WHERE session_id = ?1 AND state = 'accepted' AND state <> 'complete'
+    UNION ALL
+    SELECT {_RUN} FROM run WHERE session_id = ?1 AND state = 'active' AND state <> 'complete'
+"""  # noqa: S608 - made of what is written here
+QUEUE: Final = f"""
+    SELECT {_RUN} FROM run WHERE session_id = ? AND state = 'queued' AND state <> 'complete'
+    ORDER BY seq LIMIT ?
+"""  # noqa: S608
+KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM run WHERE run_id = ?"  # noqa: S608
+LIVES: Final = "SELECT count(*) FROM worker WHERE worker = ?"
+TEXT: Final = "SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?"
+
+PUT_SESSION: Final = """
+    INSERT OR REPLACE INTO session
+        (session_id, token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts,
+         since, recent)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_RUN: Final = f"""
+    INSERT INTO run ({_RUN}, accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""  # noqa: S608
+MOVE_RUN: Final = "UPDATE run SET state = ?, covered = ?, place = ? WHERE run_id = ?"
+COMPLETE_RUN: Final = """
+    UPDATE run SET state = 'complete', prompt = '', attachments = '', text = ?, error = ?, cancelled = ?,
+        message_id = ?, folded_into = ?, outcome = ?, completed_at = ?, position = ?, ordinal = ?
+    WHERE run_id = ? AND state <> 'complete'
+"""
+PUT_MESSAGE: Final = """
+    INSERT INTO message (id, session_id, run_id, role, text, finish_reason, data, turn)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_HISTORY: Final = "INSERT INTO history VALUES (?, ?, ?, ?)"
+
+DEAD: Final = """
+    SELECT session_id FROM session
+    WHERE lead IS NOT NULL AND owner IS NOT NULL AND owner NOT IN (SELECT worker FROM worker)
+    LIMIT ?
+"""
+UNOWNED: Final = "SELECT session_id FROM session WHERE lead IS NOT NULL AND owner IS NULL LIMIT ?"
+UNENTERED: Final = """
+    SELECT session_id, run_id FROM run
+    WHERE state = 'accepted' AND (accepted_at < ? OR holder NOT IN (SELECT worker FROM worker))
+    ORDER BY accepted_at LIMIT ?
+"""
+MINE: Final = """
+    SELECT session_id, fence, covered, version FROM session WHERE lead IS NOT NULL AND owner = ?
+"""
+IN_FLIGHT: Final = "SELECT DISTINCT session_id FROM run WHERE state <> 'complete' ORDER BY 1"
+FINISHED: Final = f"""
+    SELECT position, ordinal, {_COMPLETE} FROM run
+    WHERE position IS NOT NULL AND (position, ordinal) > (?, ?)
+    ORDER BY position, ordinal LIMIT ?
+"""  # noqa: S608
+TOLD: Final = "SELECT position, session_id, entries FROM history WHERE position > ? ORDER BY position LIMIT ?"
+PUT_CHECKPOINT: Final = """
+    INSERT INTO checkpoint VALUES (?, ?, ?, ?)
+    ON CONFLICT (session_id) DO UPDATE SET fence = excluded.fence, text = excluded.text, kept = excluded.kept
+    WHERE excluded.fence >= checkpoint.fence
+"""
+_MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
+MESSAGES: Final = f"""
+    SELECT {_MESSAGE} FROM message WHERE session_id = ? AND position > ? ORDER BY position LIMIT ?
+"""  # noqa: S608
+MESSAGE_AT: Final = "SELECT position FROM message WHERE session_id = ? AND id = ?"
+MESSAGES_OF: Final = f"""
+    SELECT {_MESSAGE} FROM message
+    WHERE turn = (SELECT turn FROM message WHERE run_id = ? ORDER BY position DESC LIMIT 1)
+    ORDER BY position
+"""  # noqa: S608
+
+PURGED: Final = "SELECT max(position), count(*) FROM run WHERE position IS NOT NULL AND completed_at < ?"
+PURGE: Final = (
+    "DELETE FROM message WHERE run_id IN (SELECT run_id FROM run WHERE completed_at < ?1)",
+    "DELETE FROM run WHERE completed_at < ?1",
+    """
+    DELETE FROM session WHERE lead IS NULL AND session_id NOT IN (SELECT session_id FROM run)
+    """,
+    # What is left of a session's history begins with an accept.
+    """
+    DELETE FROM history
+    WHERE at < ?1 AND session_id NOT IN (SELECT session_id FROM run WHERE accepted_at < ?1)
+    """,
+    "DELETE FROM checkpoint WHERE session_id NOT IN (SELECT session_id FROM session WHERE lead IS NOT NULL)",
+)

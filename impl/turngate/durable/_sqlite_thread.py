@@ -1,0 +1,164 @@
+"""One thread that does all the work on one SQLite connection, as many jobs in a transaction as are waiting.
+
+A commit waits for the disk, so those who wait share one (group commit): each job runs under a savepoint of
+its own, and what one of them raises undoes that one alone. The jobs are answered when all of it is on disk.
+A batch without a job that writes takes no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from turngate.durable._ledger import LedgerUnavailable
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
+T = TypeVar("T")
+
+_LOOKS_EVERY: Final = 0.05
+"""Seconds after which the thread looks whether another process has written, unless it works anyway."""
+_MOST: Final = 256
+"""So many jobs at most are in one transaction."""
+
+
+class _Job(NamedTuple):
+    call: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    answer: Future[Any]
+
+
+class CommitThread:
+    """The thread, and the jobs that wait for it. Made on the loop that it answers to."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._loop: AbstractEventLoop = asyncio.get_running_loop()
+        self._connect = connect
+        self._jobs: deque[_Job] = deque()
+        self._woken = threading.Condition()
+        self._ending = False
+        self._over = asyncio.Event()
+        self._changed: Callable[[], None] | None = None
+        self._data_version: int | None = None
+        self._thread = threading.Thread(target=self._work, name="turngate-ledger", daemon=True)
+        self._thread.start()
+
+    async def do(self, call: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> T:
+        """Have the thread call, within a transaction, and return the answer when that is committed.
+
+        Whoever is cancelled while waiting leaves the job to be done.
+        """
+        with self._woken:
+            if self._ending:
+                raise LedgerUnavailable("the ledger is closed")
+            answer: Future[T] = self._loop.create_future()
+            self._jobs.append(_Job(call, writes, answer))
+            self._woken.notify()
+        return await answer
+
+    def tell_changes(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop when another process has written."""
+        self._changed = changed
+
+    async def end(self) -> None:
+        """Do what is left, close the connection, and end."""
+        with self._woken:
+            self._ending = True
+            self._woken.notify()
+        await self._over.wait()
+        self._thread.join()
+
+    # In the thread.
+
+    def _work(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while True:
+            batch = self._next_batch()
+            if batch is None:
+                break
+            if batch or connection is not None:
+                try:
+                    connection = connection or self._connect()
+                except BaseException as exc:
+                    self._answer([(job.answer, None, exc) for job in batch])
+                    continue
+                self._answer(self._run(connection, batch) if batch else [])
+                self._look(connection)
+        if connection is not None:
+            connection.close()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    def _next_batch(self) -> list[_Job] | None:
+        """Wait for jobs, for a while; None when there are none and none will come."""
+        with self._woken:
+            if not self._jobs and not self._ending:
+                self._woken.wait(_LOOKS_EVERY if self._changed is not None else None)
+            batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST))]
+            return None if self._ending and not batch else batch
+
+    def _run(
+        self, connection: sqlite3.Connection, batch: list[_Job]
+    ) -> list[tuple[Future[Any], Any, BaseException | None]]:
+        try:
+            connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in batch) else "BEGIN")
+            answers = [_under_savepoint(connection, job) for job in batch]
+            connection.execute("COMMIT")
+        except sqlite3.Error as exc:  # nothing of the batch is in the file
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            why = LedgerUnavailable(f"the ledger could not be written: {exc}")
+            why.__cause__ = exc
+            return [(job.answer, None, why) for job in batch]
+        return answers
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        """Find out whether another connection has written since the last look."""
+        if self._changed is None:
+            return
+        try:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:
+            return  # whoever asks for something will be told
+        if version != self._data_version:
+            self._data_version = version
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._changed)
+
+    def _answer(self, answers: list[tuple[Future[Any], Any, BaseException | None]]) -> None:
+        if answers:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_set, answers)
+
+
+def _under_savepoint(
+    connection: sqlite3.Connection, job: _Job
+) -> tuple[Future[Any], Any, BaseException | None]:
+    """Do one job; undo what it did if it raises. An error of SQLite's own ends the whole batch."""
+    connection.execute("SAVEPOINT job")
+    try:
+        answer = job.call(connection)
+    except sqlite3.Error:
+        raise
+    except BaseException as exc:
+        connection.execute("ROLLBACK TO job")
+        connection.execute("RELEASE job")
+        return job.answer, None, exc
+    connection.execute("RELEASE job")
+    return job.answer, answer, None
+
+
+def _set(answers: list[tuple[Future[Any], Any, BaseException | None]]) -> None:
+    for future, answer, exc in answers:
+        if future.done():
+            continue  # whoever asked has been cancelled
+        if exc is None:
+            future.set_result(answer)
+        else:
+            future.set_exception(exc)

@@ -1,0 +1,126 @@
+"""Compare and swap: load, decide, save if the session is still at the version that was loaded.
+
+For ledgers whose load and save are two messages to a server. No lock is held while anything is decided. There
+are five ways for a save to end:
+
+1. It was saved.
+2. Somebody else was faster: load and decide again, after a while that grows and differs from process to
+   process.
+3. The worker counts as dead: nothing was saved, and nothing can be under its name.
+4. The server could not be reached: nothing was saved.
+5. The answer was lost. The session is loaded again. It remembers the ids of its last steps, and each send has
+   an id of its own: so the step was saved (go on as if the answer had come), or it was not (send it again; if
+   the lost one arrives after all, only one of the two finds the version it asks for). If so much has happened
+   meanwhile that the session may have forgotten, the outcome is unknown, and whoever asked is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Protocol
+
+from turngate.durable._ledger import LeaseLost, LedgerUnavailable, OutcomeUnknown
+from turngate.durable._rows import REMEMBERED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turngate.durable._rows import Ask, Changes, Decide, Decision, Loaded
+
+_PAUSE: Final = 0.002
+_LONGEST_PAUSE: Final = 0.5
+
+
+class Unanswered(Exception):
+    """What was sent may have been saved, or may yet be."""
+
+
+class Fate(Enum):
+    """What came of a save that was answered."""
+
+    SAVED = "saved"
+    STALE = "stale"
+    DEAD = "dead"
+
+
+class Swapping(Protocol):
+    """A ledger that loads and saves in two messages."""
+
+    async def load(self, ask: Ask) -> Loaded:
+        """Return the session as it is; LedgerUnavailable if that cannot be learnt."""
+        ...
+
+    async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+        """Save, and say what came of it and at which position; raise Unanswered if that is not known."""
+        ...
+
+
+class _Sent:
+    """The sends of one step whose answers were lost."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[str, Decision] = {}
+
+    def saved(self, loaded: Loaded) -> Decision | None:
+        """Return the decision that was saved after all, None if none was; raise if it cannot be told."""
+        row = loaded.session
+        for step_id, decision in self.decisions.items():
+            changes = decision.changes
+            assert changes is not None
+            if row is not None and step_id in row.recent:
+                return decision
+            if changes.before is None and (row is None or row.token != changes.after.token):
+                if row is None:
+                    continue  # there was no session, and there is none
+            elif row is None or row.token != changes.after.token:
+                raise OutcomeUnknown(f"session {loaded.session_id!r} was purged while a step was on its way")
+            if row is not None and row.version - changes.after.version >= REMEMBERED:
+                raise OutcomeUnknown(
+                    f"session {loaded.session_id!r} has forgotten whether the step was saved"
+                )
+        return None
+
+
+async def swap(ledger: Swapping, ask: Ask, decide: Decide, give_up: Callable[[bool], bool]) -> Decision:
+    """Take one step; `give_up`, told whether an answer is missing, says when it was tried for long enough."""
+    sent = _Sent()
+    attempt = 0
+    while True:
+        attempt += 1
+        tried = ask._replace(step_id=f"{ask.step_id}.{attempt}")
+        try:
+            loaded = await ledger.load(tried)
+            if sent.decisions and (saved := sent.saved(loaded)) is not None:
+                return saved
+            decision = decide(loaded, tried.step_id)
+            if decision.changes is None:
+                return decision
+            fate, decision.position = await ledger.save(tried, decision.changes)
+        except Unanswered:
+            sent.decisions[tried.step_id] = decision
+            if give_up(True):
+                raise OutcomeUnknown("the ledger did not say whether the step was saved") from None
+        except OutcomeUnknown:
+            raise
+        except LedgerUnavailable as away:
+            if give_up(bool(sent.decisions)):
+                if sent.decisions:
+                    raise OutcomeUnknown("the ledger did not say whether the step was saved") from away
+                raise
+        else:
+            if fate is Fate.SAVED:
+                return decision
+            if fate is Fate.DEAD:
+                if sent.decisions:
+                    raise OutcomeUnknown("the worker died while a step was on its way")
+                raise LeaseLost(f"worker {ask.worker} counts as dead")
+        await asyncio.sleep(pause(attempt))
+
+
+def pause(attempt: int) -> float:
+    """Return how long to wait before the next attempt: nothing at first, then more and more, at random."""
+    if attempt < 2:
+        return 0
+    return random.uniform(0, min(_PAUSE * 2**attempt, _LONGEST_PAUSE))  # noqa: S311 - so that two do not meet again

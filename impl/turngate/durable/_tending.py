@@ -1,0 +1,162 @@
+"""Looking after what notifications may have missed, and after what the dead have left.
+
+Everything here works by looking again and again; hints only make it sooner. Debts are found by the state that
+they are in, never at the moment in which somebody dies, so it does not matter who noticed what when. Each is
+paid by one more step, which looks again itself: of several processes that try, one does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from turngate._guard import complain
+from turngate._lifecycle import RUNNING
+from turngate.durable._following import Following
+from turngate.durable._ledger import Checkpoint, LedgerUnavailable
+from turngate.durable._rows import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turngate.durable._handles import DurableTurn
+    from turngate.durable._ledger import Debts
+    from turngate.durable._step import Step
+
+_AT_ONCE: Final = 500
+"""So many runs are asked for in one question."""
+_ROUNDS: Final = 20
+"""So many times in a row debts are paid before anything else is looked after."""
+
+
+class Tending(Following):
+    """A worker that looks after things."""
+
+    def __init__(
+        self, *args: Any, on_death: str, poll: float, enter_timeout: float, checkpoint: float, **limits: int
+    ) -> None:
+        super().__init__(*args, **limits)
+        self._retry = on_death == "retry"
+        self._poll = poll
+        self._enter_timeout = enter_timeout
+        self._checkpoint_every = checkpoint
+        self._woken = asyncio.Event()
+        self._tender: asyncio.Task[None] | None = None
+
+    def _opened(self) -> None:
+        self._ledger.listen(self._wake)
+        self._tender = self._spawn(self._tend())
+
+    def _wake(self) -> None:
+        """Look soon: somebody may have done something."""
+        self._woken.set()
+        self._news.set()
+
+    async def _tend(self) -> None:
+        loop = self._here()
+        due = put_by = loop.time()
+        while True:
+            self._woken.clear()
+            try:
+                now = loop.time()
+                await self._look()
+                if now >= put_by:
+                    put_by = now + self._checkpoint_every
+                    await self._put_by()
+                if now >= due and not self._closing:
+                    due = now + self._poll
+                    await self._pay_debts()
+            except LedgerUnavailable as away:
+                complain(away, "the ledger cannot be reached")
+            await self._rest(min(due, put_by) - loop.time())
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until woken, for so many seconds at most."""
+        try:
+            async with asyncio.timeout(max(seconds, 0.001)):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    # What others have done to our turns and runs.
+
+    async def _look(self) -> None:
+        if self._turns and self._name:
+            await self._look_at_turns()
+        waited_for = [run_id for run_id, run in self._held.items() if run._turn is None]
+        for start in range(0, len(waited_for), _AT_ONCE):
+            for known in await self._ledger.find(waited_for[start : start + _AT_ONCE]):
+                if known.complete is not None:
+                    self._complete_here(known.complete)
+
+    async def _look_at_turns(self) -> None:
+        """Interrupt what a cancel covers, stop what was given to another, see who waits to be folded."""
+        name, turns = self._name, [*self._turns.values()]
+        on_record = {mine.fence: mine for mine in await self._ledger.mine(name)}
+        for turn in turns:
+            if self._turns.get(turn.fence) is not turn or name != self._name:
+                continue  # it has ended meanwhile
+            mine = on_record.get(turn.fence)
+            if mine is None:
+                if turn.phase is RUNNING:
+                    self._give_up(turn)
+            elif mine.covered:
+                self._cover(turn.fence, name)
+            if turn._was_asked and not turn.is_over():
+                await self._look_at_queue(turn)
+
+    async def _look_at_queue(self, turn: DurableTurn) -> None:
+        (loaded,) = await self._ledger.view(turn.run.session_id)
+        if loaded.session is not None and loaded.session.fence == turn.fence:
+            queued = [row for row in loaded.runs if row.state == "queued"]
+            turn._queue = {row.seq: self._handle_of(row) for row in queued}
+
+    async def _put_by(self) -> None:
+        """Put by what turns have written, so that it is there if this process dies."""
+        points: list[tuple[DurableTurn, Checkpoint]] = []
+        for turn in self._turns.values():
+            with self._writing:
+                so_far = turn.length, turn.kept
+                text = "".join(turn.parts or ())
+            if so_far != turn.put_by and not turn.is_over():
+                points.append((turn, Checkpoint(turn.run.session_id, turn.fence, text, turn.kept)))
+                turn.put_by = so_far
+        if points:
+            await self._ledger.checkpoint([point for _, point in points])
+
+    # What the dead have left.
+
+    async def _pay_debts(self) -> None:
+        await self._ledger.bury()
+        for _ in range(_ROUNDS):
+            debts = await self._ledger.debts(self._enter_timeout)
+            if not any(debts) or self._closing:
+                return
+            await self._pay(debts)
+
+    async def _pay(self, debts: Debts) -> None:
+        def entering(run_id: str) -> Callable[[Step], object]:
+            return lambda step: step.enter(run_id)
+
+        steps: list[tuple[Ask, Callable[[Step], object]]] = [
+            *(
+                (Ask(each, 0, "", 1, None, True), lambda step: step.reap(retry=self._retry))
+                for each in debts.dead
+            ),
+            *((Ask(each, 0, "", 1), lambda step: step.claim()) for each in debts.unowned),
+            *((Ask(session, 0, "", 0, run), entering(run)) for session, run in debts.unentered),
+        ]
+        paying = [self._stepping(ask, step, owner=False) for ask, step in steps]
+        for outcome in await asyncio.gather(*paying, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                complain(outcome, "a debt could not be paid")
+
+    def _look_after(self, step: Step) -> None:
+        self._news.set()
+        others = {step.rows[run.run_id].holder for run in step.published}
+        if step.interrupted and step.row.owner is not None:
+            others.add(step.row.owner)
+        others.discard(self._name)
+        unowned = step.core.turn is not None and step.owner is None
+        if others or unowned:
+            self._ledger.hint(set() if unowned else others)

@@ -1,0 +1,404 @@
+"""A worker: takes steps on a ledger under a name of its own, and performs what comes of them.
+
+Rule 1. A step and its effects belong together. They run in a task that nobody but the worker knows, so a
+caller that is cancelled between the two leaves no turn that nobody starts.
+Rule 2. A worker whose lease is lost, or that cannot learn what became of a step, gives up its turns and takes
+a new name. What it held under the old one is found by whoever looks, itself included, like that of any other
+worker that has died.
+Rule 3. Effects come after the save, in this order: RunCompletes, interrupts, the start of a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from turngate._core import SessionCore
+from turngate._errors import DispatcherClosed
+from turngate._guard import complain
+from turngate._lifecycle import ACTIVE, COMPLETE, QUEUED, RUNNING
+from turngate._shell import Shell
+from turngate._waiters import Waiters
+from turngate.durable._handles import DurableRun, DurableTurn
+from turngate.durable._ledger import LeaseLost, LedgerUnavailable, OutcomeUnknown
+from turngate.durable._rows import Ask, Loaded, as_attachments
+from turngate.durable._step import Fenced, Step
+
+if TYPE_CHECKING:
+    from asyncio import Task
+    from collections.abc import Callable, Coroutine
+    from contextvars import Context
+
+    from turngate._dispatcher import Dispatcher
+    from turngate._events import RunComplete
+    from turngate._messages import Messages
+    from turngate._places import Places
+    from turngate._prompt import OnComplete, WhenBusy
+    from turngate._run import Run, Runner, Turn
+    from turngate.durable._ledger import Ledger
+    from turngate.durable._rows import Decision, RunRow
+
+T = TypeVar("T")
+
+
+class Newcomer:
+    """What comes with a prompt and stays in this process, and the handle as soon as there is one."""
+
+    __slots__ = ("context", "handle", "on_complete")
+
+    def __init__(self, context: Context, on_complete: OnComplete | None) -> None:
+        self.context = context
+        self.on_complete = on_complete
+        self.handle: DurableRun | None = None
+
+
+class Worker(Shell):
+    """What takes steps, and what it holds in this process."""
+
+    def __init__(
+        self, runner: Runner, ledger: Ledger, messages: Messages, places: Places | None, lease: float
+    ) -> None:
+        super().__init__(runner, messages, None, 5.0, places)
+        self._ledger = ledger
+        self._lease = lease
+        self._name = 0
+        """The name of this worker on the ledger, 0 while it has none."""
+        self._is_open = False
+        self._opening: Task[None] | None = None
+        self._renaming = asyncio.Lock()
+        self._tasks: set[Task[Any]] = set()
+        self._steps = 0
+        """How many steps are under way."""
+        self._turns: dict[int, DurableTurn] = {}
+        """The turns of this process by their fences."""
+        self._covered_early: set[int] = set()
+        """Fences of turns that a cancel has covered before the step that starts them was answered."""
+        self._held: dict[str, DurableRun] = {}
+        """Runs whose end somebody in this process waits for, or may."""
+        self._handles: weakref.WeakValueDictionary[str, DurableRun] = weakref.WeakValueDictionary()
+        self._nobody = SessionCore("", "", deque())
+        """A core for what concerns a turn alone: text, data, whether it is over."""
+        self._last_position = 0
+        """The highest position of a step of this process."""
+        self._idle = Waiters()
+        """Those who wait for turns and steps to be over."""
+
+    # Opening.
+
+    async def _ready(self) -> None:
+        """Open the ledger and register, once; whoever is cancelled meanwhile stops nobody else."""
+        self._here()
+        if self._closed:
+            raise DispatcherClosed("the dispatcher is closed")
+        if not self._is_open:
+            if self._opening is None:
+                self._opening = self._spawn(self._open())
+            await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        try:
+            await self._ledger.open()
+            try:
+                await self._take_name()
+            except BaseException:
+                await self._ledger.close()
+                raise
+        finally:
+            self._opening = None
+        self._is_open = True
+        self._opened()
+
+    def _opened(self) -> None:
+        """Begin to look after things; see `Tending`."""
+        raise NotImplementedError
+
+    async def _take_name(self) -> None:
+        self._name = await self._ledger.register(self._lease)
+        self._ledger.keep_alive(self._name, self._lease, self._lease_is_lost)
+
+    def _lease_is_lost(self, name: int) -> None:
+        if name == self._name and not self._closed:
+            self._spawn(self._rename_soon(name))
+
+    async def _rename_soon(self, name: int) -> None:
+        try:
+            await self._rename(name)
+        except LedgerUnavailable as away:
+            complain(away, "worker %d has lost its lease, and the ledger cannot be reached", name)
+
+    async def _rename(self, name: int) -> None:
+        """Give up everything that was held under the name, and take a new one; once, whoever asks first."""
+        if name and name == self._name:
+            self._name = 0
+            complain(None, "worker %d has lost its lease: %d turns are given up", name, len(self._turns))
+            for turn in [*self._turns.values()]:
+                self._give_up(turn)
+        async with self._renaming:
+            if self._name == 0:
+                await self._take_name()
+
+    def _give_up(self, turn: DurableTurn) -> None:
+        """Stop the runner of a turn that is no longer this process's."""
+        turn.given_up = True
+        self._let_go(turn)
+        if turn.phase is RUNNING:
+            self._interrupt(turn)
+
+    def _let_go(self, turn: DurableTurn) -> None:
+        self._turns.pop(turn.fence, None)
+        for run in turn._runs:
+            cast("DurableRun", run)._turn = None
+        if not turn.has_place and self._places is not None:
+            turn.covered = True
+            self._places.take(turn)  # which takes a covered one out of the line
+        self._idle.wake()
+
+    # Tasks.
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> Task[T]:
+        task = asyncio.Task(coroutine, loop=self._here())  # not by a factory: it is not the user's business
+        self._tasks.add(task)
+        task.add_done_callback(self._is_done)
+        return task
+
+    def _is_done(self, task: Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has been told
+
+    # Steps.
+
+    async def _step(
+        self,
+        session_id: str,
+        fn: Callable[[Step], T],
+        *,
+        head: int = 0,
+        run_id: str | None = None,
+        with_text: bool = False,
+        owner: bool = False,
+    ) -> T:
+        """Take a step on the session and perform what comes of it; goes on when the caller is cancelled.
+
+        `fn` is pure, and may be called more than once. What the `owner` of a turn does is not done again
+        under another name: raises Fenced when the lease is lost.
+        """
+        await self._ready()
+        ask = Ask(session_id, 0, "", head, run_id, with_text)
+        return await asyncio.shield(self._spawn(self._stepping(ask, fn, owner=owner)))
+
+    async def _stepping(self, ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> T:
+        self._steps += 1
+        try:
+            while True:
+                if self._name == 0:
+                    await self._rename(0)
+                name = self._name
+                try:
+                    decision = await self._decided(ask._replace(worker=name), fn)
+                except LeaseLost:
+                    await self._rename(name)
+                    if owner:
+                        raise Fenced("the lease was lost") from None
+                    continue
+                except OutcomeUnknown:
+                    await self._rename_soon(name)
+                    raise
+                step, came_of = decision.came_of
+                self._perform_step(step, decision)
+                return cast("T", came_of)
+        finally:
+            self._steps -= 1
+            if not self._steps:
+                self._idle.wake()
+
+    async def _decided(self, ask: Ask, fn: Callable[[Step], T]) -> Decision:
+        token = secrets.token_hex(10)
+
+        def decide(loaded: Loaded, step_id: str) -> Decision:
+            step = Step(
+                loaded,
+                ask.worker,
+                token,
+                places=self._places is not None,
+                closing=self._closing,
+                history=self._ledger.history,
+            )
+            came_of = fn(step)
+            return step.decision(step_id, (step, came_of))
+
+        return await self._ledger.step(ask._replace(step_id=secrets.token_urlsafe(6)), decide)
+
+    # Effects. From here on nothing waits.
+
+    def _perform_step(self, step: Step, decision: Decision) -> None:
+        changes = decision.changes
+        if changes is None:
+            return
+        version = changes.after.version
+        self._last_position = max(self._last_position, decision.position)
+        turn = self._turns.get(step.row.fence)
+        self._welcome(step)
+        self._see(step, version, turn)
+        if step.interrupted:
+            self._cover(step.row.fence, step.row.owner)
+        if step.started is not None and step.owner == self._name:
+            self._begin_turn(step, decision.position)
+        self._look_after(step)
+
+    def _welcome(self, step: Step) -> None:
+        """Make the handles of what the step has taken in, before anything becomes of it."""
+        for run_id, newcomer in step.newcomers.items():
+            handle = self._handle_of(step.rows[run_id])
+            self._held[run_id] = handle
+            if isinstance(newcomer, Newcomer):
+                newcomer.handle = handle
+                handle._context, handle.on_complete = newcomer.context, newcomer.on_complete
+
+    def _see(self, step: Step, version: int, turn: DurableTurn | None) -> None:
+        """Bring the handles up to date, and publish what is complete."""
+        for run_id, run in step.runs.items():
+            handle = self._handles.get(run_id)
+            if handle is not None and handle.complete is None and handle._version <= version:
+                handle._version = version
+                handle.covered = run.covered
+                if run.complete is None:
+                    handle.state = run.state
+                if run.state is QUEUED:
+                    handle.on_complete = None
+            if turn is not None:
+                self._see_from_turn(turn, run, step.rows[run_id])
+        for run in step.published:
+            assert run.complete is not None
+            self._complete_here(run.complete, turn)
+        if turn is not None and step.core.turn is not None and step.fence == turn.fence:
+            joined = [self._handle(each, step.rows[each.run_id]) for each in step.core.turn._runs]
+            for handle in joined[len(turn._runs) :]:
+                self._join(turn, handle)
+        elif turn is not None:
+            self._let_go(turn)
+
+    def _see_from_turn(self, turn: DurableTurn, run: Run, row: RunRow) -> None:
+        if run.state is QUEUED:
+            turn._queue[run.seq] = self._handle(run, row)
+        else:
+            turn._queue.pop(run.seq, None)
+
+    def _join(self, turn: DurableTurn, handle: DurableRun) -> None:
+        turn._runs.append(handle)
+        handle._turn = turn
+        handle.state = ACTIVE
+        if handle._listeners is not None:
+            handle._listeners.wake()
+
+    def _complete_here(self, complete: RunComplete, turn: DurableTurn | None = None) -> None:
+        """Tell those of this process who hold the run, once."""
+        handle = self._handles.get(complete.run_id)
+        if handle is None or handle.complete is not None:
+            return
+        ran_here = handle._turn is not None and turn is not None and not turn.given_up
+        if ran_here and turn is not None and hasattr(turn, "pieces"):
+            handle._pieces = turn.pieces
+        elif complete.message_id is not None:
+            handle._pieces = (complete.text,) if complete.text else ()
+        handle.state, handle.complete = COMPLETE, complete
+        self._publish(handle)
+        handle._turn = None
+
+    def _publish(self, run: Run) -> None:
+        complete = run.complete
+        assert complete is not None
+        self._held.pop(run.run_id, None)
+        run._context = None
+        if run._waiters is not None:
+            self._guard("waking those who wait", run._waiters.wake)
+        if run._listeners is not None:
+            self._guard("waking those who read", run._listeners.wake)
+        if run.on_complete is not None:
+            on_complete, run.on_complete = run.on_complete, None
+            self._hooked(run.run_id)
+            self._call_back("on_complete", on_complete, complete)
+        if run._callbacks is not None:
+            callbacks, run._callbacks = run._callbacks, None
+            for callback in callbacks:
+                self._call_back("a callback", callback, complete)
+
+    def _cover(self, fence: int, owner: int | None) -> None:
+        """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
+        turn = self._turns.get(fence)
+        if turn is None:
+            if owner == self._name:
+                self._covered_early.add(fence)
+            return
+        if not turn.covered:
+            turn.covered = True
+            if turn.phase is RUNNING:
+                self._interrupt(turn)
+
+    def _begin_turn(self, step: Step, position: int) -> None:
+        started = step.started
+        assert started is not None
+        runs = [self._handle(run, step.rows[run.run_id]) for run in started._runs]
+        turn = DurableTurn(cast("Any", self), runs, step.fence, step.attempts)
+        self._turns[turn.fence] = turn
+        for handle in runs:
+            handle._turn = turn
+            handle.state = ACTIVE
+        for run in step.core.queue.in_order():
+            turn._queue[run.seq] = self._handle(run, step.rows[run.run_id])
+        if turn.fence in self._covered_early:
+            self._covered_early.discard(turn.fence)
+            turn.covered = True
+        self._conduct(turn, position)
+
+    def _conduct(self, turn: DurableTurn, position: int) -> None:
+        """Call the runner, in a task of its own; see `Conducting`."""
+        raise NotImplementedError
+
+    def _look_after(self, step: Step) -> None:
+        """Let others know what concerns them; see `Tending`."""
+        raise NotImplementedError
+
+    def _hooked(self, run_id: str) -> None:
+        """Note that a hook has received the RunComplete; see `Following`."""
+        raise NotImplementedError
+
+    # Handles.
+
+    def _handle(self, run: Run, row: RunRow) -> DurableRun:
+        """Return the handle of a run that a step has seen."""
+        return self._handle_of(row._replace(state=run.state, covered=run.covered))
+
+    def _handle_of(self, row: RunRow, complete: RunComplete | None = None) -> DurableRun:
+        """Return the one handle that this process has of the run."""
+        handle = self._handles.get(row.run_id)
+        if handle is None:
+            handle = DurableRun(
+                cast("Dispatcher", self),
+                row.session_id,
+                row.run_id,
+                row.seq,
+                row.prompt,
+                as_attachments(row.attachments),
+                cast("WhenBusy", row.when_busy),
+            )
+            handle.state, handle.covered = row.state, row.covered
+            handle._turn, handle._version = None, 0
+            self._handles[row.run_id] = handle
+        if complete is not None and handle.complete is None:
+            self._complete_here(complete)
+        return handle
+
+    def _watch(self, run: DurableRun) -> None:
+        """Look for the end of the run until it is there."""
+        if run.complete is None:
+            self._held[run.run_id] = run
+
+    def _turn_of(self, run: Run) -> Turn | None:
+        return cast("DurableRun", run)._turn
+
+    def _session(self, session_id: str) -> SessionCore:
+        return self._nobody

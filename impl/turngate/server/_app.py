@@ -1,0 +1,239 @@
+"""The server as an ASGI application: to be served by itself, or mounted into another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from turngate import Dispatcher
+from turngate.server._dispatching import AnyDispatcher
+from turngate.server._handlers import Handlers, answer
+from turngate.server._limits import Limits
+from turngate.server._log import EventLog
+from turngate.server._openapi import openapi
+from turngate.server._page import Page
+from turngate.server._parsing import checked_id
+from turngate.server._problems import Problem, refusal
+from turngate.server._routes import Route, route, segments
+from turngate.server._security import Security, is_open
+from turngate.server._signals import chained
+from turngate.server._streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from turngate import Runner
+
+_DELIVERY: Final = 5.0
+"""Seconds that readers have, when all is over, to take what is left for them."""
+
+log = logging.getLogger("turngate.server")
+
+
+class App:
+    """The calls, the event stream and the page, over one dispatcher; see `asgi_app`."""
+
+    def __init__(
+        self, dispatcher: AnyDispatcher, security: Security, limits: Limits, *, owns: bool, finish: float
+    ) -> None:
+        self.dispatcher = dispatcher
+        self._owns = owns
+        self.limits = limits
+        self.finish = finish
+        self._security = security
+        self._page = Page()
+        self._begun: asyncio.Future[None] | None = None
+        self._ended: asyncio.Task[None] | None = None
+        self._log: EventLog
+        self._streams: Streams
+        self._handlers: Handlers
+
+    # Its life.
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Begin, and end when the application around it ends: `FastAPI(lifespan=mounted.lifespan)`.
+
+        A mounted application's own lifespan is never run, so the one around it has to run this. Servers wait
+        for open streams before they end a lifespan; so this also listens for the signals that end a server,
+        and ends the streams itself, after the runs in flight if it has made the dispatcher.
+        """
+        await self._begin()
+        loop = asyncio.get_running_loop()
+        with chained(lambda: loop.call_soon_threadsafe(self.begin_end)):
+            yield
+        await self.end()
+
+    async def _begin(self) -> None:
+        """Follow the dispatcher; once, however many requests come first."""
+        if self._begun is None:
+            self._begun = asyncio.get_running_loop().create_future()
+            try:
+                if self._owns:
+                    await self.dispatcher.__aenter__()
+                self._log = EventLog(self.dispatcher, self.limits)
+                self._streams = Streams(self._log, self.dispatcher, self.limits)
+                self._handlers = Handlers(self.dispatcher, self._log, self._streams, self.limits)
+                await self._log.begin()
+            except BaseException as wrong:
+                self._begun.set_exception(wrong)
+                raise
+            self._begun.set_result(None)
+        elif not self._begun.done():
+            await asyncio.shield(self._begun)
+
+    def begin_end(self) -> None:
+        """Take no more prompts, and begin to end: for a signal handler on the loop."""
+        if self._begun is None or not self._begun.done():
+            return
+        self._handlers.closing = True
+        if self._ended is None:
+            self._ended = asyncio.create_task(self._end(), name="turngate end")
+
+    async def end(self) -> None:
+        """Take no more prompts, let what is in flight end, deliver every RunComplete, end the streams."""
+        self.begin_end()
+        if self._ended is not None:
+            await asyncio.shield(self._ended)
+
+    async def _end(self) -> None:
+        if self._owns:
+            await self.dispatcher.aclose(finish=self.finish)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DELIVERY):
+                    await self._log.ended.wait()
+        await self._log.end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY):
+                await self._streams.all_closed.wait()
+        if self._owns:
+            await self.dispatcher.__aexit__(None, None, None)
+
+    # Requests.
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Run the lifespan when served by itself."""
+        await receive()
+        try:
+            async with self.lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except Exception as wrong:
+            await send({"type": "lifespan.startup.failed", "message": str(wrong)})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = None
+        try:
+            path, parts = segments(scope)
+            in_the_open = path in self._page or is_open(path)
+            origin = self._security.check(scope, self.limits, is_open=in_the_open)
+            if origin is not None and scope["method"] == "OPTIONS":
+                response = Response(status_code=204, headers=_PREFLIGHT)
+            elif path in self._page and scope["method"] in ("GET", "HEAD"):
+                response = self._page.response(path)
+            else:
+                await self._begin()
+                found, scope["path_params"] = route(path, parts, scope["method"])
+                if found is Route.EVENTS:
+                    await self._stream(scope, receive, send, origin)
+                    return
+                response = await self._call(found, Request(scope, receive))
+        except Problem as problem:
+            response = problem.response()
+        except ClientDisconnect:
+            return
+        except Exception as wrong:
+            refused = refusal(wrong)
+            if refused is None:
+                log.exception("%s raised", scope["method"])
+                refused = Problem("internal-error", "what went wrong is in the server's log")
+            response = refused.response()
+        response.headers.update(_cors(origin))
+        await response(scope, receive, send)
+
+    async def _call(self, found: Route, request: Request) -> Response:
+        if found is Route.OPENAPI:
+            return answer(
+                openapi(
+                    request.scope.get("root_path", ""), self.limits, token=self._security.token is not None
+                )
+            )
+        handler: Callable[[Request], Any] = getattr(self._handlers, found.value)
+        response: Response = await handler(request)
+        return response
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send, origin: str | None) -> None:
+        if len(self._streams) >= self.limits.streams_limit:
+            raise Problem("too-many-streams", f"{len(self._streams)} event streams are open (streams_limit)")
+        session_id = scope["path_params"].get("session")
+        if session_id is not None:
+            checked_id("the session id", session_id, self.limits)
+        request = Request(scope)
+        after = request.headers.get("last-event-id") or request.query_params.get("after") or None
+        await self._streams.serve(receive, send, session_id, after, _cors(origin))
+
+
+_PREFLIGHT: Final = {
+    "access-control-allow-methods": "GET, POST, DELETE",
+    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
+    "access-control-max-age": "600",
+}
+
+
+def _cors(origin: str | None) -> dict[str, str]:
+    """Return the headers that let a page of another origin read the answer; none unless it was given."""
+    if origin is None:
+        return {}
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-expose-headers": "Location, Retry-After",
+        "vary": "Origin",
+    }
+
+
+def asgi_app(
+    dispatcher: AnyDispatcher | Runner,
+    *,
+    token: str | None = None,
+    hosts: frozenset[str] | set[str] | None = None,
+    origins: frozenset[str] | set[str] = frozenset(),
+    limits: Limits | None = None,
+    finish: float = 10.0,
+) -> App:
+    """Return the server as an ASGI application, to be mounted into yours under any prefix.
+
+    dispatcher  a dispatcher, which whoever made it closes; or a runner, for which one is made and closed
+    token       what clients present as `Authorization: Bearer ...`; None: nothing
+    hosts       the names that it answers under; None: all, for the application around it knows better
+    origins     other origins whose pages may call it, as browsers spell them: `https://example.org`
+    limits      see `Limits`
+    finish      seconds that runs may go on by themselves when a dispatcher that was made here is closed
+
+    A mounted application's own lifespan never runs: give `lifespan` to the application around it.
+    """
+    if token is not None and not token:
+        raise ValueError("token must not be empty")
+    names = None if hosts is None else frozenset(each.lower() for each in hosts)
+    others = frozenset(each.lower().rstrip("/") for each in origins)
+    security = Security(token, names, origins=others)
+    if isinstance(dispatcher, AnyDispatcher):
+        return App(dispatcher, security, limits or Limits(), owns=False, finish=finish)
+    return App(Dispatcher(dispatcher), security, limits or Limits(), owns=True, finish=finish)

@@ -1,0 +1,121 @@
+"""The dispatcher behind the server: in memory it answers at once, on a ledger it is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
+
+    from turngate import Covered, Event, PromptOptions, Run, RunComplete, SessionView
+
+T = TypeVar("T")
+
+
+class Events(Protocol):
+    """A subscription: iterate to receive events."""
+
+    dropped: int
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def __anext__(self) -> Event: ...
+
+    def close(self) -> object:
+        """Stop receiving."""
+
+
+@runtime_checkable
+class AnyDispatcher(Protocol):
+    """What the server needs of a dispatcher: `Dispatcher` has it, and so has `DurableDispatcher`."""
+
+    @property
+    def messages(self) -> Any:
+        """The store."""
+
+    async def __aenter__(self) -> object:
+        """Open it."""
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it, if it is not closed, and what it has opened."""
+
+    async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
+        """Take a prompt in."""
+        ...
+
+    async def cancel(self, session_id: str) -> Covered:
+        """Cancel a session."""
+        ...
+
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+        """Cancel a run."""
+        ...
+
+    async def cancel_all(self) -> object:
+        """Cancel every session."""
+
+    async def clear_queue(self, session_id: str) -> Sequence[Run]:
+        """Drop what is queued."""
+        ...
+
+    async def aclose(self, *, finish: float = 0.0) -> None:
+        """Close, and wait for the end."""
+
+    def sessions(self) -> Any:
+        """Return the views of the sessions that have something in flight, or what to await for them."""
+
+    def session(self, session_id: str) -> Any:
+        """Return the view of a session, or what to await for it."""
+
+    def find(self, run_id: str) -> Any:
+        """Return a run or None, or what to await for it."""
+
+    def completions(self, after: str | None = None) -> AsyncIterator[tuple[str, RunComplete]]:
+        """Return the completions behind a cursor."""
+        ...
+
+    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Events:
+        """Receive what happens from now on."""
+        ...
+
+
+def to_be_awaited(answer: object) -> bool:
+    """Say whether an answer has still to be awaited; a Run can be awaited, too, but is an answer."""
+    return inspect.iscoroutine(answer) or asyncio.isfuture(answer)
+
+
+async def settled(answer: T | Awaitable[T]) -> T:
+    """Return an answer; in the same step of the loop unless it has to be awaited."""
+    return await answer if to_be_awaited(answer) else answer  # type: ignore[misc, return-value]
+
+
+async def views(d: AnyDispatcher, session_id: str | None) -> list[SessionView]:
+    """Look at one session, or at all that have something in flight."""
+    if session_id is not None:
+        return [await settled(d.session(session_id))]
+    seen: Sequence[SessionView] = await settled(d.sessions())
+    return [*seen]
+
+
+def at_hand(iterator: AsyncIterator[T]) -> Iterator[T]:
+    """Yield what a subscription or the completions of a dispatcher in memory hold ready; never waits.
+
+    Their `__anext__` is a coroutine that waits only if there is nothing to be had. Then it is closed, by
+    which it loses nothing.
+    """
+    take: Callable[[], Any] = iterator.__anext__
+    while True:
+        step = take()
+        try:
+            step.send(None)
+        except StopIteration as got:
+            yield got.value
+        except StopAsyncIteration:
+            return
+        else:
+            step.close()
+            return

@@ -1,0 +1,186 @@
+"""The calls: each takes a request, asks the dispatcher, and returns an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from turngate.server import _parsing as parsing
+from turngate.server._dispatching import settled
+from turngate.server._metrics import metrics
+from turngate.server._problems import Problem
+from turngate.server._shapes import encoded, message_shape, run_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+
+    from turngate import Message, Run, RunComplete
+    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._limits import Limits
+    from turngate.server._log import EventLog
+    from turngate.server._streams import Streams
+
+
+def answer(data: object, status: int = 200, **headers: str) -> Response:
+    """Return an answer in JSON."""
+    return Response(encoded(data), status, headers, "application/json")
+
+
+class Handlers:
+    """The calls on one dispatcher."""
+
+    def __init__(self, d: AnyDispatcher, log: EventLog, streams: Streams, limits: Limits) -> None:
+        self._d = d
+        self._log = log
+        self._streams = streams
+        self._limits = limits
+        self.closing = False
+        self._pages = "after" in inspect.signature(d.messages.list).parameters
+
+    def _session_id(self, request: Request) -> str:
+        return parsing.checked_id("the session id", request.path_params["session"], self._limits)
+
+    # Runs.
+
+    async def submit(self, request: Request) -> Response:
+        """Take a prompt in: 202, or 200 if the run is known with the same payload."""
+        session_id = self._session_id(request)
+        new = await parsing.new_run(request, self._limits)
+        if self.closing:
+            raise Problem("shutting-down")
+        in_flight = self._log.in_flight
+        if session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
+            raise Problem(
+                "queue-full", f"{len(in_flight)} sessions have something in flight (sessions_limit)"
+            )
+        known = new.run_id is not None and await settled(self._d.find(new.run_id)) is not None
+        run = await self._d.submit(
+            session_id,
+            new.prompt,
+            run_id=new.run_id,
+            when_busy=new.when_busy,
+            attachments=new.attachments,
+        )
+        self._log.remember_prompt(run.run_id, new.prompt)
+        root = request.scope.get("root_path", "")
+        location = f"{quote(root)}/v1/runs/{quote(run.run_id, safe='')}"
+        return answer(run_shape(run), 200 if known else 202, location=location)
+
+    async def _find(self, request: Request) -> Run:
+        run: Run | None = await settled(self._d.find(request.path_params["run"]))
+        if run is None:
+            raise Problem("unknown-run")
+        return run
+
+    async def run(self, request: Request) -> Response:
+        """Return a run, after its completion if that comes within the time to wait."""
+        patience = parsing.seconds(request.query_params.get("wait"), self._limits.wait_limit)
+        run = await self._find(request)
+        complete = run.complete
+        if complete is None and patience > 0:
+            complete = await _completed_within(run, patience, request)
+        return answer(run_shape(run, complete))
+
+    async def cancel_run(self, request: Request) -> Response:
+        """Cancel one run, or the turn that it is part of."""
+        waiting_only = parsing.flag("waiting_only", request.query_params.get("waiting_only"))
+        covered = await self._d.cancel_run(request.path_params["run"], waiting_only=waiting_only)
+        if not covered.known:
+            raise Problem("unknown-run")
+        return answer({"covered": _ids(covered.runs)})
+
+    # Sessions.
+
+    async def cancel_session(self, request: Request) -> Response:
+        """Cancel all that a session has in flight."""
+        covered = await self._d.cancel(self._session_id(request))
+        return answer({"covered": _ids(covered.runs)})
+
+    async def clear(self, request: Request) -> Response:
+        """Drop what is queued."""
+        return answer({"dropped": _ids(await self._d.clear_queue(self._session_id(request)))})
+
+    async def sessions(self, request: Request) -> Response:
+        """Return every session that has something in flight, and where the event stream is at that step."""
+        place, sessions = await self._log.look(None)
+        return answer({"sessions": sessions, "cursor": str(place)})
+
+    async def session(self, request: Request) -> Response:
+        """Return one session, which may be quiet."""
+        place, (session,) = await self._log.look(self._session_id(request))
+        return answer(session | {"cursor": str(place)})
+
+    async def messages(self, request: Request) -> Response:
+        """Return messages of a session, a page at a time."""
+        session_id = self._session_id(request)
+        limit = parsing.page_size(request.query_params.get("limit"), self._limits)
+        after = request.query_params.get("after") or None
+        try:
+            found = await self._list(session_id, after, limit + 1)
+        except ValueError as unknown:
+            raise Problem("invalid", str(unknown)) from None
+        more, found = len(found) > limit, found[:limit]
+        return answer(
+            {"messages": [message_shape(each) for each in found], "next": found[-1].id if more else None}
+        )
+
+    async def _list(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
+        if self._pages:
+            page: Sequence[Message] = await self._d.messages.list(session_id, after=after, limit=limit)
+            return page
+        # A store of the user's own need not page.
+        every: Sequence[Message] = await self._d.messages.list(session_id)
+        start = 0
+        if after is not None:
+            start = next((index for index, each in enumerate(every, 1) if each.id == after), 0)
+            if not start:
+                raise ValueError(f"session {session_id!r} has no message {after!r}")
+        return every[start : start + limit]
+
+    # The server itself.
+
+    async def health(self, request: Request) -> Response:
+        """Say that the server is alive."""
+        return answer({"status": "alive"})
+
+    async def ready(self, request: Request) -> Response:
+        """Say whether the server takes prompts."""
+        if self.closing:
+            raise Problem("shutting-down")
+        return answer({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Return figures for Prometheus."""
+        return Response(
+            metrics(self._log, self._streams), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+
+def _ids(runs: Sequence[Run]) -> list[str]:
+    return [run.run_id for run in runs]
+
+
+async def _completed_within(run: Run, patience: float, request: Request) -> RunComplete | None:
+    """Wait for a completion, but no longer than somebody waits for the answer."""
+    waiting: asyncio.Task[Any] = asyncio.ensure_future(run.wait())
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait([waiting, gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        return waiting.result() if waiting.done() else None
+    finally:
+        for task in (waiting, gone):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

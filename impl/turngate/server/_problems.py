@@ -1,0 +1,88 @@
+"""What is answered when a request cannot be: problems, as RFC 9457 spells them, one type for each reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from starlette.responses import Response
+
+from turngate import (
+    DispatcherClosed,
+    EmptyPrompt,
+    MissingSession,
+    QueueFull,
+    RunConflict,
+    SessionBusy,
+    UnknownRun,
+)
+
+TITLES: Final = {
+    "malformed": (400, "The request is not what this call takes"),
+    "unauthorized": (401, "A bearer token is needed"),
+    "forbidden-origin": (403, "Requests of this origin are refused"),
+    "not-found": (404, "There is nothing at this address"),
+    "unknown-run": (404, "There is no such run, or its completion is no longer kept"),
+    "method-not-allowed": (405, "This address does not take that method"),
+    "run-conflict": (409, "The run_id is known with another payload"),
+    "session-busy": (409, "The session has something in flight"),
+    "too-large": (413, "The request is larger than allowed"),
+    "unsupported-media-type": (415, "The body must be application/json"),
+    "unknown-host": (421, "This server does not answer under that name"),
+    "empty-prompt": (422, "The prompt has neither text nor a text attachment"),
+    "invalid": (422, "A value cannot be what it is"),
+    "queue-full": (429, "As much is waiting as may be"),
+    "internal-error": (500, "This is an error of the server"),
+    "shutting-down": (503, "The server no longer takes prompts"),
+    "ledger-unavailable": (503, "The ledger cannot be reached"),
+    "too-many-streams": (503, "As many event streams are open as may be"),
+}
+"""Every problem by the name that its type ends in: its status, and what it says."""
+_RETRY_AFTER: Final = {
+    "queue-full": "1",
+    "shutting-down": "5",
+    "ledger-unavailable": "1",
+    "too-many-streams": "5",
+}
+_REFUSALS: Final[dict[type[Exception], str]] = {
+    MissingSession: "invalid",
+    EmptyPrompt: "empty-prompt",
+    RunConflict: "run-conflict",
+    SessionBusy: "session-busy",
+    QueueFull: "queue-full",
+    DispatcherClosed: "shutting-down",
+    UnknownRun: "unknown-run",
+}
+
+
+class Problem(Exception):
+    """A request that is answered with a problem."""
+
+    def __init__(self, name: str, detail: str = "", **headers: str) -> None:
+        self.name = name
+        self.status, self.title = TITLES[name]
+        self.detail = detail or self.title
+        self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
+        if name in _RETRY_AFTER:
+            self.headers.setdefault("retry-after", _RETRY_AFTER[name])
+        super().__init__(f"{self.status} {name}: {self.detail}")
+
+    def response(self) -> Response:
+        """Return the answer."""
+        body = {
+            "type": f"urn:turngate:problem:{self.name}",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+        }
+        return Response(json.dumps(body), self.status, self.headers, "application/problem+json")
+
+
+def refusal(error: Exception) -> Problem | None:
+    """Return the problem that stands for what a dispatcher raised; None if it is no refusal."""
+    for kind in type(error).__mro__:
+        if kind in _REFUSALS:
+            return Problem(_REFUSALS[kind], str(error))
+        if kind.__name__ == "LedgerUnavailable":  # of turngate.durable, which need not be there
+            return Problem("ledger-unavailable", str(error))
+    return None

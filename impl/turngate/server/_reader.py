@@ -1,0 +1,121 @@
+"""Readers of the log: a place in it each, and nothing else, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from turngate import CursorExpired
+from turngate.server._cursor import Cursor, mark
+from turngate.server._shapes import frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from turngate import RunComplete
+    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._log import EventLog
+
+CHUNK: Final = 65_536
+"""About so many bytes are sent at once."""
+
+
+class Reader:
+    """One who reads the log, of one session or of all.
+
+    `number` is the last event that it has read or that is not for it, `place` says which RunCompletes it has.
+    `busy_since` is when what it is sent began to wait for it, None if nothing does; `quiet_since` when it was
+    last sent something.
+    """
+
+    __slots__ = ("_log", "_waiter", "busy_since", "closed", "number", "place", "quiet_since", "session_id")
+
+    def __init__(self, log: EventLog, session_id: str | None, place: Cursor) -> None:
+        self._log = log
+        self._waiter: asyncio.Future[None] | None = None
+        self.session_id = session_id
+        self.place = place
+        self.number = place.number
+        self.closed = False
+        self.busy_since: float | None = None
+        self.quiet_since = 0.0
+
+    def go_on_from(self, place: Cursor) -> None:
+        """Have read everything up to this place."""
+        self.place, self.number = place, place.number
+
+    def take(self) -> bytes:
+        """Return some of what is new; nothing if it is behind what is kept, or there is nothing."""
+        ring = self._log.ring
+        if self.number == ring.head or self.number < ring.floor:
+            return b""
+        frames, self.number, place = ring.take(self.session_id, self.number, CHUNK)
+        self.place = self._log.place if place is None else place
+        return frames
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it misses something that the ring no longer has."""
+        return self.number < self._log.ring.floor
+
+    def something_comes(self, head: int) -> None:
+        """Hear that the next event is one of its own: what came before, while it waited, was not."""
+        if self._waiter is not None and not self._waiter.done():
+            self.number = max(self.number, head)
+
+    def wake(self) -> None:
+        """Let it look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait to be woken."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def close(self) -> None:
+        """Read no more."""
+        self.closed = True
+        self.wake()
+
+
+async def missed(
+    log: EventLog, d: AnyDispatcher, session_id: str | None, since: Cursor, until: Cursor
+) -> AsyncIterator[bytes]:
+    """Yield the RunCompletes between two places, each with an id from which one can go on when cut off.
+
+    Raises CursorExpired when they are no longer all kept.
+    """
+    told = set(since.ahead)
+    owed = set(until.ahead - since.ahead)
+    reached = since.completions == until.completions
+    if reached and not owed:
+        return
+    if since.is_lost or until.is_lost:
+        raise CursorExpired("completions were forgotten before they could be read")
+    first = since.completions == ""
+    async for cursor, complete in d.completions(since.completions or None):
+        if first and not (since.epoch == log.epoch and log.is_beginning(cursor)):
+            raise CursorExpired("what came first is no longer kept")
+        first = False
+        name = mark(complete.run_id) if told or owed else ""
+        if reached:  # beyond here, only what is ahead there
+            wanted, at = name in owed, until.completions
+            if wanted:
+                owed.discard(name)
+                told.add(name)
+        else:
+            wanted, at = name not in told, cursor
+            told.discard(name)
+            reached = cursor == until.completions
+        if wanted and session_id in (None, complete.session_id):
+            yield _completed(complete, since._replace(completions=at, ahead=frozenset(told)))
+        if reached and not owed:
+            return
+
+
+def _completed(complete: RunComplete, place: Cursor) -> bytes:
+    return frame("run.complete", complete._asdict(), str(place))

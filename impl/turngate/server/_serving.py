@@ -1,0 +1,150 @@
+"""`turngate serve`: uvicorn, with limits on what it waits for, and an end in the right order.
+
+uvicorn closes its sockets first, then waits for open connections, and tells the application last: event
+streams would keep it waiting, and clients would never hear how their runs ended. So the application comes to
+its end first, while the server still answers (readyz says 503, prompts are refused); then uvicorn shuts down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from turngate.server._signals import ENDING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from turngate.server._app import App
+
+HEADER_TIMEOUT: Final = 20.0
+"""Seconds until the headers of a first request must have arrived; then the connection is dropped."""
+KEEP_ALIVE: Final = 10
+"""Seconds that a connection may wait for its next request."""
+GRACE: Final = 5
+"""Seconds that uvicorn waits for connections when the application has come to its end."""
+
+
+class Protocol(H11Protocol):
+    """HTTP as uvicorn speaks it, but whoever connects and says nothing is not waited for forever."""
+
+    _listening: asyncio.TimerHandle
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._listening = loop.call_later(HEADER_TIMEOUT, self._drop_unless_asked, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._listening.cancel()
+        super().connection_lost(exc)
+
+    def _drop_unless_asked(self, transport: asyncio.Transport) -> None:
+        if self.cycle is None:
+            transport.abort()
+
+
+class Server(uvicorn.Server):
+    """Lets the application end before the connections, and takes a signal for the ordinary end that it is."""
+
+    def __init__(self, app: App, config: uvicorn.Config, on_start: Callable[[int], object]) -> None:
+        super().__init__(config)
+        self.interrupted = False
+        self._app = app
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Start, and say on which port."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_start(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Have the application end; a second signal cancels what is still in flight."""
+        ending = asyncio.ensure_future(self._app.end())
+        hastened = False
+        while not ending.done():
+            await asyncio.wait([ending], timeout=0.1)
+            if self.force_exit and not hastened:
+                hastened = True
+                await self._app.dispatcher.cancel_all()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle the signals that end the process, and let them have no other meaning afterwards."""
+        before = {number: signal.signal(number, self.handle_exit) for number in ENDING}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begin to end; from the second signal on, in haste."""
+        self.interrupted = self.interrupted or sig == signal.SIGINT
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def config(app: App, host: str, port: int, *, verbose: bool = False) -> uvicorn.Config:
+    """Return how uvicorn is set up: what it waits for is limited, and nothing of a request is logged."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_level="info" if verbose else "warning",
+        access_log=verbose,
+        server_header=False,
+        h11_max_incomplete_event_size=app.limits.header_limit * 2,
+        limit_concurrency=app.limits.streams_limit * 2 + 1_000,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+    )
+
+
+def serve(
+    app: App,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    *,
+    verbose: bool = False,
+    on_start: Callable[[int], object] = lambda port: None,
+) -> bool:
+    """Serve until a signal comes; `on_start` is told the port. Return whether it was Ctrl-C.
+
+    Raises OSError when the address cannot be had.
+    """
+    server = Server(app, config(app, host, port, verbose=verbose), on_start)
+    with listening(host, port) as own:
+        server.run([own])
+    return server.interrupted
+
+
+def listening(host: str, port: int) -> socket:
+    """Return a socket that listens on this address.
+
+    It says that its protocol is TCP: asyncio has small packets sent at once only on sockets that say so, and
+    every answer would take 40 ms longer.
+    """
+    host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    own = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM, IPPROTO_TCP)
+    try:
+        own.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        own.bind((host, port))
+        own.listen(2_048)
+    except BaseException:
+        own.close()
+        raise
+    return own

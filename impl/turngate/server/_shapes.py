@@ -1,0 +1,104 @@
+"""What goes over the line: runs, sessions, messages and events as JSON; the frames of the event stream."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from turngate import Delta, Moved, Note, RunComplete
+
+if TYPE_CHECKING:
+    from turngate import Event, Message, Run, SessionView
+
+SHOWN: Final = 200
+"""So many characters of a prompt are shown where runs are listed; the runner gets all of them."""
+NAMES: Final = {
+    "accept": "run.accept",
+    "enter": "run.enter",
+    "fold": "run.fold",
+    "handoff": "run.handoff",
+    "cancel": "session.cancel",
+    "clear": "session.clear",
+}
+"""What the moves of the dispatcher are called in the event stream."""
+
+_encoder = json.JSONEncoder(separators=(",", ":"))
+# In ASCII: an event of the stream ends with its line, and not every string has a UTF-8 form.
+
+
+def encoded(data: object) -> bytes:
+    """Return data as JSON."""
+    return _encoder.encode(data).encode("ascii")
+
+
+def shown(prompt: str) -> str:
+    """Return as much of a prompt as is shown in a list."""
+    return prompt if len(prompt) <= SHOWN else f"{prompt[: SHOWN - 1]}…"
+
+
+def run_shape(run: Run, complete: RunComplete | None = None) -> dict[str, Any]:
+    """Return a run, with its completion if that is known from elsewhere."""
+    complete = complete or run.complete
+    return {
+        "run_id": run.run_id,
+        "session_id": run.session_id,
+        "seq": run.seq,
+        "state": "complete" if complete is not None else str(run.state),
+        "prompt": shown(run.prompt),
+        "complete": None if complete is None else complete._asdict(),
+    }
+
+
+def view_shape(view: SessionView) -> dict[str, Any]:
+    """Return what a session looks like."""
+    return {
+        "session_id": view.session_id,
+        "accepted": [run_shape(run) for run in view.accepted],
+        "settling": [run_shape(run) for run in view.settling],
+        "queued": [run_shape(run) for run in view.queued],
+        "active": None if view.active is None else run_shape(view.active),
+        "folded": [run_shape(run) for run in view.folded],
+        "text": view.text,
+        "covered": view.covered,
+        "phase": view.phase,
+        "since": view.since,
+    }
+
+
+def message_shape(message: Message) -> dict[str, Any]:
+    """Return a message."""
+    return message._asdict()
+
+
+def event_shape(event: Event, prompt: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return an event's name in the stream, and its data; of an accept, with the prompt if it is known."""
+    match event:
+        case RunComplete():
+            return "run.complete", event._asdict()
+        case Delta():
+            return "delta", event._asdict()
+        case Note():
+            return "note", event._asdict()
+        case Moved():
+            return NAMES[event.event], _moved_shape(event, prompt)
+
+
+def _moved_shape(moved: Moved, prompt: str | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"session_id": moved.session_id, "run_id": moved.run_id}
+    if moved.seq is not None:
+        data["seq"] = moved.seq
+    if moved.state is not None:
+        data["state"] = str(moved.state)
+    if moved.into is not None:
+        data["into"] = moved.into
+    if moved.event == "cancel":
+        data["runs"] = None if moved.runs is None else [*moved.runs]
+    if moved.event == "accept":
+        data["prompt"] = prompt
+    return data
+
+
+def frame(name: str, data: object, place: str | None) -> bytes:
+    """Return one event of the stream; `place` is its id."""
+    identified = b"" if place is None else b"id: %s\n" % place.encode("ascii")
+    return b"%sevent: %s\ndata: %s\n\n" % (identified, name.encode("ascii"), encoded(data))

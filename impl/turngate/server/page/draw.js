@@ -1,0 +1,143 @@
+// Drawing what is known. Whatever came from somebody is put in as text, never as markup.
+
+const $ = id => document.getElementById(id);
+const SHOWN = 100;
+const STATE_SAID = {
+  accepted: 'is accepted: it has its place, and nothing has started',
+  cancel_on_entry: 'was covered by a cancel before it entered, and is being written down',
+  queued: 'waits in the queue for the turn to end, or to take it in',
+  active: 'is active: the runner works on it',
+};
+const OUTCOME_SAID = {
+  finished: 'finished', failed: 'failed', cancelled: 'was cancelled', cleared: 'was dropped from the queue',
+  released: 'was given up before it entered', lost: 'was lost with its process',
+  unknown: 'is gone: the server no longer knows it, so nobody knows how it ended',
+};
+
+function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in made) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.filter(child => child !== null));
+  return made;
+}
+
+const tag = (kind, text = kind) => el('span', {className: `tag ${kind}`}, text);
+
+// Replace the children of a list only where they differ, so that focus and selection stay where they are.
+function fill(list, items) {
+  items.forEach((item, index) => {
+    const old = list.children[index];
+    if (!old) list.append(item);
+    else if (!old.isEqualNode(item)) {
+      const held = old.contains(document.activeElement) ? focusPath(old) : null;
+      old.replaceWith(item);
+      if (held !== null) item.querySelectorAll('button')[held]?.focus();
+    }
+  });
+  while (list.children.length > items.length) list.lastChild.remove();
+}
+
+const focusPath = item => [...item.querySelectorAll('button')].indexOf(document.activeElement);
+
+function words(run) {
+  return el('button', {className: 'words', type: 'button', 'data-do': 'focus', 'data-run': run.id, title: run.id},
+    run.prompt ?? run.id);
+}
+
+export function draw(known, page) {
+  sessions(known, page);
+  turn(known, page);
+  queue(known, page);
+  life(known, page);
+  done(known);
+}
+
+function sessions(known, page) {
+  fill($('sessions'), [...known.sessions.values()].map(session => {
+    const waiting = known.of(session.id, 'queued').length;
+    const what = [session.lead ? 'active' : 'idle', waiting ? `${waiting} waiting` : ''].filter(Boolean).join(', ');
+    const button = el('button', {type: 'button', 'data-do': 'session', 'data-session': session.id,
+      'aria-current': String(session.id === page.session)},
+      el('span', {'aria-hidden': 'true'}, session.lead ? '●' : '○'),
+      el('span', {className: 'name'}, session.id), el('span', {className: 'what'}, what));
+    return el('li', {}, button);
+  }));
+  $('to').textContent = page.session;
+}
+
+function turn(known, page) {
+  const session = known.session(page.session);
+  const runs = known.of(session.id, 'active');
+  const fresh = !session.lead && !session.text;
+  $('guide').hidden = !fresh;
+  $('turn').hidden = fresh;
+  $('cancel').disabled = !known.of(session.id, 'accepted', 'cancel_on_entry', 'queued', 'active').length;
+  $('turn').className = [session.lead ? 'running' : '', session.covered ? 'covered' : ''].join(' ').trim();
+  const joined = runs.length > 1 ? `, ${runs.length - 1} joined it` : '';
+  $('phase').textContent = !session.lead ? 'No turn runs. This is the text of the last one:'
+    : session.covered ? 'A cancel covers this turn; it is being stopped.' : `A turn runs${joined}.`;
+  fill($('lead'), runs.map(run => el('li', {className: run.id === page.focus ? 'run focused' : 'run', 'data-run': run.id},
+    tag(run.lead === run.id ? 'lead' : 'folded'), words(run), run.covered ? tag('covered') : null)));
+  const text = $('text'), atEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
+  if (text.textContent !== session.text) {
+    text.textContent = session.text;
+    if (atEnd) text.scrollTop = text.scrollHeight;
+  }
+}
+
+function queue(known, page) {
+  const waiting = known.of(page.session, 'queued');
+  $('queue-count').textContent = waiting.length ? `(${waiting.length})` : '';
+  $('queue-empty').hidden = waiting.length > 0;
+  fill($('queue'), waiting.map((run, index) => el('li', {className: run.id === page.focus ? 'run focused' : 'run', 'data-run': run.id},
+    el('span', {className: 'place'}, String(index + 1)), words(run),
+    el('button', {type: 'button', 'data-do': 'take-back', 'data-run': run.id, 'aria-label': `Take back: ${run.prompt ?? run.id}`}, 'Take back'))));
+}
+
+function life(known, page) {
+  const run = known.runs.get(page.focus);
+  const steps = run ? run.path.slice(1).map((state, index) => `${run.path[index]} ${state}`) : [];
+  for (const state of document.querySelectorAll('#life [data-state]')) {
+    const name = state.dataset.state, count = known.of(page.session, name).length;
+    state.setAttribute('class', run?.state === name ? 'lit' : run?.path.includes(name) ? 'passed' : '');
+    state.querySelector('.n').textContent = count ? String(count) : '';
+  }
+  for (const edge of document.querySelectorAll('#life [data-edge]')) {
+    edge.setAttribute('class', steps.includes(edge.dataset.edge) ? 'passed' : '');
+  }
+  $('life-said').replaceChildren(...said(run));
+}
+
+function said(run) {
+  if (!run) return ['The picture shows every state there is. Send a prompt, and its run lights up here; small numbers count the runs of this session.'];
+  const name = el('strong', {}, `“${run.prompt ?? run.id}”`);
+  if (run.complete) {
+    const into = run.complete.folded_into ? ', in the turn that took it in' : '';
+    return [name, ` ${OUTCOME_SAID[run.complete.outcome]}${into}.`];
+  }
+  const joined = run.lead && run.lead !== run.id ? ', in a turn that another run leads' : '';
+  return [name, ` ${STATE_SAID[run.state]}${joined}${run.covered ? '; a cancel covers it' : ''}.`];
+}
+
+function done(known) {
+  const complete = [...known.runs.values()].filter(run => run.complete).sort((one, other) => other.at - one.at || other.seq - one.seq);
+  const flying = [...known.runs.values()].filter(run => !run.complete).length;
+  const tally = $('tally');
+  tally.dataset.twice = String(known.twice);
+  tally.dataset.completes = String(known.completes);
+  const count = known.completes === 1 ? '1 run is complete' : `${known.completes} runs are complete`;
+  const rest = flying > 0 ? `; ${flying} in flight` : '';
+  if (known.twice) tally.textContent = `${known.twice} ${known.twice === 1 ? 'run has' : 'runs have'} completed twice`;
+  else if (known.completes) tally.textContent = `${count}, each exactly once${rest}`;
+  else tally.textContent = 'No run has completed yet. Each will be counted here.';
+  fill($('done'), complete.slice(0, SHOWN).map(run => {
+    const {outcome, error, folded_into: into} = run.complete;
+    const more = [run.session, into ? 'joined another run’s turn' : '', outcome === 'unknown' ? 'the server no longer knows it' : '', error ?? '']
+      .filter(Boolean).join(' · ');
+    return el('li', {className: run.times > 1 ? 'twice' : '', 'data-run': run.id, 'data-times': String(run.times), 'data-outcome': outcome},
+      words(run), run.times > 1 ? tag('twice', `×${run.times}`) : tag(outcome), el('span', {className: 'more'}, more));
+  }));
+}

@@ -1,0 +1,89 @@
+"""A process dies, with kill -9, at each chosen point; another one sees to what it has left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatching import HANG, in_loop
+from durable_process import POINTS
+from ledgers import KINDS as ALL_KINDS
+from ledgers import MakeLedger, ledgers, spec_of
+from surroundings import ROOT
+from turngate import RunComplete
+from turngate.durable import DurableDispatcher, PostgresLedger
+from turngate_verify.ledger_judge import completions, problems
+
+KINDS = [kind for kind in ALL_KINDS if kind != "memory"]  # which dies with its process
+DRIVER = ROOT / "tests" / "support" / "durable_process.py"
+PATH = os.pathsep.join(str(ROOT / each) for each in ("impl", "model", "verify", "tests/support"))
+
+
+def run_to_death(spec: str, point: str) -> set[str]:
+    """Run a process until it kills itself; return what it was told before."""
+    done = subprocess.run(
+        [sys.executable, DRIVER, spec, point],
+        env={**os.environ, "PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return set(done.stdout.split())
+
+
+async def seen_to(make: MakeLedger, acknowledged: set[str], **options: Any) -> dict[str, RunComplete]:
+    """Let a new process see to what is left; judge, and return how the runs ended."""
+
+    async def agent(turn: Any) -> str:
+        return f"attempt {turn.attempt}"
+
+    async with DurableDispatcher(agent, make(), poll=0.05, **options) as d:
+        if isinstance(d._ledger, PostgresLedger):  # nobody needs to wait until the lease of the dead is over
+            await d._ledger._fetch("DELETE FROM {s}.worker WHERE worker <> $1", d._name)
+        for run_id in acknowledged - {"cancelled"}:
+            await d.wait(run_id)
+        while await d.sessions():
+            await asyncio.sleep(0.02)
+        assert await problems(d._ledger, acknowledged - {"cancelled"}) == []
+        return {each.run_id: each for each in await completions(d._ledger)}
+
+
+@pytest.mark.requirement("DURABLE", "ADOPTED")
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_killed_process_has_left_is_seen_to(kind: str, point: str, tmp_path: Path) -> None:
+    @in_loop
+    async def check(make: MakeLedger, acknowledged: set[str]) -> None:
+        ended = await seen_to(make, acknowledged)
+        if point == "in the runner":
+            assert (ended["a"].outcome, ended["a"].text) == ("lost", "half of ")
+            assert ended["a"].error == "the process that ran the turn died"
+            assert ended["b"].outcome == "finished"
+        if point == "between accept and enter":
+            assert ended["a"].outcome == "finished"
+        if point == "cancelled":
+            assert [ended[each].outcome for each in "abc"] == ["finished", "cancelled", "cancelled"]
+
+    with ledgers(kind, tmp_path) as make:
+        check(make, run_to_death(spec_of(make()), point))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_whose_process_died_runs_again_if_it_may(kind: str, tmp_path: Path) -> None:
+    @in_loop
+    async def check(make: MakeLedger, acknowledged: set[str]) -> None:
+        ended = await seen_to(make, acknowledged, on_death="retry")
+        assert (ended["a"].outcome, ended["a"].text) == ("finished", "attempt 2")
+        assert ended["b"].text == "attempt 1"
+
+    with ledgers(kind, tmp_path) as make:
+        check(make, run_to_death(spec_of(make()), "in the runner"))

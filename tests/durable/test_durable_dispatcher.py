@@ -1,0 +1,230 @@
+"""What `DurableDispatcher` adds: opening, other processes, leases, purging, what cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatching import Agent, in_loop
+from ledgers import KINDS, MakeLedger, is_still, ledgers
+from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, Turn, UnknownRun
+from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
+from turngate.durable._sqlite_lives import refuse_shared_file_system
+
+
+async def echo(turn: Turn) -> str:
+    return turn.run.prompt
+
+
+def on_each(test: Any) -> Any:
+    """Run a test with a function that makes ledgers, on each kind."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def wrapper(kind: str, tmp_path: Path) -> None:
+        with ledgers(kind, tmp_path) as make:
+            in_loop(test)(make)
+
+    wrapper.__name__ = test.__name__
+    return wrapper
+
+
+async def still(*dispatchers: DurableDispatcher) -> None:
+    while not all(map(is_still, dispatchers)):
+        await asyncio.sleep(0.002)
+
+
+def test_the_constructor_does_nothing(tmp_path: Path) -> None:
+    DurableDispatcher(echo, SqliteLedger(tmp_path / "ledger.db"))
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(TypeError):
+        DurableDispatcher(echo, SqliteLedger(tmp_path / "ledger.db"), messages=None)  # type: ignore[call-arg]
+
+
+@in_loop
+async def test_a_ledger_that_cannot_be_reached_is_unavailable_and_may_be_reached_later() -> None:
+    d = DurableDispatcher(echo, PostgresLedger("postgresql://nobody@127.0.0.1:1/nothing"))
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            await d.accept("s", "p")
+    await d.aclose()
+
+
+@on_each
+async def test_a_run_is_found_waited_for_and_repeated_in_another_process(make: MakeLedger) -> None:
+    agent = Agent()
+    async with DurableDispatcher(agent, make()) as one, DurableDispatcher(agent, make(), poll=0.02) as two:
+        run = await one.submit("s", "p", run_id="r")
+        await still(one)
+        waiting = asyncio.create_task(two.wait("r"))
+        again = await two.accept("s", "p", run_id="r")
+        assert (again.run_id, again.seq) == ("r", 1)
+        found = await two.find("r")
+        assert found is again
+        with pytest.raises(UnknownRun):
+            await two.wait("nobody")
+        agent.finish(run)
+        assert await waiting == await run == await again
+
+
+@on_each
+async def test_a_cancel_in_one_process_interrupts_the_turn_in_another(make: MakeLedger) -> None:
+    agent = Agent()
+    async with DurableDispatcher(agent, make(), poll=0.02) as one, DurableDispatcher(agent, make()) as two:
+        run = await one.submit("s", "p", run_id="r")
+        await still(one)
+        assert [each.run_id for each in (await two.cancel("s")).runs] == ["r"]
+        assert (await run).cancelled
+        later = await one.submit("s", "later")
+        await still(one)
+        agent.finish(later)
+        assert (await later).outcome == "finished"
+
+
+@on_each
+async def test_subscribers_and_completions_are_told_of_every_process(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as one, DurableDispatcher(echo, make(), poll=0.02) as two:
+        async with two.subscribe() as events, two.subscribe(moves=True) as moves:
+            await two.session("s")  # from here on
+            complete = await one.ask("s", "p", run_id="r")
+            assert await anext(events) == complete
+            told = [await anext(moves) for _ in range(3)]
+        assert [event.event for event in told if isinstance(event, Moved)] == ["accept", "enter"]
+        assert told[2] == complete
+        cursor, first = await anext(two.completions())
+        assert first == complete
+        second = await one.ask("s", "q")
+        assert (await anext(one.completions(after=cursor)))[1] == second
+        with pytest.raises(CursorExpired):
+            await anext(two.completions(after="another.1.0"))
+
+
+@on_each
+async def test_what_is_queued_stays_when_a_process_closes_and_goes_on_in_the_next(make: MakeLedger) -> None:
+    agent = Agent()
+    async with DurableDispatcher(agent, make()) as d:
+        turn = await d.submit("s", "turn", run_id="turn")
+        behind = await d.submit("s", "behind", run_id="behind", when_busy="queue")
+        accepted = await d.accept("t", "accepted", run_id="accepted")
+    assert (await turn).cancelled
+    for run in (behind, accepted):
+        with pytest.raises(DispatcherClosed):
+            await run
+    async with DurableDispatcher(echo, make(), poll=0.02) as d:
+        assert (await d.wait("behind")).text == "behind"
+        assert (await d.wait("accepted")).text == "accepted"
+
+
+@on_each
+async def test_an_accepted_run_that_nobody_enters_is_entered(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make(), poll=0.02, enter_timeout=0.05) as d:
+        run = await d.accept("s", "p")
+        assert (await run).text == "p"
+
+
+@on_each
+async def test_a_turn_that_waits_for_a_place_is_cancelled_without_its_runner(make: MakeLedger) -> None:
+    agent = Agent()
+    async with DurableDispatcher(agent, make(), turns_limit=1) as d:
+        first = await d.submit("s", "first")
+        await still(d)
+        waiting = await d.submit("t", "waiting")
+        assert (await d.cancel_run(first.run_id, waiting_only=True)).runs == []
+        assert (await d.cancel_run(waiting.run_id, waiting_only=True)).runs == [waiting]
+        assert (await waiting).cancelled
+        third = await d.submit("t", "third")
+        agent.finish(first)
+        await first
+        while len(agent.turns) < 2:
+            await asyncio.sleep(0.002)
+        agent.finish(third)
+        assert (await third).outcome == "finished"
+        assert agent.prompts == ["first", "third"]
+
+
+@on_each
+async def test_a_caller_that_is_cancelled_leaves_a_run_that_goes_on(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as d:
+        submitting = asyncio.create_task(d.submit("s", "p", run_id="r"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        submitting.cancel()
+        await asyncio.wait({submitting})
+        again = await d.submit("s", "p", run_id="r")
+        assert (await again).text == "p"
+
+
+@on_each
+async def test_odd_text_comes_back_as_it_was(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as d:
+        for odd in ("nul \0", "half \ud800", "\x1b[1m", "ä ∀ 🙂"):
+            complete = await d.ask(odd, odd, run_id=odd)
+            assert (complete.session_id, complete.run_id, complete.text) == (odd, odd, odd)
+            assert [each.text for each in await d.messages.list(odd)] == [odd, odd]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_purging_leaves_what_is_in_flight_and_forgets_the_rest(kind: str, tmp_path: Path) -> None:
+    @in_loop
+    async def check(make: MakeLedger) -> None:
+        agent = Agent()
+        async with DurableDispatcher(agent, make()) as d:
+            run = await d.submit("s", "p", run_id="kept")
+            await still(d)
+            agent.finish(run)
+            await run
+            cursor, _ = await anext(d.completions())
+            waiting = await d.submit("t", "q", run_id="flying")
+            await still(d)
+            assert await d.purge(before=time.time() + 60) == 1
+            assert await d.find("kept") is not None  # somebody holds the handle
+            assert await d.messages.list("s") == []
+            again = await d.accept("s", "another payload", run_id="fresh")
+            assert again.seq == 1
+            agent.finish(waiting)
+            assert isinstance(await waiting, RunComplete)
+            await again.close()
+            with pytest.raises(CursorExpired):
+                await anext(d.completions(after=cursor.replace(cursor.split(".")[1], "0")))
+
+    with ledgers(kind, tmp_path) as make:
+        check(make)
+
+
+def test_network_file_systems_are_refused(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/x rw\n")
+    with pytest.raises(LedgerUnavailable, match="nfs4"):
+        refuse_shared_file_system(tmp_path / "ledger.db", mounts)
+    refuse_shared_file_system(Path("/ledger.db"), mounts)
+
+
+def test_a_ledger_is_not_used_in_a_process_that_was_forked_off(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "unused.db")
+    ledger._process = os.getpid() + 1
+    with pytest.raises(LedgerUnavailable, match="forked"):
+        ledger._working()
+
+
+@pytest.mark.parametrize("kind", ["postgres"])
+def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: str, tmp_path: Path) -> None:
+    @in_loop
+    async def check(make: MakeLedger) -> None:
+        agent = Agent()
+        async with DurableDispatcher(agent, make(), poll=0.02, lease=0.3) as d:
+            run = await d.submit("s", "p", run_id="r")
+            await still(d)
+            name, ledger = d._name, d._ledger
+            assert isinstance(ledger, PostgresLedger)
+            await ledger._fetch("DELETE FROM {s}.worker")
+            complete = await run
+            assert complete.outcome == "lost"
+            assert d._name > name
+            assert (await d.cancel("s")).runs == []
+
+    with ledgers(kind, tmp_path) as make:
+        check(make)

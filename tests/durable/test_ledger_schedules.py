@@ -1,0 +1,78 @@
+"""Two processes on one ledger, every interleaving; and the eight bad designs in the real code, each found."""
+
+from __future__ import annotations
+
+import pytest
+
+from turngate_verify.drivers.ledger_sabotage import NO_LEASE, SABOTAGE, patched, sabotaged
+from turngate_verify.drivers.ledger_schedules import Fault, Scenario, explore
+
+A, B = (0, "submit", "a"), (1, "submit", "b")
+ACCEPT, FOLLOW, CANCEL = (0, "accept", "a"), (1, "follow up", "b"), (1, "cancel", "")
+CALLS = {
+    "a submit": (A,),
+    "an accept": (ACCEPT,),
+    "a submit and a cancel": (A, CANCEL),
+    "an accept and a cancel": (ACCEPT, CANCEL),
+    "two submits": (A, B),
+    "a submit and a follow-up": (A, FOLLOW),
+}
+FAULTS: tuple[tuple[Fault, ...], ...] = ((), ("kill",), ("lease",), ("lose",))
+ALL = [
+    Scenario(f"{calls}, {' and '.join(faults) or 'no fault'}, {on_death}", CALLS[calls], faults, on_death)
+    for calls in CALLS
+    for faults in FAULTS
+    for on_death in ("fail", "retry")
+    if "kill" in faults or "lease" in faults or on_death == "fail"
+]
+SMALL = [
+    each
+    for each in ALL
+    if each.faults in ((), ("lose",))
+    or each.calls in ((A,), (A, CANCEL))
+    or (each.calls == (ACCEPT,) and each.faults == ("kill",))
+]
+LARGE = [
+    *(each for each in ALL if each not in SMALL),
+    Scenario("a submit, a lost lease, noticed at any moment", (A,), ("lease",), "retry", looks=1),
+    Scenario("a submit, a kill, noticed at any moment", (A,), ("kill",), "retry", looks=1),
+    Scenario("two submits and a cancel, no fault", (A, B, CANCEL)),
+    Scenario("two submits and a cancel, a lost answer", (A, B, CANCEL), ("lose",)),
+    Scenario("two submits and a cancel, a kill", (A, B, CANCEL), ("kill",)),
+    Scenario("two submits and a cancel, a kill, retry", (A, B, CANCEL), ("kill",), "retry"),
+    Scenario("two submits and a cancel, a lost lease", (A, B, CANCEL), ("lease",)),
+    Scenario("two submits, a kill and a lost answer", (A, B), ("kill", "lose")),
+    Scenario("two submits, a lost lease and a lost answer", (A, B), ("lease", "lose")),
+]
+
+
+@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")
+@pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
+def test_every_interleaving_of_a_small_scenario_is_tried_and_holds(scenario: Scenario) -> None:
+    explored = explore(scenario)
+    assert explored.wrong == [], explored.choices
+    assert explored.exhausted
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("scenario", LARGE, ids=lambda scenario: scenario.name)
+def test_every_interleaving_of_a_larger_scenario_is_tried_and_holds(scenario: Scenario) -> None:
+    explored = explore(scenario, limit=60_000)
+    assert explored.wrong == [], explored.choices
+    assert explored.exhausted, f"only {explored.schedules} schedules of {scenario.name} were tried"
+
+
+@pytest.mark.requirement("FENCED")
+@pytest.mark.parametrize("calls", ["a submit", "a submit and a cancel"])
+def test_the_fence_alone_is_enough_where_the_dead_may_save(calls: str) -> None:
+    with patched(NO_LEASE):
+        explored = explore(Scenario(calls, CALLS[calls], ("lease",)))
+    assert explored.wrong == [], explored.choices
+    assert explored.exhausted
+
+
+@pytest.mark.parametrize("design", SABOTAGE)
+def test_a_bad_design_is_found(design: str) -> None:
+    with sabotaged(design) as (make, scenario):
+        explored = explore(scenario, make=make)
+    assert explored.wrong, f"{design} was not found in {explored.schedules} schedules"

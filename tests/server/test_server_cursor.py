@@ -1,0 +1,211 @@
+"""Places in the event stream, and a ledger whose RunCompletes come in another order, or late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import turngate.server._log as log_module
+from dispatching import in_loop
+from serving import Ear, Heard, serving
+from turngate import CursorExpired, Delta, Event, Moved, RunComplete, SessionView, State
+from turngate.server import Limits
+from turngate.server._cursor import Cursor, mark, parsed
+from turngate.server.running import App, for_address
+
+texts = st.text(max_size=20)
+
+
+@given(
+    st.builds(Cursor, st.sampled_from(["a1"]), st.integers(0, 10**17), texts, st.frozensets(texts.map(mark)))
+)
+def test_a_place_is_its_text(place: Cursor) -> None:
+    assert parsed(str(place)) == place
+    assert str(place).isascii()
+    assert str(place).isprintable()
+
+
+@given(st.text())
+def test_other_texts_are_no_places_or_the_same(text: str) -> None:
+    parsed(text)
+
+
+class Ledger:
+    """A dispatcher on a ledger, as far as the server needs it: snapshots are awaited, orders may differ.
+
+    `tell` is what the relay brings to this process, `commit` what becomes a completion, in ledger order.
+    """
+
+    messages: Any = type("Store", (), {"list": lambda session_id, after=None, limit=None: None})
+
+    def __init__(self, done: list[RunComplete] | None = None) -> None:
+        self.done = [] if done is None else done
+        self.changed = asyncio.Event()
+        self.told: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.dropped = 0
+
+    def tell(self, event: Event) -> None:
+        self.told.put_nowait(event)
+
+    def commit(self, *completes: RunComplete) -> None:
+        self.done += completes
+        self.changed.set()
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def aclose(self, *, finish: float = 0) -> None:
+        self.told.put_nowait(None)
+
+    async def sessions(self) -> list[SessionView]:
+        await asyncio.sleep(0)
+        return []
+
+    async def session(self, session_id: str) -> SessionView:
+        return SessionView(session_id)
+
+    async def find(self, run_id: str) -> None:
+        return None
+
+    async def submit(self, *_: object, **__: object) -> Any: ...
+
+    async def cancel(self, *_: object) -> Any: ...
+
+    async def cancel_run(self, *_: object, **__: object) -> Any: ...
+
+    async def cancel_all(self) -> Any: ...
+
+    async def clear_queue(self, *_: object) -> Any: ...
+
+    async def completions(self, after: str | None = None) -> AsyncIterator[tuple[str, RunComplete]]:
+        number = 0 if after is None else int(after.removeprefix("c")) if after.startswith("c") else -1
+        if not 0 <= number <= len(self.done):
+            raise CursorExpired(str(after))
+        while True:
+            while number < len(self.done):
+                number += 1
+                yield f"c{number}", self.done[number - 1]
+                await asyncio.sleep(0)
+            self.changed.clear()
+            await self.changed.wait()
+
+    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Any:
+        return self
+
+    def __aiter__(self) -> Ledger:
+        return self
+
+    async def __anext__(self) -> Event:
+        if (event := await self.told.get()) is None:
+            raise StopAsyncIteration
+        return event
+
+    def close(self) -> None: ...
+
+
+def complete(run: str, session: str = "s") -> RunComplete:
+    return RunComplete(session, run, 1, "", None, False, None, None, "finished")
+
+
+def app(ledger: Ledger, ring: int = 8_192) -> App:
+    security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
+    return App(ledger, security, Limits(ring_events=ring), owns=True, finish=0)
+
+
+def completes(heard: list[Heard]) -> list[str]:
+    return [each.data["run_id"] for each in heard if each.event == "run.complete"]
+
+
+@in_loop
+async def test_runs_that_complete_in_another_order_come_once_from_any_place() -> None:
+    ledger = Ledger([complete("old")])
+    async with serving(app(ledger, ring=3)) as url:
+        ear = await Ear.open(url)
+        places = [(await anext(ear)).id]
+        # This process hears of them in one order, and the ledger has another.
+        for run in ("a", "b", "c"):
+            ledger.tell(complete(run, session=run))
+        heard = await ear.complete("a", "b", "c")
+        places += [each.id for each in heard]
+        ledger.commit(complete("c", "c"), complete("x", "x"), complete("a", "a"), complete("b", "b"))
+        ledger.tell(complete("x", "x"))
+        heard += await ear.complete("x")
+        places.append(heard[-1].id)
+        for number in range(4):
+            ledger.tell(Moved("s", "clear"))
+            ledger.tell(Delta("s", "r", "text", number))
+        ledger.tell(Delta("s", "r", "last", 9))
+        heard += await ear.until(lambda each: each.data.get("text") == "last" or each.event == "snapshot")
+        assert completes(heard) == ["a", "b", "c", "x"]
+        ear.close()
+        for index, place in enumerate(places):
+            again = await Ear.open(url, after=place)
+            rest = await again.until(lambda each: each.event == "snapshot")
+            assert rest[0].event == "gap"
+            assert sorted(completes(rest)) == sorted(["a", "b", "c", "x"][index:]), place
+            for at, each in enumerate(rest[1:-1], 2):
+                cut = await Ear.open(url, after=each.id)
+                left = await cut.until(lambda each: each.event == "snapshot")
+                assert completes(left) == completes(rest[at:])
+                cut.close()
+            again.close()
+
+
+@in_loop
+async def test_after_a_restart_on_the_same_ledger_one_goes_on_exactly() -> None:
+    first = Ledger([complete("old")])
+    async with serving(app(first)) as url:
+        ear = await Ear.open(url)
+        await anext(ear)
+        for run in ("a", "b"):
+            first.tell(complete(run))
+        (heard, *_) = await ear.complete("a")  # b is told, and not received
+        first.commit(complete("a"), complete("b"))
+        ear.close()
+    second = Ledger([*first.done, complete("c")])
+    async with serving(app(second)) as url:
+        ear = await Ear.open(url, after=heard.id)
+        rest = await ear.until(lambda each: each.event == "snapshot")
+        assert [each.event for each in rest] == ["gap", "run.complete", "run.complete", "snapshot"]
+        assert completes(rest) == ["b", "c"]
+        assert rest[-1].data["reset"] is False
+        ear.close()
+
+
+@in_loop
+async def test_a_completion_that_nobody_brings_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "_PATIENCE", 0.05)
+    ledger = Ledger()
+    async with serving(app(ledger)) as url:
+        ear = await Ear.open(url)
+        await anext(ear)
+        ledger.commit(complete("lost"), complete("late"))
+        heard = await ear.complete("lost", "late")
+        ledger.tell(complete("late"))  # after all
+        ledger.tell(Moved("s", "enter", "z", 9, State.ACTIVE))
+        heard += await ear.until(lambda each: each.event == "run.enter")
+        assert completes(heard) == ["lost", "late"]
+        ear.close()
+
+
+@in_loop
+async def test_ids_stay_short_however_many_are_ahead() -> None:
+    ledger = Ledger()
+    async with serving(app(ledger)) as url:
+        ear = await Ear.open(url)
+        await anext(ear)
+        runs = [f"r{number}" for number in range(60)]
+        for run in runs:
+            ledger.tell(complete(run))
+        await asyncio.sleep(0.05)
+        ledger.commit(*map(complete, runs))
+        heard = await ear.complete(*runs)
+        assert completes(heard) == runs
+        assert max(len(each.id or "") for each in heard) < 300
+        ear.close()

@@ -1,0 +1,110 @@
+"""The description of the server, and the server held to it by somebody else's tool."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import seed as seeded
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from serving import serving
+from turngate import Dispatcher, Turn
+from turngate.server import Limits
+from turngate.server._openapi import openapi
+from turngate.server._problems import TITLES
+from turngate.server._routes import ROUTES, Route
+from turngate.server._schemas import EVENTS, SCHEMAS
+from turngate.server.running import App, for_address
+
+
+def described() -> dict[str, Any]:
+    return openapi("", Limits(), token=False)
+
+
+def test_every_address_and_method_is_described_and_no_other() -> None:
+    paths = described()["paths"]
+    assert {
+        path: {method.upper() for method in calls if method != "parameters"} for path, calls in paths.items()
+    } == {path: set(calls) for path, calls in ROUTES.items()}
+
+
+def test_every_problem_and_every_event_is_described() -> None:
+    text = str(openapi("", Limits(), token=True))
+    for name in TITLES.keys() - {"not-found", "method-not-allowed", "internal-error"}:
+        assert f"`{name}`" in text, name
+    assert EVENTS.keys() == {
+        *("snapshot", "run.accept", "run.enter", "run.fold", "run.handoff", "run.complete", "session.cancel"),
+        *("session.clear", "delta", "note", "gap"),
+    }
+    assert {each["$ref"].rpartition("/")[2] for each in EVENTS.values()} <= SCHEMAS.keys()
+
+
+async def quick(turn: Turn) -> str:
+    await turn.fold()
+    if "fail" in turn.run.prompt:
+        raise RuntimeError("no luck")
+    return "text"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a real server, on a loop in a thread; waiting and heartbeats are short."""
+    addresses: list[str] = []
+    up, down = threading.Event(), asyncio.Event()
+
+    async def main() -> None:
+        security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
+        app = App(Dispatcher(quick), security, Limits(wait_limit=0.01), owns=True, finish=0)
+        async with serving(app) as url:
+            addresses.append(url)
+            up.set()
+            await down.wait()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+    thread.start()
+    assert up.wait(60)
+    yield addresses[0]
+    loop.call_soon_threadsafe(down.set)
+    thread.join(60)
+    loop.close()
+
+
+CALLS = [
+    (path, method)
+    for path, calls in ROUTES.items()
+    for method, call in calls.items()
+    if call is not Route.EVENTS
+]
+
+
+def hold_to_its_description(url: str, path: str, method: str, examples: int) -> None:
+    """Send what Schemathesis makes of the description: no 5xx, and no answer that is not described."""
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operation = schema[path][method]
+
+    @seeded(0)
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy())
+    def call(case: Any) -> None:
+        # What the description allows may still be refused: an empty prompt, a message that is not there.
+        case.call_and_validate(excluded_checks=[positive_data_acceptance])
+
+    call()
+
+
+@pytest.mark.parametrize(("path", "method"), CALLS)
+def test_the_server_does_what_its_description_says(url: str, path: str, method: str) -> None:
+    hold_to_its_description(url, path, method, 12)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("path", "method"), CALLS)
+def test_the_server_does_so_for_long(url: str, path: str, method: str) -> None:
+    hold_to_its_description(url, path, method, 300)

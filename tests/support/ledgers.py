@@ -1,0 +1,83 @@
+"""Ledgers for tests, and what is needed to run the tests of `Dispatcher` on them."""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dispatching
+from postgres import cluster
+from surroundings import ROOT
+from turngate._lifecycle import SETTLING, STARTING
+from turngate.durable import DurableDispatcher, Ledger, PostgresLedger, SqliteLedger
+from turngate_verify.world.memory_ledger import MemoryLedger, Tables
+
+MakeLedger = Callable[[], Ledger]
+KINDS = ("sqlite", "postgres", "memory")
+
+
+@contextmanager
+def ledgers(kind: str, folder: Path) -> Iterator[MakeLedger]:
+    """Give a function that makes ledgers of this kind, all on the same sessions."""
+    if kind == "sqlite":
+        yield lambda: SqliteLedger(folder / "ledger.db", synchronous="NORMAL")
+        return
+    if kind == "memory":
+        tables = Tables(now=time.time)
+        yield lambda: MemoryLedger(tables)
+        return
+    server = cluster()
+    schema = f"t{secrets.token_hex(8)}"
+    yield lambda: PostgresLedger(server.dsn, schema=schema, connections=2)
+
+
+def spec_of(ledger: Any) -> str:
+    """Return what names the ledger on a command line."""
+    if isinstance(ledger, PostgresLedger):
+        return f"{ledger.dsn} {ledger.schema}"
+    return str(ledger.path)
+
+
+def module_of(name: str) -> ModuleType:
+    """Import a file of tests of the dispatcher in memory."""
+    folder = str(ROOT / "tests" / "impl")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
+
+
+def is_still(d: DurableDispatcher) -> bool:
+    """Say whether nothing goes on by itself: no step is under way, no turn is about to start or to settle."""
+    if d._opening is not None or d._from_here is not None:
+        return False
+    return not d._steps and not any(turn.phase in (STARTING, SETTLING) for turn in d._turns.values())
+
+
+@contextmanager
+def in_place_of_dispatcher(
+    module: ModuleType, make_ledger: MakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Have the tests of a module make dispatchers on ledgers, and wait for the ledger where they wait."""
+    made: weakref.WeakSet[DurableDispatcher] = weakref.WeakSet()
+
+    def make(runner: Any, **options: Any) -> DurableDispatcher:
+        d = DurableDispatcher(runner, make_ledger(), **options)
+        made.add(d)
+        return d
+
+    monkeypatch.setattr(module, "Dispatcher", make)
+    dispatching.WAIT_FOR.append(lambda: all(is_still(d) for d in made))
+    try:
+        yield
+    finally:
+        dispatching.WAIT_FOR.pop()

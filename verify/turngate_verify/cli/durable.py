@@ -1,0 +1,220 @@
+"""The model of processes that share a ledger, for ``turngate explore`` and ``turngate verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import click
+from rich.table import Table
+
+from turngate_model.checker import SearchLimits
+from turngate_model.durable import (
+    DURABLE_DESIGNS,
+    JUDGED,
+    DurableBounds,
+    DurableExploration,
+    DurableExplorer,
+    refute_durable,
+)
+from turngate_model.properties import AnyProperty, DurableProperty
+from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
+
+OPTIONS = {
+    "processes": "Processes there are, 1 to 4.",
+    "crashes": "Processes that may die; that all die at once counts as one.",
+    "expiries": "Processes that may be given up for dead while they live.",
+    "losses": "Answers of the ledger that may be lost.",
+    "loads": "Loads after which others may come first.",
+}
+"""The bounds that only this model has."""
+
+
+def durable_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of this model."""
+    for name, said in reversed(OPTIONS.items()):
+        default = getattr(DurableBounds(), name)
+        command = click.option(f"--{name}", type=int, help=f"{said} [default: {default}; with --durable]")(
+            command
+        )
+    command = click.option(
+        "--on-death",
+        type=click.Choice(["fail", "retry"]),
+        help="What becomes of a turn whose process died. [default: fail; with --durable]",
+    )(command)
+    return click.option(
+        "--durable", is_flag=True, help="Explore processes that share a ledger, and die, instead."
+    )(command)
+
+
+def durable_bounds(asked: dict[str, Any]) -> DurableBounds:
+    """Return the bounds that were asked for; what nobody asked for is as it is by default."""
+    return DurableBounds(**{name: value for name, value in asked.items() if value is not None})
+
+
+def explore_durable(
+    bounds: DurableBounds, design: str | None, limits: SearchLimits, *, symmetry: bool
+) -> DurableExploration:
+    """Explore the durable mechanism, or one of its known-bad designs."""
+    if design is not None and design not in DURABLE_DESIGNS:
+        there_are = ", ".join(DURABLE_DESIGNS)
+        raise ValueError(f"there is no design {design!r} with processes; there are {there_are}")
+    known = DURABLE_DESIGNS[design] if design else None
+    if known is None:
+        explorer = DurableExplorer(bounds, symmetry=symmetry, limits=limits)
+    else:
+        explorer = DurableExplorer(
+            bounds, known.mechanism, name=known.name, claimed=known.breaks, symmetry=symmetry, limits=limits
+        )
+    with progress_of(design or "exploring processes") as progress:
+        explorer.progress = progress
+        return explorer.run()
+
+
+def durable_object(result: DurableExploration) -> dict[str, Any]:
+    """Return an exploration as the object that ``--json`` prints."""
+    told: dict[str, Any] = {
+        "verdict": result.verdict,
+        "design": result.design,
+        "prompts": result.bounds.prompts,
+        "cancels": result.bounds.cancels,
+        "sessions": 1,
+        **{name: getattr(result.bounds, name) for name in OPTIONS},
+        "on_death": result.bounds.on_death,
+        "states": result.states,
+        "transitions": result.transitions,
+        "depth": result.depth,
+        "seconds": round(result.seconds, 3),
+    }
+    if result.counterexample:
+        told["property"] = str(result.counterexample.property)
+        told["counterexample"] = result.counterexample.told()
+        told["expected"] = result.counterexample.what
+        told["also"] = {str(name): len(example.steps) for name, example in result.counterexamples.items()}
+    if result.verdict == "unknown":
+        told["reasons"] = durable_reasons(result)
+    return told
+
+
+def durable_reasons(result: DurableExploration) -> list[str]:
+    """Return why nothing can be said."""
+    if result.gave_up:
+        return [result.gave_up]
+    if result.design:
+        breaks = " or ".join(result.claimed)
+        return [
+            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
+        ]
+    said = []
+    if result.unexercised:
+        said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
+    return said + [f"never happened: {each}" for each in result.missed]
+
+
+def print_durable_exploration(result: DurableExploration) -> None:
+    """Print an exploration for people."""
+    if result.design:
+        out.print(bold(result.design), f": {DURABLE_DESIGNS[result.design].flaw}", sep="")
+    bounds = result.bounds
+    out.print(
+        f"{bounds.processes} processes, {bounds.prompts} prompts, {bounds.cancels} cancels, "
+        + ", ".join(f"{getattr(bounds, name)} {name}" for name in OPTIONS if name != "processes")
+        + f", on death {bounds.on_death}: {result.states:,} states, {result.transitions:,} transitions, "
+        f"depth {result.depth}, {result.seconds:.1f} s"
+    )
+    example = result.counterexample
+    if example:
+        print_counterexample(example)
+        others = [f"{p} in {len(e.steps)} steps" for p, e in result.counterexamples.items() if e != example]
+        if others:
+            out.print("  on the way: " + ", ".join(others))
+    for reason in durable_reasons(result) if result.verdict == "unknown" else ():
+        out.print(f"  {reason}")
+    refuted = result.design and result.verdict == "violated"
+    steps = f" in {len(example.steps)} steps" if example else ""
+    out.print("verdict: ", styled("refuted" if refuted else result.verdict), steps, sep="")
+
+
+# For ``turngate verify``.
+
+
+@cache
+def hold(bounds: DurableBounds) -> DurableExploration:
+    """Explore the durable mechanism; what was explored once in a process need not be again."""
+    return DurableExplorer(bounds).run()
+
+
+@cache
+def refuted(name: str) -> DurableExploration:
+    """Refute a known-bad design; once in a process is enough."""
+    return refute_durable(DURABLE_DESIGNS[name])
+
+
+@dataclass
+class DurableVerification:
+    """What came of checking the model of processes."""
+
+    models: list[DurableExploration] = field(default_factory=list)
+    designs: dict[str, DurableExploration] = field(default_factory=dict)
+
+    def verdict_of(self, each: AnyProperty) -> str:
+        """Return one of holds, violated and unknown; what was never checked is unknown."""
+        if any(each in result.counterexamples for result in self.models):
+            return "violated"
+        unsure = any(result.gave_up or result.missed or each in result.unexercised for result in self.models)
+        return "unknown" if unsure or not self.models else "holds"
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the model and its designs."""
+        verdicts = {self.verdict_of(each) for each in JUDGED}
+        if "violated" in verdicts or any(not result.counterexample for result in self.designs.values()):
+            return "violated"
+        return "unknown" if "unknown" in verdicts or set(self.designs) != set(DURABLE_DESIGNS) else "holds"
+
+    def as_object(self) -> dict[str, Any]:
+        """Return it as the object that ``--json`` prints."""
+        states = sum(result.states for result in self.models)
+        return {
+            "verdict": self.verdict,
+            "properties": {
+                str(each): {"verdict": self.verdict_of(each), "checks": {"model": {"states": states}}}
+                for each in DurableProperty
+            },
+            "models": [durable_object(result) for result in self.models],
+            "designs": {
+                name: {
+                    "refuted": result.counterexample is not None,
+                    "by": [str(each) for each in result.claimed if each in result.counterexamples],
+                    "steps": len(result.counterexample.steps) if result.counterexample else 0,
+                }
+                for name, result in self.designs.items()
+            },
+        }
+
+    def show(self) -> None:
+        """Print it for people: a table of the properties, and one of the designs."""
+        properties = Table(
+            "with processes that die", "verdict", "checked how often", box=None, pad_edge=False
+        )
+        checked = ", ".join(
+            f"on death {each.bounds.on_death}: {each.states:,} states" for each in self.models
+        )
+        others = [each for each in JUDGED if not isinstance(each, DurableProperty)]
+        for each in (*DurableProperty, *(each for each in others if self.verdict_of(each) != "holds")):
+            properties.add_row(str(each), styled(self.verdict_of(each)), checked)
+        if all(self.verdict_of(each) == "holds" for each in others):
+            properties.add_row(f"{len(others)} of the others", styled("holds"), checked)
+        designs = Table("known-bad design", "verdict", "in the model", box=None, pad_edge=False)
+        for name, result in self.designs.items():
+            example = result.counterexample
+            in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
+            designs.add_row(name, styled("refuted" if example else "not refuted"), in_model)
+        out.print(properties, "", designs, "", sep="\n")
+        for result in self.models:
+            for reason in durable_reasons(result) if result.verdict == "unknown" else ():
+                out.print(f"on death {result.bounds.on_death}: {reason}")
+            for example in result.counterexamples.values():
+                print_counterexample(example)

@@ -1,0 +1,330 @@
+"""Every interleaving of two processes on one ledger: between load, save and effects, with deaths in between.
+
+Two real dispatchers share the tables of a ledger in memory, on one virtual loop. Whenever both have nothing
+to do but wait, somebody chooses: which message arrives next (a load, a save, an answer), which runner ends,
+or which fault happens. Everything else follows by itself, always in the same way. All choices are tried,
+depth first, except behind a state that has been met before; so a scenario is exhausted, or the limit was
+reached, and which of the two is part of the answer.
+
+The faults, each as often as the scenario says: `kill`, a process dies between two messages, and some time
+later its lease is over; `lease`, a process counts as dead, and notices some time later; `lose`, the answer to
+a save is lost.
+
+The judges: the history in the order of the commits, the completions and the messages (see `ledger_judge`);
+what each caller was told; and the clock: a runner is called only while its lead is active on record, and no
+two runners of a session run in processes that are not given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from turngate import State, Turn, TurngateError
+from turngate.durable import DurableDispatcher
+from turngate.durable._handles import DurableTurn
+from turngate_verify.ledger_judge import problems
+from turngate_verify.world.memory_ledger import Gate, MemoryLedger, Tables
+from turngate_verify.world.virtual_loop import VirtualLoop
+
+Fault = Literal["kill", "lease", "lose"]
+_SESSION = "s"
+_ROUNDS = 60
+"""So many times everybody looks again before what is still in flight counts as stranded."""
+
+
+class Scenario(NamedTuple):
+    """What callers do, each in a task of its own and in a process of its own, and what goes wrong."""
+
+    name: str
+    calls: tuple[tuple[int, str, str], ...]
+    faults: tuple[Fault, ...] = ()
+    on_death: Literal["fail", "retry"] = "fail"
+    looks: int = 0
+    """How often, after a death, somebody looks after things although something else could happen first."""
+
+
+@dataclass
+class Explored:
+    """What came of trying every choice: whether all were tried, and the first thing that went wrong."""
+
+    schedules: int = 0
+    states: int = 0
+    exhausted: bool = False
+    wrong: list[str] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)
+
+
+class _Stage:
+    """Two dispatchers, the tables, and whoever calls them."""
+
+    def __init__(self, scenario: Scenario, make: Any = DurableDispatcher) -> None:
+        self.loop = VirtualLoop()
+        self.tables = Tables(gated=True, now=self.loop.time)
+        self.faults = [*scenario.faults]
+        self.looks = scenario.looks
+        self.wrong: list[str] = []
+        self.runners: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self.ledgers = [MemoryLedger(self.tables, process) for process in (0, 1)]
+        self.dispatchers: list[DurableDispatcher] = []
+        self.acknowledged: list[str] = []
+        self.fences: dict[str, int] = {}
+        """The last fence that each lead run was begun under."""
+        self.cancels = sum(call == "cancel" for _, call, _ in scenario.calls)
+        with self.loop:
+            for process, ledger in enumerate(self.ledgers):
+                runner = self._runner(process)
+                self.dispatchers.append(make(runner, ledger, on_death=scenario.on_death, enter_timeout=2.0))
+        for d in self.dispatchers:
+            self._start(d._ready())
+        self.loop.settle()
+        self.calls = [self._start(self._call(*call)) for call in scenario.calls]
+        self.loop.settle()
+
+    def _start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        with self.loop:
+            return self.loop.create_task(coroutine)
+
+    async def _call(self, process: int, call: str, run_id: str) -> str:
+        d = self.dispatchers[process]
+        try:
+            if call == "submit":
+                await d.submit(_SESSION, "p", run_id=run_id, when_busy="queue")
+            elif call == "follow up":
+                await d.submit(_SESSION, "p", run_id=run_id)
+            elif call == "accept":
+                await d.accept(_SESSION, "p", run_id=run_id, when_busy="queue")
+            else:
+                covered = await d.cancel(_SESSION)
+                return "covered " + " ".join(run.run_id for run in covered.runs)
+        except TurngateError as refused:
+            return type(refused).__name__
+        if not self.ledgers[process].is_dead:
+            self.acknowledged.append(run_id)
+        return "done"
+
+    def _runner(self, process: int) -> Any:
+        async def runner(turn: Turn) -> str:
+            assert isinstance(turn, DurableTurn)
+            self._judge_start(process, turn)
+            self.fences[turn.run.run_id] = turn.fence
+            end = self.runners[process, turn.fence] = self.loop.create_future()
+            try:
+                await end
+            finally:
+                del self.runners[process, turn.fence]
+            await turn.fold()
+            return f"{turn.run.run_id} {turn.fence}"
+
+        return runner
+
+    def _judge_start(self, process: int, turn: DurableTurn) -> None:
+        row = self.tables.runs[turn.run.run_id]
+        session = self.tables.sessions[_SESSION]
+        if self._lives(process):
+            if session.fence == turn.fence and row.state is not State.ACTIVE:
+                self.wrong.append(f"the runner of {row.run_id} is called while it is {row.state.value}")
+            if any(self._lives(other) for other, _ in self.runners):
+                self.wrong.append(f"the runner of {row.run_id} is called while another one runs")
+
+    def _lives(self, process: int) -> bool:
+        """Say whether a process runs and is not given up."""
+        return not self.ledgers[process].is_dead and self.dispatchers[process]._name in self.tables.workers
+
+    # Choosing.
+
+    def options(self) -> list[tuple[str, Any]]:
+        """Return everything that could happen next."""
+        found: list[tuple[str, Any]] = []
+        for gate in self.tables.gates:
+            found.append(("pass", gate))
+            if gate.kind == "answer" and "lose" in self.faults:
+                found.append(("lose", gate))
+        found += [("end", key) for key in self.runners if not self.ledgers[key[0]].is_dead]
+        if found and "kill" in self.faults:
+            found += [("kill", 0)]
+        if found and "lease" in self.faults and self._lives(0):
+            found += [("lease", 0)]
+        name = self.dispatchers[0]._name
+        if self.ledgers[0].is_dead and name in self.tables.workers:
+            found += [("bury", 0)]
+        if found and self.ledgers[0].has_lost():
+            found += [("notice", 0)]
+        if found and self.looks and name not in self.tables.workers:
+            found += [("look", 1)]
+        return found
+
+    def take(self, option: tuple[str, Any]) -> str:
+        """Let one thing happen, and all that follows from it by itself; return it in words."""
+        kind, what = option
+        words = f"{kind} {what}"
+        with self.loop:
+            if kind in ("pass", "lose"):
+                words = f"{kind} {what.kind} of process {what.process}"
+                self.tables.gates.remove(what)
+                what.passed.set_result(kind == "pass")
+            elif kind == "end":
+                words = f"end the runner of process {what[0]}"
+                self.runners[what].set_result(None)
+            elif kind == "kill":
+                words = "kill process 0"
+                self.ledgers[0].is_dead = True
+                self.tables.gates = [gate for gate in self.tables.gates if gate.process != 0]
+            elif kind == "bury":
+                words = "the lease of process 0, which is dead, is over"
+                self.tables.workers.discard(self.dispatchers[0]._name)
+            elif kind == "look":
+                words = "process 1 looks after things"
+                self.looks -= 1
+                self.loop.advance(1.1)
+            elif kind == "notice":
+                words = "process 0 notices that its lease is over"
+                self.ledgers[0].notice()
+            else:
+                words = "the lease of process 0 is over"
+                self.tables.workers.discard(self.dispatchers[0]._name)
+        if kind in ("lose", "kill", "lease"):
+            self.faults.remove(kind)  # type: ignore[arg-type]
+        self.loop.settle()
+        return words
+
+    def look_again(self) -> None:
+        """Let time pass, so that everybody looks after things."""
+        with self.loop:
+            for ledger in self.ledgers:
+                ledger.notice()
+        self.loop.advance(1.1)
+        self.loop.settle()
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is in flight and no call is under way in a process that lives."""
+        flying = any(row.state is not State.COMPLETE for row in self.tables.runs.values())
+        return not flying and not self.tables.gates
+
+    def looks_like(self) -> Hashable:
+        """Return what tells this moment from others, as far as it matters for what can come."""
+        tables = self.tables
+        gates = tuple(sorted(map(_looks_like, tables.gates)))
+        here = tuple(
+            (
+                ledger.is_dead,
+                ledger.has_lost(),
+                d._name,
+                tuple((t.fence, t.phase.value, t.covered, t.given_up) for t in d._turns.values()),
+                tuple(sorted(d._covered_early)),
+            )
+            for ledger, d in zip(self.ledgers, self.dispatchers, strict=True)
+        )
+        sessions = tuple((name, *row[1:-1], len(row.recent)) for name, row in tables.sessions.items())
+        rows = tuple((row.run_id, row.state, row.covered, row.holder) for row in tables.runs.values())
+        history = tuple(repr(entry) for told in tables.history for entry in told.entries)
+        calls = tuple(str(call.result()) if call.done() else "" for call in self.calls)
+        return (
+            gates, here, sessions, rows, history, calls, tuple(self.faults), tuple(sorted(tables.workers)),
+            tuple(sorted(self.runners)), self.looks, round(self.loop.time(), 3),
+        )  # fmt: skip
+
+    # Judging.
+
+    def judge(self) -> list[str]:
+        """Return what went wrong, when everything is over."""
+        wrong = [*self.wrong, *(str(problem) for problem in self.loop.problems)]
+        if not self.is_quiet():
+            wrong.append("something is in flight for ever")
+        judging = self._start(problems(MemoryLedger(self.tables), self.acknowledged))
+        self.tables.gated = False
+        self.loop.settle()
+        wrong += judging.result()
+        entries = [entry for told in self.tables.history for entry in told.entries]
+        if sum(entry["event"] == "cancel" for entry in entries) > self.cancels:
+            wrong.append("a cancel was done twice")
+        for run_id, (_, _, complete) in self.tables.complete.items():
+            expected = f"{run_id} {self.fences.get(run_id)}"
+            if complete.outcome == "finished" and not complete.folded_into and complete.text != expected:
+                wrong.append(f"{run_id} was finished by a turn that was given up: {complete.text}")
+        for call in self.calls:
+            if call.done() and call.result().startswith("covered "):
+                for run_id in call.result().split()[1:]:
+                    if not self.tables.complete[run_id].complete.cancelled:
+                        wrong.append(f"{run_id} was covered, and is not cancelled")
+        return wrong
+
+    def leave(self) -> None:
+        """Let go of everything."""
+        self.tables.gated = False
+        for ledger in self.ledgers:
+            ledger.is_dead = True
+        for task in self.loop.tasks:
+            task.cancel()
+        for d in self.dispatchers:
+            for task in [*d._tasks]:
+                task.cancel()
+        self.loop.settle()
+
+
+def _looks_like(gate: Gate) -> tuple[Any, ...]:
+    ask, changes = gate.ask, gate.changes
+    version = -1 if changes is None else changes.after.version
+    entries = "" if changes is None else repr(changes.entries)
+    return gate.process, gate.kind, ask.worker, ask.head, ask.run_id or "", ask.with_text, version, entries
+
+
+def explore(scenario: Scenario, *, limit: int = 100_000, make: Any = DurableDispatcher) -> Explored:
+    """Try every choice; stop at the first thing that goes wrong, or after so many schedules."""
+    explored = Explored()
+    met: set[int] = set()
+    to_try: list[list[int]] = [[]]
+    while to_try:
+        if explored.schedules >= limit:
+            return explored
+        explored.schedules += 1
+        if _play(scenario, to_try.pop(), to_try, met, explored, make):
+            return explored
+    explored.exhausted = True
+    return explored
+
+
+def _play(
+    scenario: Scenario,
+    prefix: list[int],
+    to_try: list[list[int]],
+    met: set[int],
+    explored: Explored,
+    make: Any,
+) -> bool:
+    """Play the choices and, behind them, always the first one; note the others. Say whether it went wrong."""
+    stage = _Stage(scenario, make)
+    told: list[str] = []
+    path = [*prefix]
+    try:
+        told += [stage.take(_options(stage)[choice]) for choice in prefix]
+        while not stage.wrong:
+            options = _options(stage)
+            if not options:
+                break
+            look = hash(stage.looks_like())
+            if look in met:
+                return False
+            met.add(look)
+            explored.states += 1
+            to_try += [[*path, choice] for choice in range(1, len(options))]
+            told.append(stage.take(options[0]))
+            path.append(0)
+        if wrong := stage.judge():
+            explored.wrong, explored.choices = wrong, told
+        return bool(wrong)
+    finally:
+        stage.leave()
+
+
+def _options(stage: _Stage) -> list[tuple[str, Any]]:
+    """Return what can happen; when nothing can, let everybody look again, until all is quiet."""
+    for _ in range(_ROUNDS):
+        if options := stage.options():
+            return options
+        if stage.is_quiet():
+            return []
+        stage.look_again()
+    return []

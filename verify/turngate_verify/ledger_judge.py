@@ -1,0 +1,82 @@
+"""Judges what a ledger holds when everything is over: by its history, its completions and its messages.
+
+What is asked for: every accept that a caller was told of has exactly one RunComplete; nothing is in flight;
+the history, in the order of the commits, keeps every promise; the messages agree with the outcomes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+
+from turngate import RunComplete
+from turngate.durable import Ledger
+from turngate_verify.trace import BadRecording, check
+
+_PAGE = 1000
+_FIRST = (-1, -1)
+
+
+async def completions(ledger: Ledger) -> list[RunComplete]:
+    """Return every completion that the ledger keeps, in order."""
+    found: list[RunComplete] = []
+    after = _FIRST
+    while page := (await ledger.finished(after, _PAGE))[2]:
+        found += [each.complete for each in page]
+        after = page[-1].position, page[-1].ordinal
+    return found
+
+
+async def history(ledger: Ledger) -> list[str]:
+    """Return every decision that the ledger keeps, in order, as lines of a recorded history."""
+    lines: list[str] = []
+    after = -1
+    while told := (await ledger.told(after, _PAGE))[1]:
+        lines += [json.dumps(entry) for step in told for entry in step.entries]
+        after = told[-1].position
+    return lines
+
+
+async def problems(ledger: Ledger, acknowledged: Iterable[str], *, over: bool = True) -> list[str]:
+    """Return what is wrong, in words. `over` says that nothing should be in flight any more."""
+    found: list[str] = []
+    if over:
+        found += [f"session {each.session_id!r} is in flight" for each in await ledger.view(None)]
+    complete = await completions(ledger)
+    counted = Counter(each.run_id for each in complete)
+    found += [f"run {run_id} has {number} completions" for run_id, number in counted.items() if number > 1]
+    if over:
+        found += [f"run {run_id} has no completion" for run_id in acknowledged if run_id not in counted]
+    found += await _by_history(ledger, counted, over=over)
+    for each in complete:
+        found += await _by_messages(ledger, each)
+    return found
+
+
+async def _by_history(ledger: Ledger, counted: Counter[str], *, over: bool) -> list[str]:
+    lines = await history(ledger)
+    if over:
+        lines.append('{"event": "end"}')
+    try:
+        checked = check(lines)
+    except BadRecording as bad:
+        return [f"the history cannot be read: {bad}"]
+    if checked.offence is not None:
+        return [f"the history breaks {checked.offence.property.name} in line {checked.offence.line}"]
+    told = Counter(entry["run"] for entry in map(json.loads, lines) if entry["event"] == "complete")
+    return [] if told == counted else ["the history and the completions tell of different runs"]
+
+
+async def _by_messages(ledger: Ledger, complete: RunComplete) -> list[str]:
+    """Expect a prompt of each run that had a turn and one answer of the turn; of others nothing."""
+    messages = await ledger.messages_of(complete.run_id)
+    mine = [each.role for each in messages if each.run_id == complete.run_id]
+    if complete.message_id is None:
+        return [f"run {complete.run_id} never had a turn and left {mine}"] if mine else []
+    if mine != (["user"] if complete.folded_into else ["user", "assistant"]):
+        return [f"run {complete.run_id} left {mine}"]
+    reply = messages[-1]
+    reason = "canceled" if complete.cancelled else "error" if complete.error else "end_turn"
+    agrees = (reply.id, reply.text, reply.finish_reason) == (complete.message_id, complete.text, reason)
+    return [] if agrees else [f"run {complete.run_id} is {complete}, and its answer {reply}"]

@@ -1,0 +1,322 @@
+"""A ledger in memory, for the checks: what is on record is in `Tables`, and each process has a way to it.
+
+Load and save are two messages, as with a server, and whoever holds the tables decides when each arrives and
+when it is answered. Between the two anything may happen: another process is faster, the process dies, its
+lease is lost, the answer is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from turngate import Message, RunComplete, State
+from turngate.durable import LedgerUnavailable
+from turngate.durable._columns import of_messages
+from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Told
+from turngate.durable._rows import ALL, Ask, Changes, Decide, Decision, Known, Loaded, RunRow, SessionRow
+from turngate.durable._swap import Fate, Unanswered, swap
+
+Kind = Literal["load", "save", "answer"]
+
+
+@dataclass(eq=False)
+class Gate:
+    """A message on its way: to the tables, or back."""
+
+    process: int
+    kind: Kind
+    ask: Ask
+    changes: Changes | None
+    passed: asyncio.Future[bool]
+    """True when it arrives, False when it is lost."""
+
+
+@dataclass
+class Tables:
+    """What is on record, for all processes, and the messages on their way to it."""
+
+    number: int = 0
+    workers: set[int] = field(default_factory=set)
+    names: int = 0
+    sessions: dict[str, SessionRow] = field(default_factory=dict)
+    runs: dict[str, RunRow] = field(default_factory=dict)
+    accepted_at: dict[str, float] = field(default_factory=dict)
+    complete: dict[str, Finished] = field(default_factory=dict)
+    messages: dict[str, tuple[Message, str]] = field(default_factory=dict)
+    history: list[Told] = field(default_factory=list)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    gates: list[Gate] = field(default_factory=list)
+    gated: bool = False
+    """Whether messages wait until somebody lets them pass; otherwise each takes a step of the loop."""
+    now: Callable[[], float] = lambda: 0.0
+
+    def load(self, ask: Ask) -> Loaded:
+        """Return the session as it is."""
+        session = self.sessions.get(ask.session_id)
+        mine = [row for row in self.runs.values() if row.session_id == ask.session_id]
+        mine = sorted((row for row in mine if row.state is not State.COMPLETE), key=lambda row: row.seq)
+        queued = [row for row in mine if row.state is State.QUEUED]
+        head = queued if ask.head == ALL else queued[: ask.head]
+        rows = [row for row in mine if row.state is not State.QUEUED] + head
+        known = None
+        if ask.run_id is not None and ask.run_id in self.runs:
+            known = self.known(ask.run_id)
+            if known.row in mine and known.row not in rows:
+                rows.append(known.row)
+        point = self.checkpoints.get(ask.session_id)
+        owner = None if session is None else session.owner
+        of_turn = point is not None and session is not None and point.fence == session.fence
+        return Loaded(
+            ask.session_id, session, rows, known, self.number + 1, self.now(), owner in self.workers,
+            point.text if point is not None and of_turn else "",
+            point.kept if point is not None and of_turn else None,
+        )  # fmt: skip
+
+    def known(self, run_id: str) -> Known:
+        """Return a run that is on record."""
+        finished = self.complete.get(run_id)
+        return Known(self.runs[run_id], None if finished is None else finished.complete)
+
+    def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+        """Save, if the session is still at its version and the worker alive."""
+        if not self.may_save(ask.worker):
+            return Fate.DEAD, 0
+        before = self.sessions.get(changes.session_id)
+        if not self.is_at(before, changes) or any(row.run_id in self.runs for row in changes.new):
+            return Fate.STALE, 0
+        position = self.number = self.number + 1
+        self.sessions[changes.session_id] = changes.after
+        for row in changes.new:
+            self.runs[row.run_id], self.accepted_at[row.run_id] = row, self.now()
+        for run_id, state, covered, place in changes.moved:
+            self.runs[run_id] = self.runs[run_id]._replace(state=state, covered=covered, place=place)
+        for ordinal, complete in enumerate(changes.done):
+            assert complete.run_id not in self.complete, f"{complete.run_id} completes a second time"
+            self.complete[complete.run_id] = Finished(position, ordinal, complete)
+            row = self.runs[complete.run_id]
+            self.runs[complete.run_id] = row._replace(state=State.COMPLETE, prompt="", attachments="")
+        for message, columns in zip(changes.messages, of_messages(changes.messages), strict=True):
+            assert message.id not in self.messages, f"{message.id} is written a second time"
+            self.messages[message.id] = message, columns[-1]
+        self.history.append(Told(position, changes.session_id, copy.deepcopy(changes.entries)))
+        return Fate.SAVED, position
+
+    def may_save(self, worker: int) -> bool:
+        """Say whether the worker is alive: hygiene, for the version and the fence carry the promises."""
+        return worker in self.workers
+
+    def is_at(self, row: SessionRow | None, changes: Changes) -> bool:
+        """Say whether the session is still what the step was decided on."""
+        if row is None or changes.before is None:
+            return row is changes.before
+        return (row.token, row.version) == (changes.before.token, changes.before.version)
+
+
+class MemoryLedger:
+    """One process's way to the tables."""
+
+    history = True
+
+    def __init__(self, tables: Tables, process: int = 0) -> None:
+        self.tables = tables
+        self.process = process
+        self.is_dead = False
+        """Whether the process has died: nothing that it sends arrives, and it hears nothing."""
+        self.is_away = False
+        """Whether the tables cannot be reached."""
+        self._lost: tuple[int, Callable[[int], None]] | None = None
+        self._open = False
+
+    async def open(self) -> None:
+        """Reach the tables."""
+        await self._hop()
+        self._open = True
+
+    async def close(self) -> None:
+        """Reach them no more."""
+        self._open = False
+
+    async def _hop(self) -> None:
+        await asyncio.sleep(0)
+        if self.is_dead:
+            await asyncio.get_running_loop().create_future()
+        if self.is_away:
+            raise LedgerUnavailable("the tables cannot be reached")
+
+    async def _pass(self, kind: Kind, ask: Ask, changes: Changes | None = None) -> bool:
+        """Wait until the message may pass; say whether it arrives."""
+        if not self.tables.gated:
+            await self._hop()
+            return True
+        if self.is_dead:
+            await asyncio.get_running_loop().create_future()
+        gate = Gate(self.process, kind, ask, changes, asyncio.get_running_loop().create_future())
+        self.tables.gates.append(gate)
+        return await gate.passed
+
+    async def step(self, ask: Ask, decide: Decide) -> Decision:
+        """Load, decide and save, until nobody else was faster."""
+        return await swap(self, ask, decide, lambda _: self.is_away)
+
+    async def load(self, ask: Ask) -> Loaded:
+        """Return the session as it is when the question arrives."""
+        await self._pass("load", ask)
+        return self.tables.load(ask)
+
+    async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+        """Save when the message arrives; the answer comes later, or is lost."""
+        await self._pass("save", ask, changes)
+        fate = self.tables.save(ask, changes)
+        if not await self._pass("answer", ask, changes):
+            raise Unanswered
+        return fate
+
+    # Who lives.
+
+    async def register(self, lease: float) -> int:
+        """Return a name that no other has had."""
+        await self._hop()
+        self.tables.names += 1
+        self.tables.workers.add(self.tables.names)
+        return self.tables.names
+
+    async def retire(self, worker: int) -> None:
+        """Have a worker count as dead."""
+        await self._hop()
+        self.tables.workers.discard(worker)
+
+    def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
+        """Remember whom to tell."""
+        self._lost = worker, lost
+
+    def has_lost(self) -> bool:
+        """Say whether the worker of a process that lives counts as dead, and nobody has told it."""
+        return self._lost is not None and self._lost[0] not in self.tables.workers and not self.is_dead
+
+    def notice(self) -> None:
+        """Tell the dispatcher that its worker is dead, if it is."""
+        if self._lost is not None and self.has_lost():
+            (worker, lost), self._lost = self._lost, None
+            lost(worker)
+
+    async def bury(self) -> None:
+        """Do nothing: who is dead is not among the workers."""
+        await self._hop()
+
+    async def debts(self, enter_timeout: float) -> Debts:
+        """Return what is owed by the dead, and what was not entered for so many seconds."""
+        await self._hop()
+        tables = self.tables
+        with_turn = {name: row for name, row in tables.sessions.items() if row.lead is not None}
+        late = tables.now() - enter_timeout
+        return Debts(
+            [name for name, row in with_turn.items() if row.owner and row.owner not in tables.workers],
+            [name for name, row in with_turn.items() if row.owner is None],
+            [
+                (row.session_id, row.run_id)
+                for row in tables.runs.values()
+                if row.state is State.ACCEPTED
+                and (row.holder not in tables.workers or tables.accepted_at[row.run_id] < late)
+            ],
+        )
+
+    async def mine(self, worker: int) -> list[Mine]:
+        """Return the turns that belong to the worker."""
+        await self._hop()
+        rows = self.tables.sessions.items()
+        return [
+            Mine(name, row.fence, row.covered, row.version)
+            for name, row in rows
+            if row.lead is not None and row.owner == worker
+        ]
+
+    # Looking on.
+
+    async def find(self, run_ids: Sequence[str]) -> list[Known]:
+        """Return those of the runs that are known."""
+        await self._hop()
+        return [self.tables.known(run_id) for run_id in run_ids if run_id in self.tables.runs]
+
+    async def view(self, session_id: str | None) -> list[Loaded]:
+        """Return the session, or every session that has something in flight."""
+        await self._hop()
+        tables = self.tables
+        flight = {row.session_id for row in tables.runs.values() if row.state is not State.COMPLETE}
+        wanted = sorted(flight) if session_id is None else [session_id]
+        return [tables.load(Ask(each, 0, "", ALL)) for each in wanted]
+
+    async def name(self) -> str:
+        """Return the name of all tables in memory."""
+        return "memory"
+
+    async def horizon(self) -> int:
+        """Return the position behind the last one."""
+        await self._hop()
+        return self.tables.number + 1
+
+    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
+        """Return the next completions, in order; nothing is ever purged."""
+        await self._hop()
+        ordered = sorted(self.tables.complete.values(), key=lambda each: each[:2])
+        return -1, self.tables.number + 1, [each for each in ordered if each[:2] > after][:limit]
+
+    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+        """Return the decisions of the next steps, in order."""
+        await self._hop()
+        return self.tables.number + 1, [each for each in self.tables.history if each.position > after][:limit]
+
+    # Beside the steps.
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Put by what turns have written so far."""
+        await self._hop()
+        for each in checkpoints:
+            old = self.tables.checkpoints.get(each.session_id)
+            if old is None or old.fence <= each.fence:
+                self.tables.checkpoints[each.session_id] = each
+
+    async def messages(self, session_id: str, after: str | None, limit: int | None) -> list[Message]:
+        """Return messages of the session."""
+        await self._hop()
+        mine = [message for message, _ in self.tables.messages.values() if message.session_id == session_id]
+        start = 0
+        if after is not None:
+            ids = [message.id for message in mine]
+            if after not in ids:
+                raise ValueError(f"session {session_id!r} has no message {after!r}")
+            start = ids.index(after) + 1
+        return [copy.deepcopy(each) for each in mine[start:][:limit]]
+
+    async def messages_of(self, run_id: str) -> list[Message]:
+        """Return the messages of the turn that the run was part of."""
+        await self._hop()
+        turns = [turn for message, turn in self.tables.messages.values() if message.run_id == run_id]
+        return [message for message, turn in self.tables.messages.values() if turns and turn == turns[-1]]
+
+    async def purge(self, before: float) -> int:
+        """Keep everything."""
+        return 0
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Give no hints: everything works by looking."""
+
+    def hint(self, workers: set[int]) -> None:
+        """Give no hints."""
+
+    def __repr__(self) -> str:
+        return f"<MemoryLedger of process {self.process}>"
+
+
+def lines(tables: Tables) -> list[str]:
+    """Return the history as lines of a recorded one."""
+    return [json.dumps(entry) for told in tables.history for entry in told.entries]
+
+
+def completions(tables: Tables) -> list[RunComplete]:
+    """Return the completions in order."""
+    return [each.complete for each in sorted(tables.complete.values(), key=lambda each: each[:2])]
