@@ -5,6 +5,7 @@ All of them are proved by ``make prove``; here a part is, small enough to be qui
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,7 +97,7 @@ class Oracle:
     def __init__(self, *says: str) -> None:
         self.says = [*says]
 
-    def check(self, _text: str, _settings: dict[str, str]) -> str:
+    def check(self, text: str, settings: dict[str, str]) -> str:
         return self.says.pop(0)
 
 
@@ -149,3 +150,8 @@ def test_the_whole_proof_without_the_teeth() -> None:
     proof = prove(thoroughness, begun.append)
     assert (proof.verdict, proof.problems) == ("holds", [])
     assert len(begun) == stages_of(thoroughness)
+
+
+def test_ctrl_c_while_z3_thinks_is_for_whoever_asked() -> None:
+    both_solvers()
+    assert importlib.import_module("z3").get_param("ctrl_c") == "false"

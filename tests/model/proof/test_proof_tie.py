@@ -38,7 +38,7 @@ def test_the_relation_is_the_design_in_small(name: str) -> None:
 def test_the_relation_is_the_design(name: str) -> None:
     result = compare(name, 2, 2)
     assert result.difference == ""
-    assert result.steps > 800
+    assert result.steps > 700
 
 
 def test_every_design_is_said_or_there_is_a_reason() -> None:
