@@ -48,6 +48,7 @@ coverage: setup ## the dispatcher's tests, with branch coverage
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python bench/bench.py
+	$(BIN)/python bench/server.py
 
 lint: setup ## format, lint and type checks
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,11 +156,38 @@ def test_transitions_and_graphviz_are_each_behind_one_module() -> None:
     assert importers("graphviz") == {"turngate_model.pictures.dot"}
 
 
+EXTRAS = {"turngate.server": {"starlette", "uvicorn"}, "turngate.client": {"httpx2"}}
+"""The rooms of the dispatcher's package that need more than the standard library, and what they need."""
+
+
 def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
     for module in MODULES:
         if is_within(module, "turngate"):
             needed = {name.split(".")[0] for name in imports(MODULES[module])}
-            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"}, module
+            more = next((EXTRAS[room] for room in EXTRAS if is_within(module, room)), set())
+            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"} | more, module
+
+
+@pytest.mark.parametrize("room", EXTRAS)
+def test_what_an_extra_is_for_is_imported_by_nothing_else(room: str) -> None:
+    for package in EXTRAS[room]:
+        assert importers(package), package
+        assert all(is_within(module, room) for module in importers(package)), package
+    others = [module for module in MODULES if not is_within(module, room)]
+    knowing = {each for each in others if any(is_within(known, room) for known in imported_modules(each))}
+    assert {each.rpartition(".")[0] for each in knowing} == {"turngate_verify.cli"}
+
+
+@pytest.mark.parametrize("room", EXTRAS)
+def test_a_room_with_an_extra_uses_the_dispatcher_as_anybody_would(room: str) -> None:
+    for module in MODULES:
+        if is_within(module, room):
+            private = {
+                name
+                for name in imports(MODULES[module])
+                if re.match(r"turngate\._[a-z]", name) and name.split(".")[1] != "_limits"
+            }
+            assert not private, f"{module} imports {private}"
 
 
 def test_the_model_runs_other_programs_for_its_oracles_only() -> None:
