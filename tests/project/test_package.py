@@ -68,7 +68,7 @@ def test_the_hooks_are_what_make_setup_installs() -> None:
         assert " ".join(entry.split()[:2]) in lint, entry
 
 
-def test_the_extra_is_what_the_packages_import() -> None:
+def test_the_extras_are_what_the_packages_import() -> None:
     imported = set()
     for package in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         for path in (ROOT / package).rglob("*.py"):
@@ -78,9 +78,10 @@ def test_the_extra_is_what_the_packages_import() -> None:
                 elif isinstance(node, ast.ImportFrom):
                     imported.add(str(node.module).split(".")[0])
     ours = {"turngate", "turngate_model", "turngate_verify"}
-    extras = PROJECT["optional-dependencies"]
-    extra = {re.split(r"[<>=]", each)[0] for extra in extras.values() for each in extra}
-    assert imported - ours - sys.stdlib_module_names == extra
+    extras = {
+        re.split(r"[<>=]", each)[0] for extra in PROJECT["optional-dependencies"].values() for each in extra
+    }
+    assert imported - ours - sys.stdlib_module_names == extras
     assert PROJECT["dependencies"] == []
 
 
@@ -108,7 +109,7 @@ def test_what_is_still_to_be_filled_in_is_said_in_one_place() -> None:
     assert "## Before the first release" in read("CONTRIBUTING.md")
     assert "before-the-first-release" in read("SECURITY.md")
     # No address is made up: pages link to the tools and standards that they name, and to nobody else.
-    known = ("https://semver.org", "https://pre-commit.com")
+    known = ("https://semver.org", "https://pre-commit.com", "http://127.0.0.1")
     for page in PAGES:
         for address in re.findall(r"https?://[^\s)>`]+", read(page)):
-            assert address in known, (page, address)
+            assert address.startswith(known), (page, address)

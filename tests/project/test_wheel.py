@@ -20,7 +20,10 @@ import pytest
 from surroundings import ROOT, insist_on_package
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRA = {re.split(r"[<>=]", each)[0] for each in PROJECT["optional-dependencies"]["verify"]}
+EXTRAS = {
+    name: {re.split(r"[<>=]", each)[0] for each in needed}
+    for name, needed in PROJECT["optional-dependencies"].items()
+}
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 IMPORT_ALL = """
@@ -110,20 +113,16 @@ def test_it_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
 
 def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_needs(bare: Installed) -> None:
     came_of = bare.imports()
-    whole = [name for name in came_of if name.split(".")[0] == "turngate"]
+    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres")
+    whole = [name for name in came_of if name.split(".")[0] == "turngate" and not name.startswith(rooms)]
     assert len(whole) > 10
-    with_extras = ("turngate.client", "turngate.server", "turngate.durable._postgres")
-    assert {name for name in whole if came_of[name] and not name.startswith(with_extras)} == set()
-    assert came_of["turngate.durable._postgres"] == "asyncpg"
+    assert {came_of[name] for name in whole} == {None}
+    for room, extra in zip(rooms, ("server", "client"), strict=True):
+        assert came_of[room] in EXTRAS[extra]
     # What pytest and the shell load in every environment must not need the extra either.
     assert came_of["turngate_verify.command"] is None
     assert came_of["turngate_verify.pytest_plugin"] is None
-    assert {missing for missing in came_of.values() if missing} <= EXTRA | {
-        "asyncpg",
-        "httpx2",
-        "starlette",
-        "uvicorn",
-    }
+    assert {missing for missing in came_of.values() if missing} <= set().union(*EXTRAS.values())
 
 
 @pytest.mark.parametrize("arguments", ["", "--help", "verify", "trace history.jsonl", "no-such-command"])
@@ -136,11 +135,16 @@ def test_without_the_extra_the_command_line_says_in_one_line_what_to_install(
         assert re.fullmatch(r"turngate: .* pip install 'turngate\[verify\]'\n", done.stderr)
 
 
+@pytest.mark.parametrize(("command", "extra"), [("serve", "server"), ("chat http://x", "client")])
+def test_without_their_extras_serve_and_chat_name_them(bare: Installed, command: str, extra: str) -> None:
+    done = bare.run("turngate", *command.split())
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert re.fullmatch(rf"turngate: .* pip install 'turngate\[{extra}\]'\n", done.stderr)
+
+
 def test_with_the_extra_everything_imports_from_the_wheel(full: Installed) -> None:
-    missing = [name for name, lacks in full.imports().items() if lacks]
-    assert all(
-        each.startswith(("turngate.client", "turngate.server", "turngate.durable")) for each in missing
-    )
+    # All but PostgresLedger, which has an extra of its own.
+    assert {name for name, missing in full.imports().items() if missing} <= {"turngate.durable._postgres"}
     done = full.run("python", "-c", "import turngate; print(turngate.__file__)")
     assert str(full.bin.parent) in done.stdout
 

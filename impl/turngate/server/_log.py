@@ -140,7 +140,11 @@ class EventLog:
                 self._take(event)
         except SubscriberCutOff:
             self._begin_anew()
-        while self._peek() is not None:
+        self._pass_what_is_told()
+
+    def _pass_what_is_told(self) -> None:
+        """In memory: come to where the completions are; nothing is new there unless something is ahead."""
+        while self._ahead and self._peek() is not None:
             self._pass_next()
 
     def _begin_anew(self) -> None:
@@ -151,6 +155,8 @@ class EventLog:
         self._events = self._d.subscribe(moves=True)
         if self._in_memory:
             self._count_anew()
+            while self._peek() is not None:
+                self._pass_next()
 
     def _take(self, event: Event) -> None:
         """Put one event into the log."""

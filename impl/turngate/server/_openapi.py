@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _ALWAYS: Final = ("forbidden-origin", "unknown-host", "too-large")
 """What any call may be answered with."""
+_BAD_ID: Final = ("malformed", "invalid")
+_LEDGER: Final = "ledger-unavailable"
 
 
 def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
@@ -37,34 +39,59 @@ def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
     return document
 
 
-def _paths(limits: Limits, *, token: bool) -> dict[str, Any]:
-    """Return every call, by its address and method."""
+class _Calls:
+    """Describes calls of one server, which may ask for a token."""
 
-    def call(
-        summary: str, answers: dict[str, Any], *problems: str, given: list[Any] | None = None, **more: Any
+    def __init__(self, *, token: bool) -> None:
+        self._token = token
+
+    def __call__(
+        self,
+        summary: str,
+        answers: dict[str, Any],
+        *problems: str,
+        given: list[Any] | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
+        """Return one call: what it answers, and with which problems it may be refused."""
         is_open = more.pop("open", False)
-        named = [*problems, *_ALWAYS, *(["unauthorized"] if token and not is_open else [])]
+        named = [*problems, *_ALWAYS, *(["unauthorized"] if self._token and not is_open else [])]
         described: dict[str, Any] = {"summary": summary, "responses": {**answers, **_problems(named)}, **more}
         if given:
             described["parameters"] = given
-        if token and is_open:
+        if self._token and is_open:
             described["security"] = []
         return described
 
-    session, run = _id("session", limits), _id("run", limits)
-    bad_id, ledger = ("malformed", "invalid"), "ledger-unavailable"
-    body = {"required": True, "content": _json("NewRun")}
+
+def _paths(limits: Limits, *, token: bool) -> dict[str, Any]:
+    """Return every call, by its address and method."""
+    call = _Calls(token=token)
+    session = _id("session", limits)
+    return {
+        **_runs(call, session, limits),
+        **_cancels(call, session),
+        **_looking(call, session, limits),
+        **_streams(call, session),
+        **_server(call),
+    }
+
+
+def _runs(call: _Calls, session: Any, limits: Limits) -> dict[str, Any]:
+    run = _id("run", limits)
+    wait = _query("wait", {"type": "number", "minimum": 0}, f"Seconds, at most {limits.wait_limit:g}")
+    only = _query("waiting_only", {"type": "boolean"}, "Only while its runner has not been called")
+    accepted = {"202": _accepted("The run is accepted"), "200": _accepted("The run is known, same payload")}
     return {
         "/v1/sessions/{session}/runs": {
             "parameters": [session],
             "post": call(
                 "Take a prompt in",
-                {"202": _accepted("The run is accepted"), "200": _accepted("The run is known, same payload")},
+                accepted,
                 *("malformed", "run-conflict", "session-busy", "unsupported-media-type", "empty-prompt"),
-                *("invalid", "queue-full", "shutting-down", ledger),
+                *("invalid", "queue-full", "shutting-down", _LEDGER),
                 given=[_header("Idempotency-Key", "Stands for run_id", limits)],
-                requestBody=body,
+                requestBody={"required": True, "content": _json("NewRun")},
             ),
         },
         "/v1/runs/{run}": {
@@ -72,12 +99,8 @@ def _paths(limits: Limits, *, token: bool) -> dict[str, Any]:
             "get": call(
                 "Look at a run, after its completion if that comes in time",
                 {"200": _answer("The run", "Run")},
-                *("malformed", "unknown-run", "invalid", ledger),
-                given=[
-                    _query(
-                        "wait", {"type": "number", "minimum": 0}, f"Seconds, at most {limits.wait_limit:g}"
-                    )
-                ],
+                *("malformed", "unknown-run", "invalid", _LEDGER),
+                given=[wait],
             ),
         },
         "/v1/runs/{run}/cancel": {
@@ -85,46 +108,41 @@ def _paths(limits: Limits, *, token: bool) -> dict[str, Any]:
             "post": call(
                 "Cancel a run, or the whole turn that it is part of",
                 {"200": _answer("What the cancel covers", "Covered")},
-                *("malformed", "unknown-run", "invalid", ledger),
-                given=[
-                    _query("waiting_only", {"type": "boolean"}, "Only while its runner has not been called")
-                ],
+                *("malformed", "unknown-run", "invalid", _LEDGER),
+                given=[only],
             ),
         },
-        "/v1/sessions/{session}/cancel": {
-            "parameters": [session],
-            "post": call(
-                "Cancel all that a session has in flight",
-                {"200": _answer("What the cancel covers", "Covered")},
-                *(*bad_id, ledger),
-            ),
-        },
-        "/v1/sessions/{session}/queue": {
-            "parameters": [session],
-            "delete": call(
-                "Drop what is queued", {"200": _answer("What is dropped", "Dropped")}, *(*bad_id, ledger)
-            ),
-        },
-        **_looking(call, session, limits),
-        **_streams(call, session),
-        **_server(call),
     }
 
 
-def _looking(call: Any, session: Any, limits: Limits) -> dict[str, Any]:
-    bad_id, ledger = ("malformed", "invalid"), "ledger-unavailable"
+def _cancels(call: _Calls, session: Any) -> dict[str, Any]:
+    covered = {"200": _answer("What the cancel covers", "Covered")}
+    dropped = {"200": _answer("What is dropped", "Dropped")}
+    return {
+        "/v1/sessions/{session}/cancel": {
+            "parameters": [session],
+            "post": call("Cancel all that a session has in flight", covered, *_BAD_ID, _LEDGER),
+        },
+        "/v1/sessions/{session}/queue": {
+            "parameters": [session],
+            "delete": call("Drop what is queued", dropped, *_BAD_ID, _LEDGER),
+        },
+    }
+
+
+def _looking(call: _Calls, session: Any, limits: Limits) -> dict[str, Any]:
     return {
         "/v1/sessions": {
             "get": call(
                 "Look at every session that has something in flight",
                 {"200": _answer("The sessions, and the place of the event stream", "Sessions")},
-                ledger,
+                _LEDGER,
             )
         },
         "/v1/sessions/{session}": {
             "parameters": [session],
             "get": call(
-                "Look at a session", {"200": _answer("The session", "SessionAtPlace")}, *bad_id, ledger
+                "Look at a session", {"200": _answer("The session", "SessionAtPlace")}, *_BAD_ID, _LEDGER
             ),
         },
         "/v1/sessions/{session}/messages": {
@@ -132,7 +150,7 @@ def _looking(call: Any, session: Any, limits: Limits) -> dict[str, Any]:
             "get": call(
                 "Read the messages of a session",
                 {"200": _answer("Messages, and the `after` of the next page", "Messages")},
-                *(*bad_id, ledger),
+                *(*_BAD_ID, _LEDGER),
                 given=[
                     _query("after", {"type": "string"}, "The id of the message before the first"),
                     _query(
@@ -146,7 +164,7 @@ def _looking(call: Any, session: Any, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _streams(call: Any, session: Any) -> dict[str, Any]:
+def _streams(call: _Calls, session: Any) -> dict[str, Any]:
     content = {"text/event-stream": {"schema": {"type": "string"}, "x-events": EVENTS}}
     stream = {
         "200": {
@@ -167,7 +185,7 @@ def _streams(call: Any, session: Any) -> dict[str, Any]:
         },
         _query("after", {"type": "string"}, "The same, for those who cannot set headers"),
     ]
-    problems = ("too-many-streams", "ledger-unavailable")
+    problems = ("too-many-streams", _LEDGER)
     return {
         "/v1/events": {"get": call("Hear of every session", stream, *problems, given=given)},
         "/v1/sessions/{session}/events": {
@@ -177,7 +195,7 @@ def _streams(call: Any, session: Any) -> dict[str, Any]:
     }
 
 
-def _server(call: Any) -> dict[str, Any]:
+def _server(call: _Calls) -> dict[str, Any]:
     text = {"text/plain": {"schema": {"type": "string"}}}
     html = {"text/html": {"schema": {"type": "string"}}}
     return {

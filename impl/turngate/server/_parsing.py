@@ -10,6 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, get_args
 from urllib.parse import unquote_to_bytes
 
+from starlette.requests import ClientDisconnect
+
 from turngate import Attachment, WhenBusy
 from turngate.server._problems import Problem
 
@@ -91,25 +93,29 @@ def flag(name: str, text: str | None) -> bool:
 
 async def body_of(request: Request, limits: Limits) -> bytes:
     """Return the whole body, if it is not too large and comes in time."""
-    too_large = Problem(
-        "too-large", f"a body has at most {limits.body_limit} bytes (body_limit)", connection="close"
-    )
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limits.body_limit:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
+        raise _too_large(limits)
     try:
         async with asyncio.timeout(limits.body_timeout):
-            async for part in request.stream():
-                parts.append(part)
-                size += len(part)
-                if size > limits.body_limit:
-                    raise too_large
+            body: bytes = b""
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                if len(body) > limits.body_limit:
+                    raise _too_large(limits)
+                if not message.get("more_body", False):
+                    return body
     except TimeoutError:
         slow = f"the body did not arrive within {limits.body_timeout:g} s (body_timeout)"
         raise Problem("malformed", slow, connection="close") from None
-    return b"".join(parts)
+
+
+def _too_large(limits: Limits) -> Problem:
+    said = f"a body has at most {limits.body_limit} bytes (body_limit)"
+    return Problem("too-large", said, connection="close")
 
 
 async def new_run(request: Request, limits: Limits) -> NewRun:
@@ -118,7 +124,7 @@ async def new_run(request: Request, limits: Limits) -> NewRun:
     if media_type != "application/json":
         raise Problem("unsupported-media-type")
     try:
-        said = json.loads(await body_of(request, limits), parse_constant=_refuse_constant)
+        said = _decoder.decode((await body_of(request, limits)).decode())
     except (ValueError, RecursionError) as wrong:
         reason = "it is nested too deeply" if isinstance(wrong, RecursionError) else str(wrong)
         raise Problem("malformed", f"the body is not JSON: {reason}") from None
@@ -139,6 +145,9 @@ async def new_run(request: Request, limits: Limits) -> NewRun:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"there is no number {name}")
+
+
+_decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant)  # json.loads would make one each time
 
 
 def _listed(keys: set[str]) -> str:

@@ -5,7 +5,7 @@ const SHOWN = 100;
 const STATE_SAID = {
   accepted: 'is accepted: it has its place, and nothing has started',
   cancel_on_entry: 'was covered by a cancel before it entered, and is being written down',
-  queued: 'waits in the queue for the turn to end, or to take it in',
+  queued: 'waits in the queue: it comes next in line, or joins the turn if the agent asks',
   active: 'is active: the runner works on it',
 };
 const OUTCOME_SAID = {

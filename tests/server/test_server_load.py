@@ -1,0 +1,152 @@
+"""Many at once: subscribers that come and go, prompts, cancels; nothing missing or doubled, all bounded.
+
+Every loop is bounded by what it has to see, not by a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import NamedTuple
+
+import httpx2
+import pytest
+
+from dispatching import in_loop
+from serving import Ear, serving
+from turngate import Dispatcher, Turn
+from turngate.server import App, Limits, asgi_app
+
+
+class Load(NamedTuple):
+    """How much there is."""
+
+    subscribers: int
+    to_all: int
+    sessions: int
+    prompts: int
+    ring: int
+
+
+async def quick(turn: Turn) -> None:
+    for number in range(5):
+        turn.write(f"word{number} ")
+        await asyncio.sleep(0)
+    await turn.fold()
+
+
+class Subscriber:
+    """Reads a session or all; goes away after a random number of events, and comes again."""
+
+    def __init__(self, url: str, session: str | None, chance: random.Random) -> None:
+        self.url, self.session, self.chance = url, session, chance
+        self.seen: dict[str, int] = {}
+        self.after: str | None = None
+        self.connected = asyncio.Event()
+        self.connections = self.resets = self.gaps = self.late = 0
+
+    async def follow(self, expected: dict[str, str], told: asyncio.Event) -> None:
+        """Read until everything that was sent to its session is complete."""
+        path = "/v1/events" if self.session is None else f"/v1/sessions/{self.session}/events"
+        while not (told.is_set() and self.owed(expected) <= self.seen.keys()):
+            ear = await Ear.open(self.url, path, self.after)
+            assert ear.status == 200
+            self.connections += 1
+            patience = self.chance.randint(5, 400)
+            async for each in ear:
+                self.connected.set()
+                self.take(each.event, each.data)
+                self.after = each.id or self.after
+                patience -= 1
+                done = told.is_set() and self.owed(expected) <= self.seen.keys()
+                if done or (patience <= 0 and each.event not in ("gap", "snapshot")):
+                    break
+            ear.close()
+
+    def owed(self, expected: dict[str, str]) -> set[str]:
+        return {run for run, session in expected.items() if self.session in (None, session)}
+
+    def take(self, event: str, data: dict[str, object]) -> None:
+        if event == "run.complete":
+            run = str(data["run_id"])
+            self.seen[run] = self.seen.get(run, 0) + 1
+        elif event == "delta":
+            self.late += data["run_id"] in self.seen
+        elif event == "gap":
+            self.gaps += 1
+        elif event == "snapshot":
+            self.resets += bool(data["reset"])
+
+
+async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
+    chance = random.Random(seed)
+    app = asgi_app(
+        Dispatcher(quick), limits=Limits(ring_events=load.ring, streams_limit=load.subscribers * 2)
+    )
+    async with app.dispatcher, serving(app) as url, httpx2.AsyncClient(base_url=url, timeout=600) as http:
+        sessions = [f"s{number}" for number in range(load.sessions)]
+        subscribers = [
+            Subscriber(url, None if number < load.to_all else sessions[number % load.sessions], chance)
+            for number in range(load.subscribers)
+        ]
+        expected: dict[str, str] = {}
+        told = asyncio.Event()
+        following = [asyncio.create_task(each.follow(expected, told)) for each in subscribers]
+        for each in subscribers:
+            await each.connected.wait()
+
+        async def post(numbers: list[int]) -> None:
+            for number in numbers:
+                session, run = chance.choice(sessions), f"r{number}"
+                busy = chance.choice(("fold", "fold", "queue", "queue", "interrupt"))
+                expected[run] = session
+                sent = {"prompt": f"about {run}", "run_id": run, "when_busy": busy}
+                assert (await http.post(f"/v1/sessions/{session}/runs", json=sent)).status_code == 202
+                if chance.random() < 0.05:
+                    assert (await http.post(f"/v1/sessions/{session}/cancel")).status_code == 200
+
+        numbers = [*range(load.prompts)]
+        await asyncio.gather(*(post(numbers[start::8]) for start in range(8)))
+        # One last prompt for each session, so that there is something behind which everybody has seen all.
+        expected |= {f"last-{session}": session for session in sessions}
+        told.set()
+        for session in sessions:
+            sent = {"prompt": "last", "run_id": f"last-{session}"}
+            assert (await http.post(f"/v1/sessions/{session}/runs", json=sent)).status_code == 202
+        for task in following:
+            await task
+        ring = app._log.ring
+        assert len(ring) <= load.ring
+        assert ring.bytes <= app.limits.ring_bytes
+        assert sum(map(len, ring._by_session.values())) == len(ring)
+        while len(app._streams):
+            await asyncio.sleep(0.01)
+        assert app._log._readers == {}
+        assert app.dispatcher.sessions() == []
+        assert app._log.in_flight == {}
+    for each in subscribers:
+        owed = each.owed(expected)
+        assert owed <= each.seen.keys()
+        assert set(each.seen.values()) == {1}, each.session
+        assert (each.resets, each.late) == (0, 0)
+    return subscribers, app
+
+
+@in_loop
+async def test_hundreds_of_subscribers_that_come_and_go() -> None:
+    subscribers, _ = await bear(Load(200, 8, 20, 150, 8_192), seed=1)
+    assert sum(each.connections for each in subscribers) > 250
+
+
+@in_loop
+async def test_a_ring_so_small_that_everybody_always_falls_behind() -> None:
+    subscribers, _ = await bear(Load(40, 8, 4, 100, 2), seed=2)
+    assert sum(each.gaps for each in subscribers) > 40
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("ring", "prompts"), [(8_192, 2_000), (64, 2_000), (2, 400)])
+@in_loop
+async def test_thousands_of_prompts(ring: int, prompts: int) -> None:
+    subscribers, _ = await bear(Load(300, 20, 20, prompts, ring), seed=ring)
+    assert sum(each.connections for each in subscribers) > 1_000
