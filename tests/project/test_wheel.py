@@ -117,7 +117,7 @@ def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_nee
     whole = [name for name in came_of if name.split(".")[0] == "turngate" and not name.startswith(rooms)]
     assert len(whole) > 10
     assert {came_of[name] for name in whole} == {None}
-    for room, extra in zip(rooms, ("server", "client"), strict=True):
+    for room, extra in zip(rooms, ("server", "client", "postgres"), strict=True):
         assert came_of[room] in EXTRAS[extra]
     # What pytest and the shell load in every environment must not need the extra either.
     assert came_of["turngate_verify.command"] is None
