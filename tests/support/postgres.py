@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from surroundings import insist_on_package, miss
+from surroundings import insist_on, insist_on_package, miss
 
 
 def programs() -> Path | None:
@@ -83,6 +83,8 @@ class Cluster:
 def cluster() -> Cluster:
     """Return the cluster of this process; skip, or fail in CI, where there can be none."""
     insist_on_package("asyncpg")
+    if os.geteuid() == 0:
+        insist_on("runuser")  # PostgreSQL does not run as root
     found = programs()
     if found is None:
         miss("the program initdb")
