@@ -59,7 +59,9 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
         assert checked["checks"]["model"]["states"] == STATES[thoroughness]
         checks = {"model", "proof", "lockstep", "rules", "schedules", "faults"}
         assert set(checked["checks"]) == checks - not_made
-        assert all(number >= 50 for counts in checked["checks"].values() for number in counts.values())
+        for name, counts in checked["checks"].items():
+            # A property may follow from few conditions; whatever is tried, is tried often.
+            assert all(number >= (1 if name == "proof" else 50) for number in counts.values())
     assert set(told["designs"]) == set(DESIGNS)
     for name, found in told["designs"].items():
         assert found["refuted"]
