@@ -23,6 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if mark := marker(item.path):
             item.add_marker(mark)
+        if isinstance(item, pytest.Function) and "postgres" in parameters(item):
+            item.add_marker("needs")  # whoever starts the server says what is missing
+
+
+def parameters(item: pytest.Function) -> list[object]:
+    """Return what a test was parametrised with."""
+    return [*item.callspec.params.values()] if hasattr(item, "callspec") else []
 
 
 def pytest_collection_finish() -> None:

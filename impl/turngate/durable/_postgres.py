@@ -38,6 +38,8 @@ _LOST: Final = (
 _FASTER: Final = (asyncpg.UniqueViolationError, asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _HEARS_NOTHING: Final = 15.0
 """Seconds after which a listener that hears nothing asks whether it still could."""
+_MOMENT: Final = 1.0
+"""Seconds that a connection which nobody waits for any more may take to come about."""
 _AGAIN: Final = 0.2
 """Seconds after which a lost connection is made again."""
 
@@ -57,16 +59,17 @@ class Server:
         self._free = asyncio.Semaphore(connections)
         self._closed = False
 
-    async def connect(self) -> asyncpg.Connection:
-        """Make a connection."""
+    async def connect(self, moment: float = _MOMENT) -> asyncpg.Connection:
+        """Make a connection; a caller who is cancelled goes on `moment` seconds later at the latest."""
+        connecting = asyncpg.connect(
+            self._dsn,
+            timeout=self._timeout,  # pyright: ignore[reportArgumentType] - its stubs want whole seconds
+            command_timeout=self._timeout,
+            statement_cache_size=self._cached,
+            server_settings={"jit": "off", "application_name": "turngate"},
+        )
         try:
-            return await asyncpg.connect(
-                self._dsn,
-                timeout=self._timeout,  # pyright: ignore[reportArgumentType] - its stubs want whole seconds
-                command_timeout=self._timeout,
-                statement_cache_size=self._cached,
-                server_settings={"jit": "off", "application_name": "turngate"},
-            )
+            return await _connected(asyncio.ensure_future(connecting), moment)
         except (*_LOST, asyncpg.PostgresError, ValueError) as exc:
             raise LedgerUnavailable(f"PostgreSQL cannot be reached: {_words(exc)}") from exc
 
@@ -130,6 +133,27 @@ class Server:
             with contextlib.suppress(*_LOST, asyncpg.PostgresError):
                 await connection.close(timeout=1)
             connection.terminate()
+
+
+async def _connected(connecting: asyncio.Future[asyncpg.Connection], moment: float) -> asyncpg.Connection:
+    """Wait for the connection; when cancelled, let it come about first, for a moment, and end it.
+
+    asyncpg, cut off while it connects, leaves a future behind whose exception nobody retrieves.
+    """
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        connecting.add_done_callback(_end)
+        try:
+            await asyncio.wait([connecting], timeout=moment)
+        finally:
+            connecting.cancel()
+        raise
+
+
+def _end(connecting: asyncio.Future[asyncpg.Connection]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
 
 
 def _words(exc: BaseException) -> str:
@@ -206,7 +230,7 @@ class Beat:
             try:
                 async with asyncio.timeout(max(self._good_until - sent, self._lease / 10)):
                     if connection is None or connection.is_closed():
-                        connection = await self._server.connect()
+                        connection = await self._server.connect(moment=0.0)  # the lease does not wait
                     alive = await connection.fetchval(self._statement, self._worker, self._lease)
             except (*_LOST, asyncpg.PostgresError, LedgerUnavailable):
                 pause = self._lease / 20
