@@ -128,6 +128,10 @@ class Completions:
             return None
         return f"{self._name}.{number + 1}", _complete(self._kept[self._order[self._gone + index]])
 
+    def end(self) -> str:
+        """Return the cursor of the newest completion, or of the beginning if there is none."""
+        return f"{self._name}.{self._forgotten + len(self._kept)}"
+
     async def wait(self, loop: AbstractEventLoop) -> None:
         """Wait for the next completion, or for the end of all."""
         if self._waiters is None:

@@ -292,6 +292,11 @@ class Dispatcher(Closing):
         self._in_thread()
         return CompletionStream(self, after)
 
+    def end_cursor(self) -> str:
+        """Return the cursor behind which `completions(after=)` gives what completes from now on."""
+        self._in_thread()
+        return self._completions.end()
+
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`.
 

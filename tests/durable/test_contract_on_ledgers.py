@@ -45,14 +45,6 @@ DOES_NOT_APPLY = {
 }
 
 
-NOT_YET = {
-    ("test_subscribe_is_an_async_context_manager_and_iterator_of_events", "postgres"): (
-        "a subscriber may be shown a completion from just before it subscribed (SPEC.md, section 14)"
-    ),
-}
-"""What a ledger cannot do yet."""
-
-
 def cases() -> list[tuple[str, str]]:
     return [
         (module, name)
@@ -81,8 +73,6 @@ def arguments(test: Any, tmp_path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("module", "name"), cases())
 def test_contract(module: str, name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if (name, kind) in NOT_YET:
-        pytest.xfail(NOT_YET[name, kind])
     home = module_of(module)
     test = getattr(home, name)
     for number, call in enumerate(arguments(test, tmp_path)):

@@ -6,12 +6,11 @@ import asyncio
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dispatching import Agent, in_loop
-from ledgers import KINDS, MakeLedger, is_still, ledgers
+from ledgers import KINDS, MakeLedger, ledgers, on_each, still
 from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, Turn, UnknownRun
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
 from turngate.durable._sqlite_lives import refuse_shared_file_system
@@ -19,23 +18,6 @@ from turngate.durable._sqlite_lives import refuse_shared_file_system
 
 async def echo(turn: Turn) -> str:
     return turn.run.prompt
-
-
-def on_each(test: Any) -> Any:
-    """Run a test with a function that makes ledgers, on each kind."""
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def wrapper(kind: str, tmp_path: Path) -> None:
-        with ledgers(kind, tmp_path) as make:
-            in_loop(test)(make)
-
-    wrapper.__name__ = test.__name__
-    return wrapper
-
-
-async def still(*dispatchers: DurableDispatcher) -> None:
-    while not all(map(is_still, dispatchers)):
-        await asyncio.sleep(0.002)
 
 
 def test_the_constructor_does_nothing(tmp_path: Path) -> None:

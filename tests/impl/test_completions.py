@@ -230,6 +230,23 @@ async def test_long_names_are_among_the_bytes() -> None:
 
 
 @in_loop
+async def test_behind_the_end_cursor_comes_only_what_completes_from_then_on() -> None:
+    async with Dispatcher(echo, completions_kept=3) as d:
+        beginning = d.end_cursor()
+        assert await ready(d.completions(after=beginning)) == []
+        for number in range(5):
+            await d.ask("s", "p", run_id=f"r{number}")
+        cursor = d.end_cursor()
+        assert cursor == (await ready(d.completions()))[-1][0]
+        completions = d.completions(after=cursor)
+        assert await ready(completions) == []
+        await d.ask("s", "p", run_id="r5")
+        assert names(await ready(completions)) == ["r5"]
+        with pytest.raises(CursorExpired):
+            d.completions(after=beginning)
+
+
+@in_loop
 async def test_cursors_that_are_none() -> None:
     async with Dispatcher(echo) as d, Dispatcher(echo) as other:
         await d.ask("s", "p")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import secrets
 import sys
@@ -61,6 +62,24 @@ def is_still(d: DurableDispatcher) -> bool:
     if d._opening is not None or d._from_here is not None:
         return False
     return not d._steps and not any(turn.phase in (STARTING, SETTLING) for turn in d._turns.values())
+
+
+async def still(*dispatchers: DurableDispatcher) -> None:
+    """Wait until nothing goes on by itself."""
+    while not all(map(is_still, dispatchers)):
+        await asyncio.sleep(0.002)
+
+
+def on_each(test: Any) -> Any:
+    """Run a test with a function that makes ledgers, on each kind."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def wrapper(kind: str, tmp_path: Path) -> None:
+        with ledgers(kind, tmp_path) as make:
+            dispatching.in_loop(test)(make)
+
+    wrapper.__name__ = test.__name__
+    return wrapper
 
 
 @contextmanager

@@ -3,56 +3,41 @@
 RunCompletes and moves are read from the ledger, those of this process too: so there is one order for all of
 them, in each session that of its steps. What the turns of this process write is streamed at once, but a turn
 is held back until the subscribers have been told what happened up to its start.
+
+A subscription begins at a moment that the ledger names. What this process sends after `subscribe` waits for
+that moment, and what it had sent before without an answer is told on whichever side it falls: whoever
+subscribes while a run is not complete, as far as this process knows, is told when it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._errors import CursorExpired
-from turngate._events import Subscribers, Subscription
+from turngate._errors import CursorExpired, DispatcherClosed
+from turngate._events import Subscription
 from turngate._guard import complain
 from turngate._journal import _moved
 from turngate.durable._conducting import Conducting
-from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._ledger import LedgerUnavailable, Moment
+from turngate.durable._telling import BEHIND, Beginning, GatedSubscribers, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Self
 
-    from turngate._events import Delta, Note, RunComplete
+    from turngate._events import RunComplete
     from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Finished, Told
+    from turngate.durable._ledger import Finished
+    from turngate.durable._worker import Flight
 
 _PAGE: Final = 500
-_BEHIND: Final = 2**62
-"""An ordinal behind every other."""
+_DIGITS: Final = 19
+"""No number in a cursor has so many."""
 _SOON: Final = 0.005
-
-
-class GatedSubscribers(Subscribers):
-    """Subscribers for whom what a turn streams is held back while the turn is `gated`, by its lead run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gated: dict[str, tuple[int, list[tuple[Delta | Note, int]]]] = {}
-
-    def stream(self, event: Delta | Note, size: int) -> None:
-        """Deliver what a turn has written or noted, or keep it until the turn is gated no longer."""
-        held = self.gated.get(event.run_id)
-        if held is None:
-            super().stream(event, size)
-        else:
-            held[1].append((event, size))
-
-    def open(self, below: int) -> None:
-        """Deliver what the turns have streamed that started at a position below this one."""
-        for run_id, (position, events) in [*self.gated.items()]:
-            if position < below:
-                del self.gated[run_id]
-                for event, size in events:
-                    super().stream(event, size)
+_NOBODY_ASKS: Final = 2**62
+"""A horizon behind everything."""
 
 
 class Following(Conducting):
@@ -65,12 +50,10 @@ class Following(Conducting):
         self._delta_bytes = delta_bytes
         self._complete_limit = complete_limit
         self._follower: asyncio.Task[None] | None = None
-        self._from_here: asyncio.Future[None] | None = None
-        """Done when the follower knows from where on it is to read."""
+        self._joining: list[tuple[weakref.ref[Subscription], list[Flight]]] = []
+        """Those who have subscribed and have no beginning yet, with what was under way when they did."""
         self._news = asyncio.Event()
         self._reading = asyncio.Lock()
-        self._read = (0, 0)
-        self._heard = 0
         self._by_hook: set[str] = set()
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
@@ -94,46 +77,75 @@ class Following(Conducting):
         )
         if self._closed:
             subscription.close()
-        elif self._follower is None:
+            return subscription
+        if not self._joining:
             self._from_here = loop.create_future()
-            self._follower = self._spawn(self._follow(self._from_here))
+        self._joining.append((weakref.ref(subscription), [*self._flights]))
+        self._news.set()
+        if self._follower is None:
+            self._follower = self._spawn(self._follow())
         return subscription
 
     async def _ready(self) -> None:
-        """Open; what comes after a subscription waits until the follower knows where that was."""
+        """Open; what comes after a subscription waits until it is known where that begins."""
         await super()._ready()
-        if self._from_here is not None:
-            await asyncio.shield(self._from_here)
+        await self._until_joined()
 
-    async def _follow(self, from_here: asyncio.Future[None]) -> None:
+    async def _follow(self) -> None:
         """Read and deliver, as long as somebody is subscribed."""
         try:
-            await super()._ready()
-            last = await self._ledger.horizon() - 1
-            self._read, self._heard = (last, _BEHIND), last
+            while self._subscribers.listen():
+                self._news.clear()
+                try:
+                    await super()._ready()
+                    await self._read_on()
+                except LedgerUnavailable as away:
+                    self._is_not_joined(away)
+                    complain(away, "subscribers are not told yet what happens on the ledger")
+                await self._wait_for_news(_SOON if self._subscribers.gated else None)
         except BaseException as exc:
-            self._follower = None
-            if not from_here.done():
-                from_here.set_exception(exc)
-                from_here.exception()
+            self._is_not_joined(exc)
             raise
         finally:
-            self._from_here = None
-            if not from_here.done():
-                from_here.set_result(None)
-        while self._subscribers.listen():
-            self._news.clear()
-            try:
-                await self._read_on()
-            except LedgerUnavailable as away:
-                complain(away, "subscribers are not told yet what happens on the ledger")
-            await self._wait_for_news(_SOON if self._subscribers.gated else None)
-        self._stop_following()
+            self._stop_following()
 
     def _stop_following(self) -> None:
         self._follower = None
+        self._joining.clear()
+        self._subscribers.beginnings.clear()
+        self._subscribers.completes.in_use = self._subscribers.moves.in_use = False
+        if self._from_here is not None:
+            self._from_here.set_result(None)
+            self._from_here = None
         self._by_hook.clear()
-        self._subscribers.open(_BEHIND)
+        self._subscribers.open(math.inf)
+
+    def _is_not_joined(self, why: BaseException) -> None:
+        """Tell those who wait for the beginning of a subscription that it is not known yet."""
+        if self._from_here is not None:
+            _fail(self._from_here, why)
+            self._from_here = self._here().create_future()
+
+    async def _let_join(self) -> None:
+        """Give a beginning to those who have none yet."""
+        while self._joining:
+            joining, self._joining = self._joining, []
+            from_here = self._from_here
+            assert from_here is not None
+            try:
+                moment = await self._ledger.moment()
+            except BaseException as exc:
+                self._joining[:0] = joining
+                if self._from_here is not from_here:
+                    _fail(from_here, exc)
+                raise
+            if self._from_here is from_here:
+                self._from_here = None
+            from_here.set_result(None)
+            for reference, flights in joining:
+                under_way = frozenset([await flight.landed() for flight in flights]) - {0}
+                if (subscription := reference()) is not None:
+                    self._subscribers.begin(subscription, Beginning(moment, under_way))
 
     async def _wait_for_news(self, within: float | None = None) -> None:
         """Wait until this process has done something, another may have, or a while has passed."""
@@ -146,46 +158,71 @@ class Following(Conducting):
     async def _read_on(self) -> int:
         """Deliver what there is, let the turns stream that started before, and return the horizon."""
         async with self._reading:
-            return await self._read_pages()
+            await self._let_join()
+            for lane in self._subscribers.lanes():
+                lane.more = True
+            return await self._walk()
 
-    async def _read_pages(self) -> int:
-        while True:
-            finished: list[Finished] = []
-            told: list[Told] = []
-            if self._subscribers.to_moves.by_session:
-                _, told = await self._ledger.told(self._heard, _PAGE)
-            if not told:
-                _, horizon, finished = await self._ledger.finished(self._read, _PAGE)
-            if told:
-                await self._deliver_moves(told)
-            self._deliver_completes(finished)
-            if not told and not finished:
-                self._subscribers.open(horizon)
-                return horizon
-
-    def _deliver_completes(self, finished: Sequence[Finished]) -> None:
-        for position, ordinal, complete in finished:
-            self._read = position, ordinal
-            if complete.run_id in self._by_hook:
-                self._by_hook.discard(complete.run_id)
+    async def _walk(self) -> int:
+        """Walk the lanes by position, together, as far as it is known what comes next in each."""
+        subscribers = self._subscribers
+        while lanes := subscribers.lanes():
+            for lane in lanes:
+                if lane.more and not lane.coming:
+                    await self._load(lane)
+            if self._joining:
+                await self._let_join()
+                continue
+            lane = min(lanes, key=Lane.next)
+            while lane.coming:
+                self._guard("delivering an event", self._tell, lane)
+                if lane.more and not lane.coming:
+                    break
+                lane = min(lanes, key=Lane.next)
             else:
-                self._guard("delivering a RunComplete", self._subscribers.to_completes.deliver, complete)
+                subscribers.reached(lane.horizon)
+                return lane.horizon
+        return _NOBODY_ASKS
 
-    async def _deliver_moves(self, told: Sequence[Told]) -> None:
-        complete = [each["run"] for step in told for each in step.entries if each["event"] == "complete"]
+    async def _load(self, lane: Lane) -> None:
+        """Find out what comes next in a lane."""
+        if lane is self._subscribers.completes:
+            _, horizon, finished = await self._ledger.finished(lane.at, _PAGE)
+            lane.load([((each.position, each.ordinal), each.complete) for each in finished], horizon)
+            lane.more = len(finished) == _PAGE
+            return
+        horizon, told = await self._ledger.told(lane.at[0], _PAGE)
+        entries = [((step.position, BEHIND), entry) for step in told for entry in step.entries]
+        complete = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
         known = (
             {each.row.run_id: each.complete for each in await self._ledger.find(complete)} if complete else {}
         )
-        for step in told:
-            self._heard = step.position
-            for entry in step.entries:
-                event = known.get(entry["run"]) if entry["event"] == "complete" else _moved(entry)
-                if event is not None:
-                    self._guard("delivering a move", self._subscribers.to_moves.deliver, event)
+        events = [
+            (at, known.get(entry["run"]) if entry["event"] == "complete" else _moved(entry))
+            for at, entry in entries
+        ]
+        lane.load([(at, event) for at, event in events if event is not None], horizon)
+        lane.more = len(told) == _PAGE
+        if told:
+            lane.at = told[-1].position, BEHIND
+
+    def _tell(self, lane: Lane) -> None:
+        position, event = lane.coming.popleft()
+        if lane is not self._subscribers.completes or not self._is_hooked(event.run_id):
+            self._subscribers.tell(lane.audience, event, position)
+
+    def _is_hooked(self, run_id: str | None) -> bool:
+        """Say whether a hook of this process receives the RunComplete, or will as soon as it is told."""
+        assert run_id is not None
+        handle = self._handles.get(run_id)
+        if run_id not in self._by_hook and (handle is None or handle.on_complete is None):
+            return False
+        self._by_hook ^= {run_id}
+        return True
 
     def _hooked(self, run_id: str) -> None:
         if self._follower is not None:
-            self._by_hook.add(run_id)
+            self._by_hook ^= {run_id}
 
     def _gate(self, turn: DurableTurn, position: int) -> None:
         if self._subscribers.listen() and self._follower is not None:
@@ -205,6 +242,39 @@ class Following(Conducting):
         self._in_thread()
         return LedgerCompletions(self, after)
 
+    async def end_cursor(self) -> str:
+        """Return the cursor behind which `completions(after=)` gives what completes from now on."""
+        await self._ready()
+        moment = await self._ledger.moment()
+        return _cursor(await self._ledger.name(), (moment.horizon - 1, BEHIND), moment)
+
+
+def _fail(future: asyncio.Future[None], why: BaseException) -> None:
+    if isinstance(why, asyncio.CancelledError):
+        why = DispatcherClosed("the dispatcher is closed")
+    future.set_exception(why)
+    future.exception()  # perhaps nobody waits
+
+
+def _cursor(name: str, at: tuple[int, int], passed: Moment | None) -> str:
+    """Return a place among the completions as text, with what is beyond it and was passed all the same."""
+    cursor = f"{name}.{at[0]}.{at[1]}"
+    if passed is None or passed.until <= at[0] + 1:
+        return cursor
+    return ".".join([cursor, str(passed.until), *map(str, sorted(passed.pending))])
+
+
+def _place(cursor: str) -> tuple[str, tuple[int, int], Moment | None]:
+    name, *digits = cursor.split(".")
+    if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in digits):
+        digits = []
+    match [*map(int, digits)]:
+        case [position, ordinal]:
+            return name, (position, min(ordinal, BEHIND)), None
+        case [position, ordinal, until, *pending]:
+            return name, (position, min(ordinal, BEHIND)), Moment(position + 1, until, frozenset(pending))
+    raise CursorExpired(f"the cursor {cursor!r:.80} is not one of a ledger")
+
 
 class LedgerCompletions:
     """The completions that the ledger keeps, in order, then those to come; see `completions`.
@@ -216,35 +286,40 @@ class LedgerCompletions:
         self._worker = worker
         self._name: str | None = None
         self._at = (-1, -1)
+        self._passed: Moment | None = None
+        """What was there already when the cursor was taken that it began with."""
         self._page: list[Finished] = []
         if after is not None:
-            name, *numbers = after.split(".")
-            if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-                raise CursorExpired(f"the cursor {after!r} is not one of a ledger")
-            self._name = name
-            self._at = int(numbers[0]), int(numbers[1])
+            self._name, self._at, self._passed = _place(str(after))
         self._begun = after is not None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[str, RunComplete]:
+        while True:
+            while not self._page:
+                if self._worker._closed:
+                    raise StopAsyncIteration
+                await self._turn_page()
+            position, ordinal, complete = self._page.pop()
+            self._at, self._begun = (position, ordinal), True
+            if self._passed is None or not self._passed.has(position):
+                assert self._name is not None
+                return _cursor(self._name, self._at, self._passed), complete
+
+    async def _turn_page(self) -> None:
+        """Read on; wait for a while if there is nothing."""
         worker = self._worker
-        while not self._page:
-            if worker._closed:
-                raise StopAsyncIteration
-            await worker._ready()
-            name = await worker._ledger.name()
-            if self._name is not None and name != self._name:
-                raise CursorExpired("the cursor is one of another ledger")
-            self._name = name
-            worker._news.clear()
-            purged, _, page = await worker._ledger.finished(self._at, _PAGE)
-            if self._begun and self._at[0] < purged:
-                raise CursorExpired("what comes behind the cursor is no longer all kept")
-            self._page = page[::-1]
-            if not page:
-                await worker._wait_for_news()
-        position, ordinal, complete = self._page.pop()
-        self._at, self._begun = (position, ordinal), True
-        return f"{self._name}.{position}.{ordinal}", complete
+        await worker._ready()
+        name = await worker._ledger.name()
+        if self._name is not None and name != self._name:
+            raise CursorExpired("the cursor is one of another ledger")
+        self._name = name
+        worker._news.clear()
+        purged, _, page = await worker._ledger.finished(self._at, _PAGE)
+        if self._begun and self._at[0] < purged:
+            raise CursorExpired("what comes behind the cursor is no longer all kept")
+        self._page = page[::-1]
+        if not page:
+            await worker._wait_for_news()

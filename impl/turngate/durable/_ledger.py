@@ -54,6 +54,21 @@ class Mine(NamedTuple):
     version: int
 
 
+class Moment(NamedTuple):
+    """What was there to be read at one moment: of the positions below `until` all but the `pending` ones.
+
+    Below the `horizon` there is none that is pending.
+    """
+
+    horizon: int
+    until: int
+    pending: frozenset[int] = frozenset()
+
+    def has(self, position: int) -> bool:
+        """Say whether what is at this position was there."""
+        return position < self.until and position not in self.pending
+
+
 class Finished(NamedTuple):
     """A completion and its place in the order of all."""
 
@@ -142,8 +157,8 @@ class Ledger(Protocol):
         """Return what tells this ledger's cursors from those of another."""
         ...
 
-    async def horizon(self) -> int:
-        """Return the position below which nothing appears any more."""
+    async def moment(self) -> Moment:
+        """Return what there is to be read now, with the horizon as it is now."""
         ...
 
     async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
@@ -186,6 +201,7 @@ __all__ = [
     "Ledger",
     "LedgerUnavailable",
     "Mine",
+    "Moment",
     "OutcomeUnknown",
     "Told",
 ]

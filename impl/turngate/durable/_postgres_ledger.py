@@ -21,7 +21,7 @@ from turngate.durable._columns import (
     of_run,
     of_session,
 )
-from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Told
+from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._rows import ALL, Known, Loaded, RunRow, restored, storable
 from turngate.durable._swap import Fate, swap
 
@@ -263,16 +263,15 @@ class PostgresLedger:
             ((self._name,),) = await self._fetch("SELECT name FROM {s}.meta")
         return str(self._name)
 
-    async def horizon(self) -> int:
-        """Return the oldest transaction that is still running: nothing appears below it any more."""
-        ((horizon,),) = await self._fetch(sql.HORIZON)
-        return int(horizon)
+    async def moment(self) -> Moment:
+        """Return which transactions had committed at one moment, as the server's snapshot has it."""
+        ((snapshot,),) = await self._fetch(sql.SNAPSHOT)
+        oldest, following, running = snapshot.split(":")
+        return Moment(int(oldest), int(following), frozenset(map(int, running.split(",") if running else ())))
 
     async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
         """Return how far back is kept, the horizon, and the next completions below it, in order."""
-        ((purged, horizon, page),) = await self._fetch(
-            sql.FINISHED, after[0], min(after[1], 2**31 - 1), limit
-        )
+        ((purged, horizon, page),) = await self._fetch(sql.FINISHED, *after, limit)
         rows = json.loads(page) if page else []
         return purged, horizon, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
 

@@ -230,7 +230,7 @@ MINE: Final = (
     "SELECT session_id, fence, covered, version FROM {s}.session WHERE lead IS NOT NULL AND owner = $1"
 )
 KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"  # noqa: S608
-HORIZON: Final = f"SELECT {_HORIZON}"
+SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 FINISHED: Final = f"""
     SELECT purged, {_HORIZON}, (
         SELECT json_agg(json_build_array("position", ordinal, {_COMPLETE})) FROM (

@@ -24,7 +24,7 @@ from turngate.durable._columns import (
     of_run,
     of_session,
 )
-from turngate.durable._ledger import Debts, Finished, LeaseLost, LedgerUnavailable, Mine, Told
+from turngate.durable._ledger import Debts, Finished, LeaseLost, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._rows import ALL, Ask, Known, Loaded, RunRow, restored, storable
 from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
 from turngate.durable._sqlite_thread import CommitThread
@@ -237,10 +237,10 @@ class SqliteLedger:
         ((name,),) = await self._query("SELECT name FROM meta")
         return str(name)
 
-    async def horizon(self) -> int:
-        """Return the position below which nothing appears any more: behind the last one."""
+    async def moment(self) -> Moment:
+        """Return what there is to be read now: everything up to the last position."""
         ((number,),) = await self._query("SELECT number FROM meta")
-        return int(number) + 1
+        return Moment(number + 1, number + 1)
 
     async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
         """Return how far back is kept, the horizon, and the next completions below it, in order."""

@@ -28,7 +28,7 @@ from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 
 if TYPE_CHECKING:
-    from asyncio import Task
+    from asyncio import AbstractEventLoop, Future, Task
     from collections.abc import Callable, Coroutine
     from contextvars import Context
 
@@ -55,6 +55,32 @@ class Newcomer:
         self.handle: DurableRun | None = None
 
 
+class Flight:
+    """A step that was sent and is not answered yet."""
+
+    __slots__ = ("_landed", "_loop", "position")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._landed: Future[None] | None = None
+        self.position: int | None = None
+        """Where it was saved, 0 if nowhere, None as long as that is not known."""
+
+    def land(self) -> None:
+        """Take note that no answer is awaited any more."""
+        self.position = self.position or 0
+        if self._landed is not None:
+            self._landed.set_result(None)
+
+    async def landed(self) -> int:
+        """Wait for its end, and return the position."""
+        if self.position is None:
+            self._landed = self._landed or self._loop.create_future()
+            await asyncio.shield(self._landed)
+        assert self.position is not None
+        return self.position
+
+
 class Worker(Shell):
     """What takes steps, and what it holds in this process."""
 
@@ -72,6 +98,10 @@ class Worker(Shell):
         self._tasks: set[Task[Any]] = set()
         self._steps = 0
         """How many steps are under way."""
+        self._flights: dict[Flight, None] = {}
+        """Those that were sent."""
+        self._from_here: Future[None] | None = None
+        """Done when it is known where the subscriptions begin that nothing may overtake."""
         self._turns: dict[int, DurableTurn] = {}
         """The turns of this process by their fences."""
         self._covered_early: set[int] = set()
@@ -190,9 +220,17 @@ class Worker(Shell):
         ask = Ask(session_id, 0, "", head, run_id, with_text)
         return await asyncio.shield(self._spawn(self._stepping(ask, fn, owner=owner)))
 
+    async def _until_joined(self) -> None:
+        """Wait until it is known where every subscription begins."""
+        while self._from_here is not None:
+            await asyncio.shield(self._from_here)
+
     async def _stepping(self, ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> T:
         self._steps += 1
+        flight = Flight(self._here())
         try:
+            await self._until_joined()
+            self._flights[flight] = None
             while True:
                 if self._name == 0:
                     await self._rename(0)
@@ -208,9 +246,12 @@ class Worker(Shell):
                     await self._rename_soon(name)
                     raise
                 step, came_of = decision.came_of
+                flight.position = decision.position
                 self._perform_step(step, decision)
                 return cast("T", came_of)
         finally:
+            self._flights.pop(flight, None)
+            flight.land()
             self._steps -= 1
             if not self._steps:
                 self._idle.wake()

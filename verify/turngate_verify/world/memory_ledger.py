@@ -17,7 +17,7 @@ from typing import Literal
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable
 from turngate.durable._columns import of_messages
-from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Told
+from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Told
 from turngate.durable._rows import ALL, Ask, Changes, Decide, Decision, Known, Loaded, RunRow, SessionRow
 from turngate.durable._swap import Fate, Unanswered, swap
 
@@ -254,10 +254,10 @@ class MemoryLedger:
         """Return the name of all tables in memory."""
         return "memory"
 
-    async def horizon(self) -> int:
-        """Return the position behind the last one."""
+    async def moment(self) -> Moment:
+        """Return what there is to be read: everything up to the last position."""
         await self._hop()
-        return self.tables.number + 1
+        return Moment(self.tables.number + 1, self.tables.number + 1)
 
     async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
         """Return the next completions, in order; nothing is ever purged."""

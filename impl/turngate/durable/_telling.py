@@ -1,0 +1,129 @@
+"""Who is told what of the ledger, from where on, and in which order. Nothing here does any I/O.
+
+Two lanes lead to the subscribers: the completions, and every move. Both are walked by position, together, so
+that what a turn streams comes between what happened before its start and what happened after it, for those of
+either lane.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from turngate._events import Subscribers, Subscription
+
+if TYPE_CHECKING:
+    from turngate._events import Audience, Delta, Event, Note
+    from turngate.durable._ledger import Moment
+
+BEHIND: Final = 2**31 - 1
+"""An ordinal behind every other."""
+
+
+class Beginning(NamedTuple):
+    """Where a subscription begins: behind what was there at a moment, but for steps that were under way."""
+
+    moment: Moment
+    under_way: frozenset[int]
+
+    def is_behind(self, position: int) -> bool:
+        """Say whether what is at this position was before the beginning."""
+        return self.moment.has(position) and position not in self.under_way
+
+    def first(self) -> int:
+        """Return the lowest position of which there may be something to tell."""
+        return min(self.moment.horizon, *self.under_way, self.moment.until)
+
+
+class Lane:
+    """One kind of event on its way to those who subscribed to it."""
+
+    def __init__(self, audience: Audience) -> None:
+        self.audience = audience
+        self.in_use = False
+        """Whether it is walked; if not, it begins where its next subscriber does."""
+        self.at = (-1, -1)
+        self.coming: deque[tuple[int, Event]] = deque()
+        self.more = True
+        """Whether there may be more, behind what is coming and below the horizon."""
+        self.horizon = 0
+
+    def begin(self, first: int) -> None:
+        """Walk on from this position, unless it is walked already."""
+        if not self.in_use:
+            self.in_use = True
+            self.at, self.horizon, self.more = (first - 1, BEHIND), first, True
+            self.coming.clear()
+
+    def load(self, events: list[tuple[tuple[int, int], Event]], horizon: int) -> None:
+        """Take in what comes next, in order."""
+        self.coming += [(position, event) for (position, _), event in events]
+        self.horizon = horizon
+        if events:
+            self.at = events[-1][0]
+
+    def next(self) -> int:
+        """Return the position of what comes next: at least the horizon, if nothing is known to come."""
+        return self.coming[0][0] if self.coming else self.horizon
+
+
+class GatedSubscribers(Subscribers):
+    """Subscribers who are told what the ledger has, from their beginnings on.
+
+    What a turn streams is held back while the turn is `gated`, by its lead run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gated: dict[str, tuple[int, list[tuple[Delta | Note, int]]]] = {}
+        self.beginnings: weakref.WeakKeyDictionary[Subscription, Beginning] = weakref.WeakKeyDictionary()
+        self.completes = Lane(self.to_completes)
+        self.moves = Lane(self.to_moves)
+
+    def begin(self, subscription: Subscription, beginning: Beginning) -> None:
+        """Tell the subscription what comes from there on."""
+        self.beginnings[subscription] = beginning
+        (self.moves if subscription.moves else self.completes).begin(beginning.first())
+
+    def lanes(self) -> list[Lane]:
+        """Return the lanes that somebody listens to."""
+        for lane in (self.completes, self.moves):
+            lane.in_use = lane.in_use and bool(lane.audience.by_session)
+        return [lane for lane in (self.completes, self.moves) if lane.in_use]
+
+    def tell(self, audience: Audience, event: Event, position: int) -> None:
+        """Deliver what is at this position, behind what the turns have streamed that started before it."""
+        self.open(position)
+        if not self.beginnings:
+            audience.deliver(event)
+            return
+        for about in (event.session_id, None):
+            for reference in [*audience.by_session.get(about, ())]:
+                subscription = reference()
+                beginning = None if subscription is None else self.beginnings.get(subscription)
+                if subscription is not None and (beginning is None or not beginning.is_behind(position)):
+                    subscription._receive(event, 0)
+
+    def stream(self, event: Delta | Note, size: int) -> None:
+        """Deliver what a turn has written or noted, or keep it until the turn is gated no longer."""
+        held = self.gated.get(event.run_id)
+        if held is None:
+            super().stream(event, size)
+        else:
+            held[1].append((event, size))
+
+    def open(self, below: float) -> None:
+        """Deliver what the turns have streamed that started at a position below this one."""
+        for run_id, (position, events) in [*self.gated.items()]:
+            if position < below:
+                del self.gated[run_id]
+                for event, size in events:
+                    super().stream(event, size)
+
+    def reached(self, horizon: int) -> None:
+        """Take note that everybody has been told what there is below the horizon."""
+        self.open(horizon)
+        for subscription, beginning in [*self.beginnings.items()]:
+            if beginning.moment.until <= horizon:
+                del self.beginnings[subscription]
