@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import weakref
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Literal
@@ -35,6 +34,10 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME: Final = 512
 """Characters that the id of a session or a run may have: databases index no more."""
+
+
+class _DrawnTwice(Exception):
+    """A run has the id already that was drawn for another."""
 
 
 class LedgerMessages:
@@ -131,6 +134,7 @@ class DurableDispatcher(Ending):
             complete_limit=whole_number("complete_limit", complete_limit, at_least=1),
         )
         self.messages: LedgerMessages = messages
+        self._drawn = 0
 
     # Taking prompts in.
 
@@ -178,7 +182,7 @@ class DurableDispatcher(Ending):
     ) -> Run:
         self._here()
         session_id, prompt = plain(session_id), plain(prompt)
-        name = f"run-{secrets.token_hex(8)}" if run_id is None else plain(run_id)
+        name = self._drawn_run_id() if run_id is None else plain(run_id)
         for each in (session_id, name):
             if len(each) > _LONGEST_NAME:
                 raise ValueError(f"an id on a ledger has at most {_LONGEST_NAME} characters, not {len(each)}")
@@ -190,18 +194,29 @@ class DurableDispatcher(Ending):
 
         def take_in(step: Step) -> Known | None:
             known = step.loaded.known
+            if known is not None and run_id is None:
+                raise _DrawnTwice
             step.accept(name, prompt, attachments, when_busy, self._queue_limit, newcomer)
             if enter:
                 step.enter(name)
             return known
 
         head = ALL if when_busy == "interrupt" else 0
-        known = await self._step(session_id, take_in, head=head, run_id=name)
+        while True:
+            try:
+                known = await self._step(session_id, take_in, head=head, run_id=name, is_new=True)
+                break
+            except _DrawnTwice:  # somebody has chosen an id that looks like one of ours
+                name = self._drawn_run_id()
         if known is None:
             assert newcomer.handle is not None
             return newcomer.handle
         row = known.row._replace(prompt=prompt, attachments=as_json(attachments))
         return self._handle_of(row, known.complete)
+
+    def _drawn_run_id(self) -> str:
+        self._drawn += 1
+        return f"run-{self._token}{self._drawn:x}"
 
     def _accepted(self) -> int:
         """Count the runs that were accepted here and, as far as is known here, have not entered."""

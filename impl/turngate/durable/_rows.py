@@ -75,7 +75,10 @@ class Known(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a step needs to see: so much of the queue's head, this run by its id, the text kept so far."""
+    """What a step needs to see: so much of the queue's head, this run by its id, the text kept so far.
+
+    A run that `is_new` is most likely not known yet.
+    """
 
     session_id: str
     worker: int
@@ -83,6 +86,7 @@ class Ask(NamedTuple):
     head: int = 0
     run_id: str | None = None
     with_text: bool = False
+    is_new: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import UnknownSchema
 from turngate.durable import _sqlite_schema as sql
-from turngate.durable._columns import (
-    as_complete,
-    as_known,
-    as_messages,
-    as_run,
-    as_session,
-    of_complete,
-    of_messages,
-    of_run,
-    of_session,
-)
-from turngate.durable._ledger import Debts, Finished, LeaseLost, LedgerUnavailable, Mine, Moment, Told
-from turngate.durable._rows import ALL, Ask, Known, Loaded, RunRow, restored, storable
+from turngate.durable._columns import as_complete, as_known, as_messages
+from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
+from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
+from turngate.durable._sqlite_steps import load
 from turngate.durable._sqlite_thread import CommitThread
 
 if TYPE_CHECKING:
@@ -34,7 +25,7 @@ if TYPE_CHECKING:
 
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint
-    from turngate.durable._rows import Changes, Decide, Decision
+    from turngate.durable._rows import Decide, Decision
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _AT_ONCE: Final = 50
@@ -68,7 +59,7 @@ class SqliteLedger:
         """Open the file, and bring it to the current schema."""
         refuse_shared_file_system(self.path)
         self._process = os.getpid()
-        thread = self._thread = CommitThread(self._connect)
+        thread = self._thread = CommitThread(self._connect, history=self.history)
         try:
             await thread.do(lambda connection: None)
         except sqlite3.Error as exc:
@@ -123,17 +114,7 @@ class SqliteLedger:
 
     async def step(self, ask: Ask, decide: Decide) -> Decision:
         """Load, decide and save in one transaction: nobody can be faster."""
-        return await self._working().do(lambda connection: self._step(connection, ask, decide), writes=True)
-
-    def _step(self, connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
-        loaded = _load(connection, ask)
-        decision = decide(loaded, ask.step_id)
-        if decision.changes is not None:
-            if not connection.execute(sql.LIVES, (ask.worker,)).fetchone()[0]:
-                raise LeaseLost(f"worker {ask.worker} counts as dead")
-            _save(connection, decision.changes, loaded.fresh, self.history)
-            decision.position = loaded.fresh
-        return decision
+        return await self._working().step(ask, decide)
 
     # Who lives.
 
@@ -337,53 +318,5 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _load(connection: sqlite3.Connection, ask: Ask) -> Loaded:
-    query = connection.execute
-    session_id = storable(ask.session_id)
-    row = query(sql.SESSION, (session_id,)).fetchone()
-    session = None if row is None else as_session(row)
-    runs: list[RunRow] = []
-    if session is not None:
-        runs += [as_run(each) for each in query(sql.RUNS, (session_id,))]
-        if ask.head and session.queued:
-            runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
-    known = None
-    if ask.run_id is not None and (found := query(sql.KNOWN, (storable(ask.run_id),)).fetchone()) is not None:
-        known = as_known(found)
-        missing = known.row.run_id not in {each.run_id for each in runs}
-        if known.complete is None and known.row.session_id == ask.session_id and missing:
-            runs.append(known.row)
-    ((number,),) = query("SELECT number FROM meta")
-    text: tuple[str, str | None] | None = None
-    lives = False
-    if session is not None and session.owner is not None:
-        lives = bool(query(sql.LIVES, (session.owner,)).fetchone()[0])
-        if ask.with_text:
-            text = query(sql.TEXT, (session_id, session.fence)).fetchone()
-    text = text or ("", None)
-    return Loaded(
-        ask.session_id, session, runs, known, number + 1, time.time(), lives, restored(text[0]), text[1]
-    )
-
-
 def _view(connection: sqlite3.Connection, session_id: str) -> Loaded:
-    return _load(connection, Ask(session_id, 0, "", ALL, None, with_text=True))
-
-
-def _save(connection: sqlite3.Connection, changes: Changes, number: int, history: bool) -> None:
-    session_id = storable(changes.session_id)
-    now = time.time()
-    execute, many = connection.execute, connection.executemany
-    execute("UPDATE meta SET number = ?", (number,))
-    execute(sql.PUT_SESSION, (session_id, *of_session(changes.after)))
-    many(sql.PUT_RUN, [(*of_run(row), now) for row in changes.new])
-    many(
-        sql.MOVE_RUN,
-        [(moved.state.value, moved.covered, moved.place, storable(moved.run_id)) for moved in changes.moved],
-    )
-    for ordinal, done in enumerate(changes.done):
-        saved = execute(sql.COMPLETE_RUN, (*of_complete(done), now, number, ordinal, storable(done.run_id)))
-        assert saved.rowcount == 1, f"run {done.run_id} is complete already"
-    many(sql.PUT_MESSAGE, of_messages(changes.messages))
-    if history and changes.entries:
-        execute(sql.PUT_HISTORY, (number, session_id, json.dumps(changes.entries), now))
+    return load(connection, Ask(session_id, 0, "", ALL, None, with_text=True), 0)

@@ -1,8 +1,8 @@
 """One thread that does all the work on one SQLite connection, as many jobs in a transaction as are waiting.
 
-A commit waits for the disk, so those who wait share one (group commit): each job runs under a savepoint of
-its own, and what one of them raises undoes that one alone. The jobs are answered when all of it is on disk.
-A batch without a job that writes takes no lock.
+A commit waits for the disk, so those who wait share one (group commit). What one job raises undoes that one
+alone: a step has written nothing yet when it raises, and any other job runs under a savepoint of its own. The
+jobs are answered when all of it is on disk. A batch without a job that writes takes no lock.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._sqlite_steps import Steps
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
+
+    from turngate.durable._rows import Ask, Decide, Decision
 
 T = TypeVar("T")
 
@@ -32,14 +35,16 @@ class _Job(NamedTuple):
     call: Callable[[sqlite3.Connection], Any]
     writes: bool
     answer: Future[Any]
+    is_step: bool
 
 
 class CommitThread:
     """The thread, and the jobs that wait for it. Made on the loop that it answers to."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, history: bool) -> None:
         self._loop: AbstractEventLoop = asyncio.get_running_loop()
         self._connect = connect
+        self._steps = Steps(history=history)
         self._jobs: deque[_Job] = deque()
         self._woken = threading.Condition()
         self._ending = False
@@ -54,13 +59,22 @@ class CommitThread:
 
         Whoever is cancelled while waiting leaves the job to be done.
         """
+        return await self._add(call, writes, is_step=False)
+
+    async def step(self, ask: Ask, decide: Decide) -> Decision:
+        """Have the thread take a step, as `do` does."""
+        return await self._add(
+            lambda connection: self._steps.step(connection, ask, decide), True, is_step=True
+        )
+
+    def _add(self, call: Callable[[sqlite3.Connection], T], writes: bool, *, is_step: bool) -> Future[T]:
+        answer: Future[T] = self._loop.create_future()
         with self._woken:
             if self._ending:
                 raise LedgerUnavailable("the ledger is closed")
-            answer: Future[T] = self._loop.create_future()
-            self._jobs.append(_Job(call, writes, answer))
+            self._jobs.append(_Job(call, writes, answer, is_step))
             self._woken.notify()
-        return await answer
+        return answer
 
     def tell_changes(self, changed: Callable[[], None]) -> None:
         """Have `changed` called on the loop when another process has written."""
@@ -106,17 +120,44 @@ class CommitThread:
     def _run(
         self, connection: sqlite3.Connection, batch: list[_Job]
     ) -> list[tuple[Future[Any], Any, BaseException | None]]:
+        steps = self._steps
         try:
-            connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in batch) else "BEGIN")
-            answers = [_under_savepoint(connection, job) for job in batch]
+            if any(job.writes for job in batch):
+                connection.execute("BEGIN IMMEDIATE")
+                steps.begin(connection)
+            else:
+                connection.execute("BEGIN")
+            answers = [self._do(connection, job) for job in batch]
+            steps.write(connection)
             connection.execute("COMMIT")
-        except sqlite3.Error as exc:  # nothing of the batch is in the file
+        except BaseException as exc:  # nothing of the batch is in the file
+            steps.forget()
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             why = LedgerUnavailable(f"the ledger could not be written: {exc}")
             why.__cause__ = exc
             return [(job.answer, None, why) for job in batch]
         return answers
+
+    def _do(self, connection: sqlite3.Connection, job: _Job) -> tuple[Future[Any], Any, BaseException | None]:
+        """Do one job; undo what it did if it raises. An error of SQLite's own ends the whole batch."""
+        if not job.is_step:
+            self._steps.write(connection)
+            connection.execute("SAVEPOINT job")
+        try:
+            answer = job.call(connection)
+        except sqlite3.Error:
+            raise
+        except BaseException as exc:
+            if not job.is_step:
+                connection.execute("ROLLBACK TO job")
+                connection.execute("RELEASE job")
+            return job.answer, None, exc
+        if not job.is_step:
+            connection.execute("RELEASE job")
+            if job.writes:
+                self._steps.forget()
+        return job.answer, answer, None
 
     def _look(self, connection: sqlite3.Connection) -> None:
         """Find out whether another connection has written since the last look."""
@@ -135,23 +176,6 @@ class CommitThread:
         if answers:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_set, answers)
-
-
-def _under_savepoint(
-    connection: sqlite3.Connection, job: _Job
-) -> tuple[Future[Any], Any, BaseException | None]:
-    """Do one job; undo what it did if it raises. An error of SQLite's own ends the whole batch."""
-    connection.execute("SAVEPOINT job")
-    try:
-        answer = job.call(connection)
-    except sqlite3.Error:
-        raise
-    except BaseException as exc:
-        connection.execute("ROLLBACK TO job")
-        connection.execute("RELEASE job")
-        return job.answer, None, exc
-    connection.execute("RELEASE job")
-    return job.answer, answer, None
 
 
 def _set(answers: list[tuple[Future[Any], Any, BaseException | None]]) -> None:

@@ -92,6 +92,9 @@ class Worker(Shell):
         self._lease = lease
         self._name = 0
         """The name of this worker on the ledger, 0 while it has none."""
+        self._token = f"{secrets.token_hex(6)}g"
+        """What the ids begin with that this process draws; they go on with a number."""
+        self._sent = 0
         self._is_open = False
         self._opening: Task[None] | None = None
         self._renaming = asyncio.Lock()
@@ -208,7 +211,7 @@ class Worker(Shell):
         *,
         head: int = 0,
         run_id: str | None = None,
-        with_text: bool = False,
+        is_new: bool = False,
         owner: bool = False,
     ) -> T:
         """Take a step on the session and perform what comes of it; goes on when the caller is cancelled.
@@ -217,7 +220,7 @@ class Worker(Shell):
         under another name: raises Fenced when the lease is lost.
         """
         await self._ready()
-        ask = Ask(session_id, 0, "", head, run_id, with_text)
+        ask = Ask(session_id, 0, "", head, run_id, is_new=is_new)
         return await asyncio.shield(self._spawn(self._stepping(ask, fn, owner=owner)))
 
     async def _until_joined(self) -> None:
@@ -257,21 +260,22 @@ class Worker(Shell):
                 self._idle.wake()
 
     async def _decided(self, ask: Ask, fn: Callable[[Step], T]) -> Decision:
-        token = secrets.token_hex(10)
+        self._sent += 1
+        step_id = f"{self._token}{self._sent:x}"
 
-        def decide(loaded: Loaded, step_id: str) -> Decision:
+        def decide(loaded: Loaded, sent_as: str) -> Decision:
             step = Step(
                 loaded,
                 ask.worker,
-                token,
+                step_id,
                 places=self._places is not None,
                 closing=self._closing,
                 history=self._ledger.history,
             )
             came_of = fn(step)
-            return step.decision(step_id, (step, came_of))
+            return step.decision(sent_as, (step, came_of))
 
-        return await self._ledger.step(ask._replace(step_id=secrets.token_urlsafe(6)), decide)
+        return await self._ledger.step(ask._replace(step_id=step_id), decide)
 
     # Effects. From here on nothing waits.
 

@@ -1,0 +1,164 @@
+"""The steps of one transaction on an SQLite file: decided one after another, and written together.
+
+Nobody else writes while a transaction does, so what was saved last needs not be loaded again until another
+connection has written, which `PRAGMA data_version` tells. What the steps of a transaction have decided is
+written table by table, at its end, or before somebody has to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from turngate.durable import _sqlite_schema as sql
+from turngate.durable._columns import (
+    as_known,
+    as_run,
+    as_session,
+    of_complete,
+    of_messages,
+    of_run,
+    of_session,
+)
+from turngate.durable._ledger import LeaseLost
+from turngate.durable._recent import Recent
+from turngate.durable._rows import Loaded, restored, storable
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from turngate.durable._rows import Ask, Changes, Decide, Decision, Known, RunRow
+
+
+class Steps:
+    """What the steps of this process know and have not written yet; belongs to the thread."""
+
+    def __init__(self, *, history: bool) -> None:
+        self._history = history
+        self._recent = Recent()
+        self._lives: set[int] = set()
+        self._number: int | None = None
+        self._data_version: int | None = None
+        self._sessions: dict[str, tuple[Any, ...]] = {}
+        self._new: dict[str, tuple[Any, ...]] = {}
+        self._moved: dict[str, tuple[Any, ...]] = {}
+        self._done: list[tuple[Any, ...]] = []
+        self._said: list[tuple[Any, ...]] = []
+        self._told: list[tuple[Any, ...]] = []
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Take note that a transaction has begun that may write."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._data_version:
+            self.forget()
+            self._data_version = version
+
+    def forget(self) -> None:
+        """Know nothing any more: somebody else has written, or what was decided is not in the file."""
+        self._recent.clear()
+        self._lives.clear()
+        self._number = None
+        for unwritten in (self._sessions, self._new, self._moved, self._done, self._said, self._told):
+            unwritten.clear()
+
+    def step(self, connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
+        """Decide a step; what it raises leaves nothing behind."""
+        if self._number is None:
+            ((self._number,),) = connection.execute("SELECT number FROM meta")
+        number = self._number + 1
+        loaded = self._load(connection, ask, number)
+        decision = decide(loaded, ask.step_id)
+        changes = decision.changes
+        if changes is not None:
+            if ask.worker not in self._lives:
+                if not connection.execute(sql.LIVES, (ask.worker,)).fetchone()[0]:
+                    raise LeaseLost(f"worker {ask.worker} counts as dead")
+                self._lives.add(ask.worker)
+            self._number = decision.position = number
+            self._note(changes, number)
+            self._recent.keep(loaded, changes)
+        return decision
+
+    def _load(self, connection: sqlite3.Connection, ask: Ask, number: int) -> Loaded:
+        loaded = self._recent.recall(ask, number, time.time())
+        if loaded is None:
+            if storable(ask.session_id) in self._sessions:
+                self.write(connection)
+            return load(connection, ask, number)
+        if loaded.known is None and ask.run_id is not None:
+            name = storable(ask.run_id)
+            if name in self._new:
+                self.write(connection)
+            if find(connection, name) is not None:
+                return load(connection, ask, number)
+        return loaded
+
+    def _note(self, changes: Changes, number: int) -> None:
+        session_id, now = storable(changes.session_id), time.time()
+        self._sessions[session_id] = (session_id, *of_session(changes.after))
+        for row in changes.new:
+            columns = of_run(row)
+            self._new[columns[0]] = (*columns, now)
+        for run_id, state, covered, place in changes.moved:
+            name = storable(run_id)
+            self._moved[name] = (state.value, covered, place, name)
+        self._done += [
+            (*of_complete(done), now, number, ordinal, storable(done.run_id))
+            for ordinal, done in enumerate(changes.done)
+        ]
+        self._said += of_messages(changes.messages)
+        if self._history and changes.entries:
+            self._told.append((number, session_id, json.dumps(changes.entries), now))
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Write what the steps have decided."""
+        if not self._sessions:
+            return
+        many = connection.executemany
+        connection.execute("UPDATE meta SET number = ?", (self._number,))
+        many(sql.PUT_SESSION, self._sessions.values())
+        for statement, rows in (
+            (sql.PUT_RUN, self._new.values()),
+            (sql.MOVE_RUN, self._moved.values()),
+            (sql.COMPLETE_RUN, self._done),
+            (sql.PUT_MESSAGE, self._said),
+            (sql.PUT_HISTORY, self._told),
+        ):
+            if rows:
+                written = many(statement, rows)
+                assert written.rowcount == len(rows), f"{written.rowcount} of {len(rows)}: {statement}"
+        for each in (self._sessions, self._new, self._moved, self._done, self._said, self._told):
+            each.clear()
+
+
+def load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
+    """Return the session as it is in the file."""
+    query = connection.execute
+    session_id = storable(ask.session_id)
+    row = query(sql.SESSION, (session_id,)).fetchone()
+    session = None if row is None else as_session(row)
+    runs: list[RunRow] = []
+    if session is not None:
+        runs += [as_run(each) for each in query(sql.RUNS, (session_id,))]
+        if ask.head and session.queued:
+            runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
+    known = None
+    if ask.run_id is not None and (known := find(connection, storable(ask.run_id))) is not None:
+        missing = known.row.run_id not in {each.run_id for each in runs}
+        if known.complete is None and known.row.session_id == ask.session_id and missing:
+            runs.append(known.row)
+    text: tuple[str, str | None] | None = None
+    lives = False
+    if session is not None and session.owner is not None:
+        lives = bool(query(sql.LIVES, (session.owner,)).fetchone()[0])
+        if ask.with_text:
+            text = query(sql.TEXT, (session_id, session.fence)).fetchone()
+    text = text or ("", None)
+    return Loaded(ask.session_id, session, runs, known, fresh, time.time(), lives, restored(text[0]), text[1])
+
+
+def find(connection: sqlite3.Connection, name: str) -> Known | None:
+    """Return the run of this name as columns have it, None if there is none."""
+    found = connection.execute(sql.KNOWN, (name,)).fetchone()
+    return None if found is None else as_known(found)
