@@ -23,8 +23,11 @@ Row = tuple[Any, ...]
 
 def of_session(row: SessionRow) -> Row:
     """Return the columns of a session, without its id."""
-    lead = None if row.lead is None else storable(row.lead)
-    return (*row._replace(lead=lead)[:-1], " ".join(row.recent))
+    token, version, next_seq, mark, queued, lead, *rest, recent = row
+    return (
+        token, version, next_seq, mark, queued, None if lead is None else storable(lead), *rest,
+        " ".join(recent),
+    )  # fmt: skip
 
 
 def as_session(row: Sequence[Any]) -> SessionRow:

@@ -327,9 +327,9 @@ class DurableDispatcher(Ending):
         await self._ready()
         if not self._ledger.history:
             raise ValueError("this ledger does not keep the history")
-        lines, last = 0, -1
+        lines, last = 0, (-1, -1)
         while told := (await self._ledger.told(last, 1000))[1]:
-            last = told[-1].position
+            last = told[-1].position, told[-1].ordinal
             for step in told:
                 lines += len(step.entries)
                 out.writelines(json.dumps(entry) + "\n" for entry in step.entries)

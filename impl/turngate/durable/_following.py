@@ -191,8 +191,8 @@ class Following(Conducting):
             lane.load([((each.position, each.ordinal), each.complete) for each in finished], horizon)
             lane.more = len(finished) == _PAGE
             return
-        horizon, told = await self._ledger.told(lane.at[0], _PAGE)
-        entries = [((step.position, BEHIND), entry) for step in told for entry in step.entries]
+        horizon, told = await self._ledger.told(lane.at, _PAGE)
+        entries = [((step.position, step.ordinal), entry) for step in told for entry in step.entries]
         complete = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
         known = (
             {each.row.run_id: each.complete for each in await self._ledger.find(complete)} if complete else {}
@@ -204,7 +204,7 @@ class Following(Conducting):
         lane.load([(at, event) for at, event in events if event is not None], horizon)
         lane.more = len(told) == _PAGE
         if told:
-            lane.at = told[-1].position, BEHIND
+            lane.at = told[-1].position, told[-1].ordinal
 
     def _tell(self, lane: Lane) -> None:
         position, event = lane.coming.popleft()

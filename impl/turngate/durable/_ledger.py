@@ -81,6 +81,7 @@ class Told(NamedTuple):
     """The decisions of one step and its place in the order of all."""
 
     position: int
+    ordinal: int
     session_id: str
     entries: list[dict[str, Any]]
 
@@ -99,8 +100,9 @@ class Ledger(Protocol):
 
     A ledger belongs to one dispatcher, which opens and closes it.
 
-    Positions: each step that is saved has one, and those of one session grow. Everything at a position below
-    the `horizon` is there to be read: nothing appears below it any more.
+    Positions: each step that is saved has one, and those of one session grow; steps of several sessions may
+    share one. Everything at a position below the `horizon` is there to be read: nothing appears below it any
+    more.
     """
 
     history: bool
@@ -165,7 +167,7 @@ class Ledger(Protocol):
         """Return how far back is kept, the horizon, and the next completions below it, in order."""
         ...
 
-    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
         """Return the horizon and the decisions of the next steps below it, in order."""
         ...
 

@@ -3,7 +3,7 @@
 The only module that knows asyncpg. What can go wrong with a statement:
 
     it could not be sent             LedgerUnavailable    nothing was done
-    the server refused it            LedgerUnavailable    nothing was done
+    the server refused it            Refused              nothing was done
     somebody else was faster         Conflict             nothing was done
     the answer did not come          Unanswered           it may have been done, or may yet be
 """
@@ -20,6 +20,7 @@ import asyncpg
 
 from turngate._guard import complain
 from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._postgres_saves import Conflict, Refused
 from turngate.durable._swap import Unanswered
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ _MOMENT: Final = 1.0
 """Seconds that a connection which nobody waits for any more may take to come about."""
 _AGAIN: Final = 0.2
 """Seconds after which a lost connection is made again."""
-
-
-class Conflict(Exception):
-    """Somebody else was faster: nothing was done."""
 
 
 class Server:
@@ -101,7 +98,7 @@ class Server:
                     self._idle.append(connection)
                     if isinstance(exc, _FASTER):
                         raise Conflict(str(exc)) from exc
-                    raise LedgerUnavailable(f"PostgreSQL refused: {_words(exc)}") from exc
+                    raise Refused(f"PostgreSQL refused: {_words(exc)}") from exc
                 connection.terminate()  # cancelled: nobody will read the answer
                 raise
             self._idle.append(connection)

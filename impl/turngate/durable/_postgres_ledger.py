@@ -10,37 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import UnknownSchema
 from turngate.durable import _postgres_sql as sql
-from turngate.durable._columns import (
-    as_complete,
-    as_known,
-    as_messages,
-    as_run,
-    as_session,
-    of_complete,
-    of_messages,
-    of_run,
-    of_session,
-)
+from turngate.durable._columns import as_complete, as_known, as_messages, as_run, as_session
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
-from turngate.durable._rows import ALL, Known, Loaded, RunRow, restored, storable
-from turngate.durable._swap import Fate, swap
+from turngate.durable._postgres_saves import Saves
+from turngate.durable._recent import Memory
+from turngate.durable._rows import ALL, Known, Loaded, restored, storable
+from turngate.durable._swap import swap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint
     from turngate.durable._postgres import Beat, Server
     from turngate.durable._rows import Ask, Changes, Decide, Decision
+    from turngate.durable._swap import Fate
 
 _AT_ONCE: Final = 50
 """So many debts are taken up at a time."""
 _SOON: Final = 0.005
 """Seconds for which hints are collected before they are sent together."""
-_NONE: Final = "[]"
-_RUN: Final = RunRow._fields
-_DONE: Final = ("n", "run_id", "text", "error", "cancelled", "message_id", "folded_into", "outcome")
-_SAID: Final = ("n", "id", "session_id", "run_id", "role", "text", "finish_reason", "data", "turn")
 
 
 class PostgresLedger:
@@ -93,6 +82,9 @@ class PostgresLedger:
         self._wake: Callable[[], None] | None = None
         self._name: str | None = None
         self._statements: dict[str, str] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._memory = Memory()
+        self._saves = Saves(self._send_saves, self._spawn, self._memory, history=history)
 
     def __repr__(self) -> str:
         return f"<PostgresLedger {self.schema!r}>"  # the dsn may hold a password
@@ -158,11 +150,29 @@ class PostgresLedger:
         def give_up(sent: bool) -> bool:
             return loop.time() - began > (max(self._lease, self._patience) if sent else self._patience)
 
-        return await swap(self, ask, decide, give_up)
+        async with self._one_at_a_time(ask.session_id):
+            return await swap(self, self._memory, ask, decide, give_up)
+
+    @contextlib.asynccontextmanager
+    async def _one_at_a_time(self, session_id: str) -> AsyncIterator[None]:
+        """Let the steps of one session in this process not overtake each other."""
+        lock, waiting = self._locks.get(session_id) or (asyncio.Lock(), 0)
+        self._locks[session_id] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            _, waiting = self._locks[session_id]
+            if waiting > 1:
+                self._locks[session_id] = lock, waiting - 1
+            else:
+                del self._locks[session_id]
 
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is, by one statement."""
-        return await self._load(sql.LOAD, ask.session_id, ask.head, ask.run_id, with_text=ask.with_text)
+        loaded = await self._load(sql.LOAD, ask.session_id, ask.head, ask.run_id, with_text=ask.with_text)
+        self._memory.heard(loaded.now)
+        return loaded
 
     async def _load(
         self, statement: str, session_id: str, head: int, run_id: str | None, *, with_text: bool
@@ -174,31 +184,12 @@ class PostgresLedger:
         return _as_loaded(session_id, run_id, row)
 
     async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
-        """Save by one statement: if the session is still at its version, and the worker alive."""
-        token, version, *rest = of_session(changes.after)
-        done = [(n, storable(each.run_id), *of_complete(each)) for n, each in enumerate(changes.done)]
-        said = [(n, *row) for n, row in enumerate(of_messages(changes.messages))]
-        moved = [
-            {"run_id": storable(m.run_id), "state": m.state, "covered": m.covered, "place": m.place}
-            for m in changes.moved
-        ]
-        try:
-            ((saved, alive, position),) = await self._working().send(
-                self._in_schema(sql.SAVE_FIRST if changes.before is None else sql.SAVE),
-                storable(changes.session_id),
-                ask.worker,
-                token,
-                version,
-                *rest,
-                _records(_RUN, [of_run(row) for row in changes.new]),
-                json.dumps(moved) if moved else _NONE,
-                _records(_DONE, done),
-                _records(_SAID, said),
-                json.dumps(changes.entries) if self.history and changes.entries else None,
-            )
-        except self._postgres.Conflict:
-            return Fate.STALE, 0
-        return (Fate.SAVED if saved else Fate.STALE if alive else Fate.DEAD), position
+        """Save, with others that wait: if the session is still at its version, and the worker alive."""
+        self._working()
+        return await self._saves.save(ask.worker, changes)
+
+    async def _send_saves(self, *about: object) -> list[Any]:
+        return await self._working().send(self._in_schema(sql.SAVE), *about)
 
     # Who lives.
 
@@ -275,18 +266,21 @@ class PostgresLedger:
         rows = json.loads(page) if page else []
         return purged, horizon, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
 
-    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
         """Return the horizon and the decisions of the next steps below it, in order."""
-        ((horizon, page),) = await self._fetch(sql.TOLD, after, limit)
+        ((horizon, page),) = await self._fetch(sql.TOLD, *after, limit)
         rows = json.loads(page) if page else []
-        return horizon, [Told(row[0], restored(row[1]), json.loads(row[2])) for row in rows]
+        return horizon, [Told(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows]
 
     # Beside the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Put by what turns have written so far."""
-        rows = [(storable(c.session_id), c.fence, storable(c.text), c.kept) for c in checkpoints]
-        await self._fetch(sql.CHECKPOINT, _records(("session_id", "fence", "text", "kept"), rows))
+        rows = [
+            {"session_id": storable(c.session_id), "fence": c.fence, "text": storable(c.text), "kept": c.kept}
+            for c in checkpoints
+        ]
+        await self._fetch(sql.CHECKPOINT, json.dumps(rows))
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
         """Return messages of the session; ValueError if it has no message `after`."""
@@ -340,10 +334,6 @@ class PostgresLedger:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _records(names: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> str:
-    return json.dumps([dict(zip(names, row, strict=True)) for row in rows]) if rows else _NONE
 
 
 def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:

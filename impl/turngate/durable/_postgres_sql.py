@@ -16,6 +16,90 @@ from __future__ import annotations
 
 from typing import Final
 
+_SESSION: Final = """
+    token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent
+"""
+_RUN: Final = """
+    run_id, session_id, seq, state, when_busy, covered, holder, place, prompt, attachments, digest
+"""
+_MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
+
+_SAVE: Final = f"""
+    CREATE FUNCTION {{s}}.save(
+        by_worker bigint, steps json, wanted int,
+        OUT alive boolean, OUT at_position bigint, OUT saved int[], OUT numbers bigint[]
+    ) LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    SET plan_cache_mode = force_generic_plan AS $save$
+    DECLARE
+        s record;
+    BEGIN
+        at_position := pg_current_xact_id()::text::bigint;
+        saved := '{{}}';
+        alive := EXISTS (
+            SELECT FROM {{s}}.worker w WHERE w.worker = by_worker AND w.expires > clock_timestamp());
+        FOR s IN
+            SELECT * FROM json_to_recordset(steps) AS u (
+                n int, first boolean, session_id text, token text, version bigint, next_seq bigint,
+                mark bigint, queued bigint, lead text, owner bigint, fence bigint, covered boolean,
+                begun boolean, attempts int, since float8, recent text, new json, moved json, done json,
+                said json, told text)
+            WHERE alive
+        LOOP
+            CONTINUE WHEN EXISTS (SELECT FROM {{s}}.run r WHERE r.run_id = s.new ->> 'run_id');
+            IF s.first THEN
+                INSERT INTO {{s}}.session (session_id, {_SESSION})
+                VALUES (
+                    s.session_id, s.token, s.version, s.next_seq, s.mark, s.queued, s.lead, s.owner, s.fence,
+                    s.covered, s.begun, s.attempts, s.since, s.recent)
+                ON CONFLICT DO NOTHING;
+            ELSE
+                UPDATE {{s}}.session o SET
+                    version = s.version, next_seq = s.next_seq, mark = s.mark, queued = s.queued,
+                    lead = s.lead, owner = s.owner, fence = s.fence, covered = s.covered, begun = s.begun,
+                    attempts = s.attempts, since = s.since, recent = s.recent
+                WHERE o.session_id = s.session_id AND o.token = s.token AND o.version = s.version - 1;
+            END IF;
+            CONTINUE WHEN NOT FOUND;
+            saved := saved || s.n;
+            IF s.new IS NOT NULL THEN
+                INSERT INTO {{s}}.run ({_RUN})
+                SELECT {_RUN} FROM json_populate_record(NULL::{{s}}.run, s.new);
+            END IF;
+            IF s.moved IS NOT NULL THEN
+                UPDATE {{s}}.run r SET state = u.state, covered = u.covered, place = u.place
+                FROM json_to_recordset(s.moved) AS u (run_id text, state text, covered boolean, place int)
+                WHERE r.run_id = u.run_id;
+            END IF;
+            IF s.done IS NOT NULL THEN
+                UPDATE {{s}}.run r SET
+                    state = 'complete', prompt = '', attachments = '', text = u.text, error = u.error,
+                    cancelled = u.cancelled, message_id = u.message_id, folded_into = u.folded_into,
+                    outcome = u.outcome, completed_at = clock_timestamp(), "position" = at_position,
+                    ordinal = u.ordinal
+                FROM json_to_recordset(s.done) AS u (
+                    ordinal int, run_id text, text text, error text, cancelled boolean, message_id text,
+                    folded_into text, outcome text)
+                WHERE r.run_id = u.run_id;
+            END IF;
+            IF s.said IS NOT NULL THEN
+                INSERT INTO {{s}}.message ({_MESSAGE}, turn)
+                SELECT {_MESSAGE}, turn FROM json_populate_recordset(NULL::{{s}}.message, s.said);
+            END IF;
+            IF s.told IS NOT NULL THEN
+                INSERT INTO {{s}}.history ("position", ordinal, session_id, entries)
+                VALUES (at_position, s.n, s.session_id, s.told);
+            END IF;
+        END LOOP;
+        numbers := ARRAY(SELECT nextval('{{s}}.number') FROM generate_series(1, wanted));
+    END
+    $save$
+"""  # noqa: S608 - made of what is written here
+"""Saves those of the steps whose sessions are still at their versions, if the worker is alive.
+
+The sessions are given in their order, so that two who save do not wait for each other. The tables are large
+and what is asked of them is little, whatever the statistics say: so no plan but by the indexes.
+"""
+
 #: The statements that lead from each version of the schema to the next.
 MIGRATIONS: Final = (
     (
@@ -97,10 +181,12 @@ MIGRATIONS: Final = (
         'CREATE INDEX message_of_turn ON {s}.message (turn, "position")',
         """
         CREATE TABLE {s}.history (
-            "position" bigint PRIMARY KEY,
+            "position" bigint NOT NULL,
+            ordinal int NOT NULL,
             session_id text NOT NULL,
             entries text NOT NULL,
-            at timestamptz NOT NULL DEFAULT clock_timestamp()
+            at timestamptz NOT NULL DEFAULT clock_timestamp(),
+            PRIMARY KEY ("position", ordinal)
         )
         """,
         "CREATE INDEX history_of_session ON {s}.history (session_id)",
@@ -109,18 +195,11 @@ MIGRATIONS: Final = (
             session_id text PRIMARY KEY, fence bigint NOT NULL, text text NOT NULL, kept text
         )
         """,
+        _SAVE,
     ),
 )
 
-_SESSION: Final = """
-    token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent
-"""
-_RUN: Final = """
-    run_id, session_id, seq, state, when_busy, covered, holder, place, prompt, attachments, digest
-"""
 _COMPLETE: Final = "session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome"
-_MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
-_ALIVE: Final = "SELECT 1 FROM {s}.worker WHERE worker = $2 AND expires > clock_timestamp()"
 _HORIZON: Final = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -152,55 +231,7 @@ VIEW_ALL: Final = f"""
     FROM (SELECT DISTINCT session_id FROM {{s}}.run WHERE state <> 'complete') flight ORDER BY 1
 """  # noqa: S608
 
-_UPDATE: Final = f"""
-    UPDATE {{s}}.session SET
-        version = $4, next_seq = $5, mark = $6, queued = $7, lead = $8, owner = $9, fence = $10,
-        covered = $11, begun = $12, attempts = $13, since = $14, recent = $15
-    WHERE session_id = $1 AND token = $3 AND version = $4 - 1 AND EXISTS ({_ALIVE})
-    RETURNING version
-"""  # noqa: S608
-_INSERT: Final = f"""
-    INSERT INTO {{s}}.session (session_id, {_SESSION})
-    SELECT $1, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15 WHERE EXISTS ({_ALIVE})
-    ON CONFLICT DO NOTHING
-    RETURNING version
-"""
-_REST: Final = f"""
-    new AS (
-        INSERT INTO {{s}}.run ({_RUN})
-        SELECT {_RUN} FROM json_to_recordset($16::json) AS u (
-            run_id text, session_id text, seq bigint, state text, when_busy text, covered boolean,
-            holder bigint, place int, prompt text, attachments text, digest text)
-        WHERE EXISTS (SELECT FROM cas)
-    ), moved AS (
-        UPDATE {{s}}.run r SET state = u.state, covered = u.covered, place = u.place
-        FROM json_to_recordset($17::json) AS u (run_id text, state text, covered boolean, place int)
-        WHERE r.run_id = u.run_id AND EXISTS (SELECT FROM cas)
-    ), done AS (
-        UPDATE {{s}}.run r SET
-            state = 'complete', prompt = '', attachments = '', text = u.text, error = u.error,
-            cancelled = u.cancelled, message_id = u.message_id, folded_into = u.folded_into,
-            outcome = u.outcome, completed_at = clock_timestamp(),
-            "position" = pg_current_xact_id()::text::bigint, ordinal = u.n
-        FROM json_to_recordset($18::json) AS u (
-            n int, run_id text, text text, error text, cancelled boolean, message_id text, folded_into text,
-            outcome text)
-        WHERE r.run_id = u.run_id AND EXISTS (SELECT FROM cas)
-    ), said AS (
-        INSERT INTO {{s}}.message ({_MESSAGE}, turn)
-        SELECT {_MESSAGE}, turn FROM json_to_recordset($19::json) AS u (
-            n int, id text, session_id text, run_id text, role text, text text, finish_reason text, data text,
-            turn text)
-        WHERE EXISTS (SELECT FROM cas) ORDER BY n
-    ), told AS (
-        INSERT INTO {{s}}.history ("position", session_id, entries)
-        SELECT pg_current_xact_id()::text::bigint, $1, $20
-        WHERE $20::text IS NOT NULL AND EXISTS (SELECT FROM cas)
-    )
-    SELECT EXISTS (SELECT FROM cas), EXISTS ({_ALIVE}), pg_current_xact_id()::text::bigint
-"""  # noqa: S608
-SAVE: Final = f"WITH cas AS ({_UPDATE}), {_REST}"
-SAVE_FIRST: Final = f"WITH cas AS ({_INSERT}), {_REST}"
+SAVE: Final = "SELECT alive, at_position, saved, numbers FROM {s}.save($1, $2::json, $3)"
 
 REGISTER: Final = """
     INSERT INTO {s}.worker (expires) VALUES (clock_timestamp() + $1 * interval '1 second') RETURNING worker
@@ -241,9 +272,9 @@ FINISHED: Final = f"""
 """  # noqa: S608
 TOLD: Final = f"""
     SELECT {_HORIZON}, (
-        SELECT json_agg(json_build_array("position", session_id, entries)) FROM (
-            SELECT * FROM {{s}}.history WHERE "position" > $1 AND "position" < {_HORIZON}
-            ORDER BY "position" LIMIT $2) page)
+        SELECT json_agg(json_build_array("position", ordinal, session_id, entries)) FROM (
+            SELECT * FROM {{s}}.history WHERE ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
+            ORDER BY "position", ordinal LIMIT $3) page)
 """  # noqa: S608
 CHECKPOINT: Final = """
     INSERT INTO {s}.checkpoint AS c

@@ -7,18 +7,24 @@ and so has to be decided again on what is really there, unless it is known other
 
 from __future__ import annotations
 
+import time
+from bisect import bisect, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turngate._lifecycle import QUEUED
 from turngate.durable._rows import Known, Loaded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turngate.durable._rows import Ask, Changes, RunRow, SessionRow
 
 _SESSIONS: Final = 4_096
 _CHARACTERS: Final = 16_384
 """So long the prompts and attachments of a session may be that is remembered."""
 _RUNS: Final = 64
+_NUMBERS: Final = 64
+"""So many fresh numbers are held for steps that do not load."""
 
 
 class _Seen(NamedTuple):
@@ -54,6 +60,11 @@ class Recent:
                 return None
         return Loaded(ask.session_id, seen.session, seen.runs, known, fresh, now)
 
+    def fence(self, session_id: str) -> int:
+        """Return the fence of the session, 0 if that is not known."""
+        seen = self._seen.get(session_id)
+        return 0 if seen is None else seen.session.fence
+
     def keep(self, loaded: Loaded, changes: Changes) -> None:
         """Remember what was saved."""
         self._seen.pop(loaded.session_id, None)
@@ -82,3 +93,49 @@ class Recent:
     def clear(self) -> None:
         """Forget everything."""
         self._seen.clear()
+
+
+class Memory:
+    """What a process remembers of a ledger that it shares with others: sessions, fresh numbers, the clock.
+
+    A number is fresh for a session if it is higher than the session's fence: numbers that were given out
+    meanwhile to others are of no concern, for these have then taken steps, and the version is another.
+    """
+
+    def __init__(self) -> None:
+        self._recent = Recent()
+        self._numbers: list[int] = []
+        self._clock: float | None = None
+
+    def wants(self) -> int:
+        """Return how many fresh numbers are wanted."""
+        return _NUMBERS - len(self._numbers) if len(self._numbers) < _NUMBERS // 2 else 0
+
+    def refill(self, numbers: Sequence[int]) -> None:
+        """Take in fresh numbers."""
+        self._numbers = sorted([*self._numbers, *numbers])
+
+    def heard(self, now: float) -> None:
+        """Take note of what the clock of the ledger says."""
+        self._clock = now - time.monotonic()
+
+    def recall(self, ask: Ask) -> Loaded | None:
+        """Return what a load would find if nobody else has written, None if that is not known."""
+        lowest = bisect(self._numbers, self._recent.fence(ask.session_id))
+        if self._clock is None or lowest == len(self._numbers):
+            return None
+        loaded = self._recent.recall(ask, self._numbers[lowest], time.monotonic() + self._clock)
+        if loaded is not None:
+            del self._numbers[lowest]
+        return loaded
+
+    def saved(self, loaded: Loaded, changes: Changes) -> None:
+        """Remember what was saved."""
+        self._recent.keep(loaded, changes)
+        if changes.after.fence != loaded.fresh:  # it was not needed
+            insort(self._numbers, loaded.fresh)
+            del self._numbers[:-_NUMBERS]
+
+    def forget(self, session_id: str) -> None:
+        """Forget a session: somebody else has written, or it is not known what was saved."""
+        self._recent.forget(session_id)

@@ -233,13 +233,13 @@ class SqliteLedger:
 
         return await self._working().do(look)
 
-    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
         """Return the horizon and the decisions of the next steps below it, in order."""
 
         def look(connection: sqlite3.Connection) -> tuple[int, list[Told]]:
             ((number,),) = connection.execute("SELECT number FROM meta")
-            rows = connection.execute(sql.TOLD, (after, limit)).fetchall()
-            return number + 1, [Told(row[0], restored(row[1]), json.loads(row[2])) for row in rows]
+            rows = connection.execute(sql.TOLD, (after[0], limit)).fetchall()
+            return number + 1, [Told(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
 
         return await self._working().do(look)
 

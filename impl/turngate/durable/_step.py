@@ -88,7 +88,7 @@ class Step:
     ) -> None:
         self.loaded = loaded
         self.worker = worker
-        self.row = loaded.session or SessionRow(token, loaded.fresh)
+        self.row = loaded.session or SessionRow(token, loaded.fresh, fence=loaded.fresh)
         self.fence = self.row.fence
         self.owner = self.row.owner
         self.begun = self.row.begun
@@ -330,29 +330,34 @@ class Step:
         new: list[RunRow] = []
         for run_id, run in self.runs.items():
             row = self.rows[run_id]
-            now = row._replace(state=run.state, covered=run.covered, place=places.get(run_id, row.place))
+            state, covered, place = run.state, run.covered, places.get(run_id, row.place)
             if run_id in self.newcomers:
-                new.append(now)
-            elif run.complete is None and now != row:
-                moved.append(Moved(run_id, now.state, now.covered, now.place))
+                new.append(row._replace(state=state, covered=covered, place=place))
+            elif run.complete is None and (state, covered, place) != (row.state, row.covered, row.place):
+                moved.append(Moved(run_id, state, covered, place))
         done = [run.complete for run in self.published if run.complete is not None]
-        after = self._after()
         entries = [entry for entry, _ in self._untold]
-        if after == self.row and not (new or moved or done):
+        if not (new or moved or done) and self._after(self.row.version, self.row.recent) == self.row:
             return None  # a cancel or a clear that found nothing to do
         assert not {row.run_id for row in new} & {complete.run_id for complete in done}
-        after = after._replace(version=self.row.version + 1, recent=(*self.row.recent, step_id)[-REMEMBERED:])
+        after = self._after(self.row.version + 1, (*self.row.recent, step_id)[-REMEMBERED:])
         return Changes(
             self.loaded.session_id, self.loaded.session, after, new, moved, done, self.messages, entries
         )
 
-    def _after(self) -> SessionRow:
-        turn = self.core.turn
-        row = self.row._replace(
-            next_seq=self.next_seq, mark=self.core.mark, queued=len(self.core.queue), fence=self.fence
+    def _after(self, version: int, recent: tuple[str, ...]) -> SessionRow:
+        core, turn = self.core, self.core.turn
+        row = SessionRow(
+            self.row.token,
+            version,
+            self.next_seq,
+            core.mark,
+            len(core.queue),
+            fence=self.fence,
+            recent=recent,
         )
         if turn is None:
-            return row._replace(lead=None, owner=None, covered=False, begun=False, attempts=0, since=None)
+            return row
         return row._replace(
             lead=turn.run.run_id,
             owner=self.owner,

@@ -27,6 +27,7 @@ from turngate.durable._rows import REMEMBERED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from turngate.durable._recent import Memory
     from turngate.durable._rows import Ask, Changes, Decide, Decision, Loaded
 
 _PAUSE: Final = 0.002
@@ -83,20 +84,30 @@ class _Sent:
         return None
 
 
-async def swap(ledger: Swapping, ask: Ask, decide: Decide, give_up: Callable[[bool], bool]) -> Decision:
-    """Take one step; `give_up`, told whether an answer is missing, says when it was tried for long enough."""
+async def swap(
+    ledger: Swapping, memory: Memory, ask: Ask, decide: Decide, give_up: Callable[[bool], bool]
+) -> Decision:
+    """Take one step; `give_up`, told whether an answer is missing, says when it was tried for long enough.
+
+    The first attempt is decided on what the `memory` has, if that leads to something that is to be saved.
+    """
     sent = _Sent()
     attempt = 0
     while True:
         attempt += 1
-        tried = ask._replace(step_id=f"{ask.step_id}.{attempt}")
+        tried = ask if attempt == 1 else ask._replace(step_id=f"{ask.step_id}.{attempt}")
         try:
-            loaded = await ledger.load(tried)
-            if sent.decisions and (saved := sent.saved(loaded)) is not None:
-                return saved
-            decision = decide(loaded, tried.step_id)
+            recalled = _by_heart(memory, tried, decide) if attempt == 1 else None
+            if recalled is not None:
+                loaded, decision = recalled
+            else:
+                loaded = await ledger.load(tried)
+                if sent.decisions and (saved := sent.saved(loaded)) is not None:
+                    return saved
+                decision = decide(loaded, tried.step_id)
             if decision.changes is None:
                 return decision
+            memory.forget(ask.session_id)
             fate, decision.position = await ledger.save(tried, decision.changes)
         except Unanswered:
             sent.decisions[tried.step_id] = decision
@@ -111,12 +122,25 @@ async def swap(ledger: Swapping, ask: Ask, decide: Decide, give_up: Callable[[bo
                 raise
         else:
             if fate is Fate.SAVED:
+                memory.saved(loaded, decision.changes)
                 return decision
             if fate is Fate.DEAD:
                 if sent.decisions:
                     raise OutcomeUnknown("the worker died while a step was on its way")
                 raise LeaseLost(f"worker {ask.worker} counts as dead")
         await asyncio.sleep(pause(attempt))
+
+
+def _by_heart(memory: Memory, ask: Ask, decide: Decide) -> tuple[Loaded, Decision] | None:
+    """Decide on what is remembered; None if nothing is to be saved then: only a load tells if it is so."""
+    loaded = memory.recall(ask)
+    if loaded is None:
+        return None
+    try:
+        decision = decide(loaded, ask.step_id)
+    except Exception:
+        return None
+    return None if decision.changes is None else (loaded, decision)
 
 
 def pause(attempt: int) -> float:

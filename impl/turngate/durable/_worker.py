@@ -239,7 +239,9 @@ class Worker(Shell):
                     await self._rename(0)
                 name = self._name
                 try:
-                    decision = await self._decided(ask._replace(worker=name), fn)
+                    self._sent += 1
+                    sent = ask._replace(worker=name, step_id=f"{self._token}{self._sent:x}")
+                    decision = await self._decided(sent, fn)
                 except LeaseLost:
                     await self._rename(name)
                     if owner:
@@ -260,14 +262,11 @@ class Worker(Shell):
                 self._idle.wake()
 
     async def _decided(self, ask: Ask, fn: Callable[[Step], T]) -> Decision:
-        self._sent += 1
-        step_id = f"{self._token}{self._sent:x}"
-
         def decide(loaded: Loaded, sent_as: str) -> Decision:
             step = Step(
                 loaded,
                 ask.worker,
-                step_id,
+                ask.step_id,
                 places=self._places is not None,
                 closing=self._closing,
                 history=self._ledger.history,
@@ -275,7 +274,7 @@ class Worker(Shell):
             came_of = fn(step)
             return step.decision(sent_as, (step, came_of))
 
-        return await self._ledger.step(ask._replace(step_id=step_id), decide)
+        return await self._ledger.step(ask, decide)
 
     # Effects. From here on nothing waits.
 

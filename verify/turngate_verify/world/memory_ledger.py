@@ -18,6 +18,7 @@ from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable
 from turngate.durable._columns import of_messages
 from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Told
+from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Ask, Changes, Decide, Decision, Known, Loaded, RunRow, SessionRow
 from turngate.durable._swap import Fate, Unanswered, swap
 
@@ -103,7 +104,7 @@ class Tables:
         for message, columns in zip(changes.messages, of_messages(changes.messages), strict=True):
             assert message.id not in self.messages, f"{message.id} is written a second time"
             self.messages[message.id] = message, columns[-1]
-        self.history.append(Told(position, changes.session_id, copy.deepcopy(changes.entries)))
+        self.history.append(Told(position, 0, changes.session_id, copy.deepcopy(changes.entries)))
         return Fate.SAVED, position
 
     def may_save(self, worker: int) -> bool:
@@ -129,6 +130,7 @@ class MemoryLedger:
         """Whether the process has died: nothing that it sends arrives, and it hears nothing."""
         self.is_away = False
         """Whether the tables cannot be reached."""
+        self.memory = Memory()
         self._lost: tuple[int, Callable[[int], None]] | None = None
         self._open = False
 
@@ -161,7 +163,7 @@ class MemoryLedger:
 
     async def step(self, ask: Ask, decide: Decide) -> Decision:
         """Load, decide and save, until nobody else was faster."""
-        return await swap(self, ask, decide, lambda _: self.is_away)
+        return await swap(self, self.memory, ask, decide, lambda _: self.is_away)
 
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is when the question arrives."""
@@ -265,10 +267,10 @@ class MemoryLedger:
         ordered = sorted(self.tables.complete.values(), key=lambda each: each[:2])
         return -1, self.tables.number + 1, [each for each in ordered if each[:2] > after][:limit]
 
-    async def told(self, after: int, limit: int) -> tuple[int, list[Told]]:
+    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
         """Return the decisions of the next steps, in order."""
         await self._hop()
-        return self.tables.number + 1, [each for each in self.tables.history if each.position > after][:limit]
+        return self.tables.number + 1, [each for each in self.tables.history if each[:2] > after][:limit]
 
     # Beside the steps.
 
