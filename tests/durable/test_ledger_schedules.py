@@ -32,6 +32,12 @@ SMALL = [
     or each.calls in ((A,), (A, CANCEL))
     or (each.calls == (ACCEPT,) and each.faults == ("kill",))
 ]
+REMEMBERING = [
+    each._replace(name=f"{each.name}, remembering", remembers=True)
+    for each in SMALL
+    if each.calls in ((A, CANCEL), (A, B), (A,)) and each.on_death == "fail"
+]
+SMALL += REMEMBERING
 LARGE = [
     *(each for each in ALL if each not in SMALL),
     Scenario("a submit, a lost lease, noticed at any moment", (A,), ("lease",), "retry", looks=1),
@@ -41,6 +47,10 @@ LARGE = [
     Scenario("two submits and a cancel, a kill", (A, B, CANCEL), ("kill",)),
     Scenario("two submits and a cancel, a kill, retry", (A, B, CANCEL), ("kill",), "retry"),
     Scenario("two submits and a cancel, a lost lease", (A, B, CANCEL), ("lease",)),
+    Scenario(
+        "two submits and a cancel, a lost answer, remembering", (A, B, CANCEL), ("lose",), remembers=True
+    ),
+    Scenario("two submits and a cancel, a kill, remembering", (A, B, CANCEL), ("kill",), remembers=True),
     Scenario("two submits, a kill and a lost answer", (A, B), ("kill", "lose")),
     Scenario("two submits, a lost lease and a lost answer", (A, B), ("lease", "lose")),
 ]

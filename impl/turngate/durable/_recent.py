@@ -86,6 +86,10 @@ class Recent:
         if len(self._seen) > _SESSIONS:
             del self._seen[next(iter(self._seen))]
 
+    def versions(self) -> list[tuple[str, int, bool]]:
+        """Return the sessions, the versions that they are remembered at, and whether with their queues."""
+        return [(name, seen.session.version, seen.has_queue) for name, seen in self._seen.items()]
+
     def forget(self, session_id: str) -> None:
         """Forget a session."""
         self._seen.pop(session_id, None)
@@ -135,6 +139,10 @@ class Memory:
         if changes.after.fence != loaded.fresh:  # it was not needed
             insort(self._numbers, loaded.fresh)
             del self._numbers[:-_NUMBERS]
+
+    def looks_like(self) -> tuple[object, ...]:
+        """Return what is remembered, so that it can be compared."""
+        return (*self._numbers, *self._recent.versions())
 
     def forget(self, session_id: str) -> None:
         """Forget a session: somebody else has written, or it is not known what was saved."""

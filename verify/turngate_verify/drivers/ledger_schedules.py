@@ -44,6 +44,8 @@ class Scenario(NamedTuple):
     on_death: Literal["fail", "retry"] = "fail"
     looks: int = 0
     """How often, after a death, somebody looks after things although something else could happen first."""
+    remembers: bool = False
+    """Whether a process decides on what it has saved last before it loads."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class _Stage:
 
     def __init__(self, scenario: Scenario, make: Any = DurableDispatcher) -> None:
         self.loop = VirtualLoop()
-        self.tables = Tables(gated=True, now=self.loop.time)
+        self.tables = Tables(gated=True, remembers=scenario.remembers, now=self.loop.time)
         self.faults = [*scenario.faults]
         self.looks = scenario.looks
         self.wrong: list[str] = []
@@ -214,6 +216,7 @@ class _Stage:
                 d._name,
                 tuple((t.fence, t.phase.value, t.covered, t.given_up) for t in d._turns.values()),
                 tuple(sorted(d._covered_early)),
+                ledger.memory.looks_like(),
             )
             for ledger, d in zip(self.ledgers, self.dispatchers, strict=True)
         )

@@ -54,6 +54,8 @@ class Tables:
     gates: list[Gate] = field(default_factory=list)
     gated: bool = False
     """Whether messages wait until somebody lets them pass; otherwise each takes a step of the loop."""
+    remembers: bool = False
+    """Whether a process decides on what it has saved last, as with a server, before it loads."""
     now: Callable[[], float] = lambda: 0.0
 
     def load(self, ask: Ask) -> Loaded:
@@ -168,6 +170,7 @@ class MemoryLedger:
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is when the question arrives."""
         await self._pass("load", ask)
+        self.memory.heard(self.tables.now())
         return self.tables.load(ask)
 
     async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
@@ -176,6 +179,9 @@ class MemoryLedger:
         fate = self.tables.save(ask, changes)
         if not await self._pass("answer", ask, changes):
             raise Unanswered
+        if self.tables.remembers and self.memory.wants():
+            self.tables.number += 1
+            self.memory.refill([self.tables.number])
         return fate
 
     # Who lives.

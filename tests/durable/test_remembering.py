@@ -1,0 +1,185 @@
+"""What a process remembers of the ledger: it saves a load, and is never taken for what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatching import Agent, in_loop
+from ledgers import MakeLedger, ledgers, on_each, still
+from turngate import QueueFull, RunConflict, State, Turn
+from turngate.durable import DurableDispatcher, PostgresLedger
+from turngate.durable._postgres_saves import Conflict, Refused
+from turngate.durable._recent import Memory
+from turngate.durable._rows import Ask, Loaded
+from turngate.durable._step import Step
+
+
+async def echo(turn: Turn) -> str:
+    return turn.run.prompt
+
+
+def accepted(memory: Memory, session_id: str, fresh: int) -> None:
+    """Have the memory see a session in which a run was accepted."""
+    step = Step(Loaded(session_id, None, [], None, fresh, 0.0), 1, "token")
+    step.accept(f"run of {session_id}", "p", (), "fold", 10)
+    changes = step.decision("step", None).changes
+    assert changes is not None
+    memory.saved(step.loaded, changes)
+
+
+def test_no_two_steps_are_given_the_same_number_and_none_below_the_fence() -> None:
+    memory = Memory()
+    accepted(memory, "s", 5)
+    accepted(memory, "t", 10)
+    assert memory.recall(Ask("s", 1, "")) is None  # there are no numbers, and nobody has looked at the clock
+    memory.heard(100.0)
+    memory.refill([7, 12, 4])
+    first, second = memory.recall(Ask("s", 1, "")), memory.recall(Ask("t", 1, ""))
+    assert first is not None
+    assert second is not None
+    assert (first.fresh, second.fresh) == (7, 12)
+    assert memory.recall(Ask("s", 1, "")) is None  # 4 is not above its fence
+    assert [row.run_id for row in first.runs] == ["run of s"]
+
+
+def test_only_what_is_known_is_remembered() -> None:
+    memory = Memory()
+    accepted(memory, "s", 5)
+    memory.heard(100.0)
+    memory.refill(range(10, 20))
+    assert memory.recall(Ask("other", 1, "")) is None
+    assert memory.recall(Ask("s", 1, "", run_id="unknown")) is None
+    assert memory.recall(Ask("s", 1, "", with_text=True)) is None
+    new = memory.recall(Ask("s", 1, "", run_id="unknown", is_new=True))
+    assert new is not None
+    assert new.known is None
+    found = memory.recall(Ask("s", 1, "", run_id="run of s"))
+    assert found is not None
+    assert found.known is not None
+    memory.forget("s")
+    assert memory.recall(Ask("s", 1, "")) is None
+
+
+@on_each
+async def test_what_another_process_did_meanwhile_is_seen(make: MakeLedger) -> None:
+    agent = Agent()
+    async with (
+        DurableDispatcher(agent, make(), queue_limit=1) as one,
+        DurableDispatcher(agent, make()) as two,
+    ):
+
+        async def done(d: DurableDispatcher, run_id: str) -> None:
+            run = await d.submit("s", "p", run_id=run_id)
+            await still(d)
+            agent.finish(run)
+            await run
+
+        await done(one, "remembered")
+        assert (await one.cancel("s")).runs == []
+        first = await two.submit("s", "p", run_id="first")
+        assert [run.run_id for run in (await one.cancel("s")).runs] == ["first"]
+        await first
+        await done(one, "again")
+        busy = await two.submit("s", "p", run_id="busy")
+        behind = await one.submit("s", "p", run_id="behind", when_busy="queue")
+        assert behind.state is State.QUEUED
+        with pytest.raises(QueueFull):
+            await one.submit("s", "p", when_busy="queue")
+        assert len(await two.clear_queue("s")) == 1
+        assert (await one.submit("s", "p", run_id="room", when_busy="queue")).state is State.QUEUED
+        assert await one.submit("s", "p", run_id="busy") == await one.find("busy")
+        with pytest.raises(RunConflict):
+            await one.submit("s", "another payload", run_id="busy")
+        await one.cancel("s")
+        assert (await busy).cancelled
+
+
+@on_each
+async def test_a_drawn_id_that_somebody_has_chosen_is_drawn_again(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as d:
+        first = await d.submit("s", "p")
+        number = int(first.run_id.removeprefix(f"run-{d._token}"), 16)
+        for session in ("s", "t"):
+            await d.ask(session, "p", run_id=f"run-{d._token}{number + 1:x}" + "x" * (session == "t"))
+        drawn = await d.submit("s", "p")
+        assert drawn.run_id == f"run-{d._token}{number + 2:x}"
+        assert (await drawn).text == "p"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_fences_grow_over_a_purge_although_sessions_are_remembered(kind: str, tmp_path: Path) -> None:
+    fences: list[int] = []
+
+    async def note(turn: Turn) -> None:
+        fences.append(turn.fence)
+
+    @in_loop
+    async def purging(make: MakeLedger) -> None:
+        async with DurableDispatcher(note, make()) as one, DurableDispatcher(note, make()) as two:
+            for purged in (False, True, False, True, True):
+                for d in (one, two, one, one):
+                    await d.ask("s", "p")
+                    await d.ask("t", "p")
+                if purged:
+                    assert await two.purge(before=time.time() + 60)
+        assert len({*fences}) == len(fences)
+        assert fences[::2] == sorted(fences[::2])
+        assert fences[1::2] == sorted(fences[1::2])
+
+    with ledgers(kind, tmp_path) as make:
+        purging(make)
+
+
+class Sent:
+    """Notes how many steps each statement saves; what is to go wrong with it is `trouble`."""
+
+    def __init__(self, ledger: Any) -> None:
+        self.batches: list[int] = []
+        self.trouble: type[Exception] | None = None
+        self._send = ledger._saves._send
+        ledger._saves._send = self.send
+
+    async def send(self, worker: int, steps: str, wanted: int) -> Any:
+        count = steps.count('"session_id": "s')
+        self.batches.append(steps.count('"first":'))
+        if self.trouble is not None and self.batches[-1] > 1:
+            raise self.trouble("on purpose")
+        assert count
+        return await self._send(worker, steps, wanted)
+
+
+@pytest.mark.parametrize("trouble", [None, Conflict, Refused])
+def test_steps_that_wait_together_are_saved_together_and_each_by_itself(
+    trouble: type[Exception] | None, tmp_path: Path
+) -> None:
+    @in_loop
+    async def saving(make: MakeLedger) -> None:
+        ledger = make()
+        assert isinstance(ledger, PostgresLedger)
+        async with DurableDispatcher(echo, ledger) as d:
+            sessions = [f"s{number}" for number in range(20)]
+            await asyncio.gather(*(d.ask(session, "p") for session in sessions))
+            sent = Sent(ledger)
+            sent.trouble = trouble
+            asked = [d.ask(session, "q", run_id=f"named {session}") for session in sessions]
+            completes = await asyncio.gather(*asked)
+            assert [each.run_id for each in completes] == [f"named {session}" for session in sessions]
+            assert {each.outcome for each in completes} == {"finished"}
+            assert max(sent.batches) > 5
+            if trouble is None:
+                assert len(sent.batches) < 20
+            told = [complete.run_id async for _, complete in _first(d.completions(), 40)]
+            assert len({*told}) == 40
+
+    with ledgers("postgres", tmp_path) as make:
+        saving(make)
+
+
+async def _first(items: Any, count: int) -> Any:
+    for _ in range(count):
+        yield await anext(items)
