@@ -128,6 +128,7 @@ class Ending(Tending):
         """Tell the subscribers the last of it, have the name count as dead, and close."""
         if self._tender is not None:
             self._tender.cancel()
+        await self._say()
         try:
             if self._follower is not None:
                 await self._read_to_the_end()

@@ -60,9 +60,10 @@ class Following(Conducting):
         """Receive the events of the session, or of all, from now on; see `Subscription`.
 
         RunCompletes, and with `moves` every accept, enter, fold, handoff, cancel and clear, are those of all
-        processes, in each session in the order of its steps. Deltas and notes are those of the turns that
-        run in this process. A RunComplete that a hook of this process receives is not told again here, except
-        with `moves`; in other processes it is.
+        processes, in each session in the order of its steps. Deltas and notes come at once from the turns
+        that run in this process; from elsewhere they come in chunks a little later, and may be lost, which is
+        counted in `dropped` as far as it is known. A RunComplete that a hook of this process receives is not
+        told again here, except with `moves`; in other processes it is.
         """
         loop = self._here()
         if moves and not self._ledger.history:

@@ -191,6 +191,21 @@ class Ledger(Protocol):
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake`, on the loop, when somebody else may have changed something. Only a hint."""
 
+    # What turns stream.
+
+    longest_message: int
+    """So many ASCII characters may be relayed in one message."""
+
+    def is_overheard(self) -> bool:
+        """Say whether another process may be listening to what is relayed."""
+        ...
+
+    async def relay(self, messages: Sequence[str]) -> None:
+        """Say something, in ASCII, to the processes that listen; it may be lost."""
+
+    def overhear(self, heard: Callable[[str], None] | None) -> None:
+        """Call `heard`, on the loop, with what other processes relay, from now on; None: no longer."""
+
     def hint(self, workers: set[int]) -> None:
         """Let these workers look soon; `set()`: whoever listens. Never waits, and may come to nothing."""
 

@@ -157,8 +157,12 @@ def _words(exc: BaseException) -> str:
     return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
 
 
-async def listen(server: Server, channels: Callable[[], list[str]], wake: Callable[[], None]) -> None:
-    """Call `wake` whenever something is said on the channels, for ever; a line that went deaf is made again.
+async def listen(
+    server: Server, channels: list[str], wake: Callable[[], None], heard: Callable[[str, str], None]
+) -> None:
+    """Call `heard` with what is said on the channels, for ever; a line that went deaf is made again.
+
+    Then `wake` is called, for what was said meanwhile.
 
     A connection that is half open says nothing by itself, so it is asked now and then.
     """
@@ -168,9 +172,9 @@ async def listen(server: Server, channels: Callable[[], list[str]], wake: Callab
             connection = await server.connect()
             lost = asyncio.Event()
             connection.add_termination_listener(lambda *_, lost=lost: lost.set())
-            for channel in channels():
-                await connection.add_listener(channel, lambda *_: wake())
-            wake()  # for what was said while nobody listened
+            for channel in channels:
+                await connection.add_listener(channel, lambda _, __, where, what: heard(where, str(what)))
+            wake()
             while not lost.is_set():
                 try:
                     async with asyncio.timeout(_HEARS_NOTHING):

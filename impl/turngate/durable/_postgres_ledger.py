@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import re
+import secrets
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import UnknownSchema
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 50
 """So many debts are taken up at a time."""
+_LISTENS_EVERY: Final = 5.0
+"""Seconds after which a process that listens to what others relay says so again."""
 _SOON: Final = 0.005
 """Seconds for which hints are collected before they are sent together."""
 
@@ -83,6 +87,11 @@ class PostgresLedger:
         self._name: str | None = None
         self._statements: dict[str, str] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._channel = f"turngate_{schema}"
+        self._token = secrets.token_hex(6)
+        self._heard: Callable[[str], None] | None = None
+        self._ear: asyncio.Task[Any] | None = None
+        self._overheard_until = 0.0
         self._memory = Memory()
         self._saves = Saves(self._send_saves, self._spawn, self._memory, history=history)
 
@@ -308,18 +317,59 @@ class PostgresLedger:
         self._wake = wake
         if self._listener is not None:
             self._listener.cancel()
-        channels = self._channels
-        self._listener = self._spawn(self._postgres.listen(self._working(), channels, wake))
+        channels = [self._channel, f"{self._channel}_{self._worker}"]
+        if self._heard is not None:
+            channels.append(f"{self._channel}_relay")
+        self._listener = self._spawn(self._postgres.listen(self._working(), channels, wake, self._notice))
 
-    def _channels(self) -> list[str]:
-        return [f"turngate_{self.schema}", f"turngate_{self.schema}_{self._worker}"]
+    def _notice(self, channel: str, what: str) -> None:
+        """Take a notification: a hint, or what another process says or listens to."""
+        name, _, message = what.partition(" ")
+        if not name:
+            if self._wake is not None:
+                self._wake()
+        elif name == self._token:
+            return
+        elif not message:
+            self._overheard_until = time.monotonic() + 3 * _LISTENS_EVERY
+        elif self._heard is not None:
+            self._heard(message)
+
+    # What turns stream.
+
+    longest_message = 7_900
+
+    def is_overheard(self) -> bool:
+        """Say whether another process has said lately that it listens."""
+        return time.monotonic() < self._overheard_until
+
+    async def relay(self, messages: Sequence[str]) -> None:
+        """Say something to the processes that listen; it may be lost."""
+        said = [f"{self._token} {message}" for message in messages]
+        await self._fetch(sql.SAY, f"{self._channel}_relay", said)
+
+    def overhear(self, heard: Callable[[str], None] | None) -> None:
+        """Listen to what other processes say, or no longer."""
+        self._heard = heard
+        if self._ear is not None:
+            self._ear.cancel()
+            self._ear = None
+        if self._server is None or self._wake is None:
+            return
+        self.listen(self._wake)
+        if heard is not None:
+            self._ear = self._spawn(self._say_that_we_listen())
+
+    async def _say_that_we_listen(self) -> None:
+        while True:
+            with contextlib.suppress(LedgerUnavailable):
+                await self._fetch(sql.SAY, self._channel, [self._token])
+            await asyncio.sleep(_LISTENS_EVERY)
 
     def hint(self, workers: set[int]) -> None:
         """Let these workers, or all, look soon: some hints together, after the commit, and nobody waits."""
         first = not self._hints
-        self._hints |= {f"turngate_{self.schema}_{worker}" for worker in workers} or {
-            f"turngate_{self.schema}"
-        }
+        self._hints |= {f"{self._channel}_{worker}" for worker in workers} or {self._channel}
         if first:
             self._spawn(self._send_hints())
 
@@ -327,7 +377,7 @@ class PostgresLedger:
         await asyncio.sleep(_SOON)
         channels, self._hints = self._hints, set()
         with contextlib.suppress(LedgerUnavailable):  # whoever is meant will look by itself
-            await self._fetch("SELECT pg_notify(channel, '') FROM unnest($1::text[]) channel", [*channels])
+            await self._fetch(sql.HINT, [*channels])
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)

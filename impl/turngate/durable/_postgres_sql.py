@@ -233,6 +233,9 @@ VIEW_ALL: Final = f"""
 
 SAVE: Final = "SELECT alive, at_position, saved, numbers FROM {s}.save($1, $2::json, $3)"
 
+HINT: Final = "SELECT pg_notify(channel, '') FROM unnest($1::text[]) channel"
+SAY: Final = "SELECT pg_notify($1, message) FROM unnest($2::text[]) message"
+
 REGISTER: Final = """
     INSERT INTO {s}.worker (expires) VALUES (clock_timestamp() + $1 * interval '1 second') RETURNING worker
 """

@@ -17,6 +17,7 @@ from turngate.durable._columns import as_complete, as_known, as_messages
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
+from turngate.durable._sqlite_relay import LONGEST, Relay
 from turngate.durable._sqlite_steps import load
 from turngate.durable._sqlite_thread import CommitThread
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from turngate.durable._rows import Decide, Decision
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_LOOKS_FOR_EARS: Final = 0.1
 _AT_ONCE: Final = 50
 """So many debts are taken up at a time."""
 
@@ -54,6 +56,9 @@ class SqliteLedger:
         self._thread: CommitThread | None = None
         self._lives: dict[int, Life] = {}
         self._process = 0
+        self._relay = Relay(self.path)
+        self._look_for_ears_at = 0.0
+        self._has_ears = False
 
     async def open(self) -> None:
         """Open the file, and bring it to the current schema."""
@@ -72,6 +77,7 @@ class SqliteLedger:
     async def close(self) -> None:
         """Finish what is waiting, and close the file. Idempotent."""
         thread, self._thread = self._thread, None
+        self._relay.stop()
         if thread is not None:
             await thread.end()
         for life in self._lives.values():
@@ -287,6 +293,28 @@ class SqliteLedger:
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` when another process has written."""
         self._working().tell_changes(wake)
+
+    # What turns stream.
+
+    longest_message = LONGEST
+
+    def is_overheard(self) -> bool:
+        """Say whether another process listens, or did a moment ago."""
+        now = time.monotonic()
+        if now >= self._look_for_ears_at:
+            self._look_for_ears_at, self._has_ears = now + _LOOKS_FOR_EARS, bool(self._relay.others())
+        return self._has_ears
+
+    async def relay(self, messages: Sequence[str]) -> None:
+        """Say something to the processes that listen; it may be lost."""
+        self._relay.say(messages)
+
+    def overhear(self, heard: Callable[[str], None] | None) -> None:
+        """Listen to what other processes say, or no longer."""
+        if heard is None:
+            self._relay.stop()
+        else:
+            self._relay.hear(heard)
 
     def hint(self, workers: set[int]) -> None:
         """Do nothing: whoever listens sees that the file has changed."""

@@ -11,14 +11,17 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from turngate._events import Subscribers, Subscription
+from turngate._events import RunComplete, Subscribers, Subscription
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from turngate._events import Audience, Delta, Event, Note
     from turngate.durable._ledger import Moment
 
 BEHIND: Final = 2**31 - 1
 """An ordinal behind every other."""
+_OVER: Final = 4_096
 
 
 class Beginning(NamedTuple):
@@ -78,6 +81,10 @@ class GatedSubscribers(Subscribers):
         super().__init__()
         self.gated: dict[str, tuple[int, list[tuple[Delta | Note, int]]]] = {}
         self.beginnings: weakref.WeakKeyDictionary[Subscription, Beginning] = weakref.WeakKeyDictionary()
+        self.relay: Callable[[Delta | Note], None] | None = None
+        """Called with what the turns of this process stream."""
+        self.over: dict[str, None] = {}
+        """The runs whose RunCompletes were told last."""
         self.completes = Lane(self.to_completes)
         self.moves = Lane(self.to_moves)
 
@@ -95,6 +102,10 @@ class GatedSubscribers(Subscribers):
     def tell(self, audience: Audience, event: Event, position: int) -> None:
         """Deliver what is at this position, behind what the turns have streamed that started before it."""
         self.open(position)
+        if isinstance(event, RunComplete):
+            self.over[event.run_id] = None
+            if len(self.over) > _OVER:
+                del self.over[next(iter(self.over))]
         if not self.beginnings:
             audience.deliver(event)
             return
@@ -107,11 +118,22 @@ class GatedSubscribers(Subscribers):
 
     def stream(self, event: Delta | Note, size: int) -> None:
         """Deliver what a turn has written or noted, or keep it until the turn is gated no longer."""
+        if self.relay is not None:
+            self.relay(event)
         held = self.gated.get(event.run_id)
         if held is None:
             super().stream(event, size)
         else:
             held[1].append((event, size))
+
+    def overheard(self, event: Delta | Note, size: int, missing: int) -> None:
+        """Deliver what a turn of another process has streamed; before it, so many events are missing."""
+        for audience in (self.to_completes, self.to_moves):
+            for about in (event.session_id, None):
+                for reference in audience.by_session.get(about, ()):
+                    if missing > 0 and (subscription := reference()) is not None:
+                        subscription.dropped += missing
+            audience.deliver(event, size)
 
     def open(self, below: float) -> None:
         """Deliver what the turns have streamed that started at a position below this one."""

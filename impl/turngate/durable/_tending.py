@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain
 from turngate._lifecycle import RUNNING
-from turngate.durable._following import Following
 from turngate.durable._ledger import Checkpoint, LedgerUnavailable
+from turngate.durable._relaying import Relaying
 from turngate.durable._rows import Ask
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _ROUNDS: Final = 20
 """So many times in a row debts are paid before anything else is looked after."""
 
 
-class Tending(Following):
+class Tending(Relaying):
     """A worker that looks after things."""
 
     def __init__(

@@ -57,6 +57,8 @@ class Tables:
     remembers: bool = False
     """Whether a process decides on what it has saved last, as with a server, before it loads."""
     now: Callable[[], float] = lambda: 0.0
+    ears: dict[MemoryLedger, Callable[[str], None]] = field(default_factory=dict)
+    """Who listens to what is relayed."""
 
     def load(self, ask: Ask) -> Loaded:
         """Return the session as it is."""
@@ -124,6 +126,7 @@ class MemoryLedger:
     """One process's way to the tables."""
 
     history = True
+    longest_message = 1_000
 
     def __init__(self, tables: Tables, process: int = 0) -> None:
         self.tables = tables
@@ -312,6 +315,24 @@ class MemoryLedger:
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Give no hints: everything works by looking."""
+
+    def is_overheard(self) -> bool:
+        """Say whether another process listens."""
+        return any(each is not self for each in self.tables.ears)
+
+    async def relay(self, messages: Sequence[str]) -> None:
+        """Tell the others; nothing is lost."""
+        await self._hop()
+        for each, heard in [*self.tables.ears.items()]:
+            if each is not self:
+                for message in messages:
+                    heard(message)
+
+    def overhear(self, heard: Callable[[str], None] | None) -> None:
+        """Listen to what the others say, or no longer."""
+        self.tables.ears.pop(self, None)
+        if heard is not None:
+            self.tables.ears[self] = heard
 
     def hint(self, workers: set[int]) -> None:
         """Give no hints."""

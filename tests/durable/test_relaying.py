@@ -1,0 +1,202 @@
+"""What turns stream reaches the subscribers of other processes, in chunks, and what is lost is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatching import in_loop
+from ledgers import MakeLedger, on_each
+from turngate import Delta, Note, RunComplete, Turn
+from turngate.durable import DurableDispatcher, SqliteLedger
+from turngate.durable._relaying import _messages
+from turngate_verify.world.memory_ledger import MemoryLedger, Tables
+
+
+class Writer:
+    """A runner that writes what it is told to."""
+
+    def __init__(self) -> None:
+        self.orders: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
+
+    async def __call__(self, turn: Turn) -> None:
+        while (order := await self.orders.get()) is not None:
+            what, about = order
+            if what == "thread":
+                await asyncio.to_thread(turn.write, about)
+            elif what == "write":
+                turn.write(about)
+            else:
+                turn.emit(what, about)
+
+
+async def overheard(d: DurableDispatcher) -> None:
+    while not d._ledger.is_overheard():
+        await asyncio.sleep(0.01)
+
+
+def joined(events: list[Any]) -> list[Any]:
+    """Return the events with text that follows on text made one."""
+    found: list[Any] = []
+    for event in events:
+        last = found[-1] if found else None
+        if (
+            isinstance(event, Delta)
+            and isinstance(last, Delta)
+            and last.offset + len(last.text) == event.offset
+        ):
+            found[-1] = last._replace(text=last.text + event.text)
+        else:
+            found.append(event)
+    return found
+
+
+@on_each
+async def test_a_subscriber_elsewhere_is_told_what_a_turn_streams(make: MakeLedger) -> None:
+    write = Writer()
+    async with DurableDispatcher(write, make()) as one, DurableDispatcher(write, make(), poll=0.02) as two:
+        mine, other = two.subscribe("s"), two.subscribe("t")
+        moves = two.subscribe(moves=True)
+        await two.session("s")
+        await overheard(one)
+        run = await one.submit("s", "p")
+        for order in (
+            ("write", "h\ud800"),
+            ("thread", "i\0"),
+            ("tool", {"n": 1}),
+            ("write", "ü" * 9_000),
+            None,
+        ):
+            write.orders.put_nowait(order)
+        complete = await run
+        wanted = [
+            Delta("s", run.run_id, "h\ud800i\0", 0), Note("s", run.run_id, "tool", {"n": 1}),
+            Delta("s", run.run_id, "ü" * 9_000, 4), complete,
+        ]  # fmt: skip
+        for events in (mine, moves):
+            told: list[Any] = []
+            while complete not in told:
+                told.append(await anext(events))
+            assert (
+                joined([event for event in told if isinstance(event, Delta | Note | RunComplete)]) == wanted
+            )
+        assert [each.dropped for each in (mine, moves, other)] == [0, 0, 0]
+        await one.cancel("t")
+        other.close()
+        assert [event async for event in other] == []
+
+
+@on_each
+async def test_nothing_is_relayed_that_nobody_listens_to(make: MakeLedger) -> None:
+    write = Writer()
+    async with (
+        DurableDispatcher(write, make()) as one,
+        DurableDispatcher(write, make()),
+        one.subscribe() as events,
+    ):
+        await one.session("s")
+        run = await one.submit("s", "p")
+        for order in (("write", "text"), ("note", 1)):
+            write.orders.put_nowait(order)
+        assert [await anext(events), await anext(events)] == [
+            Delta("s", run.run_id, "text", 0),
+            Note("s", run.run_id, "note", 1),
+        ]
+        assert not one._to_say
+        write.orders.put_nowait(None)
+        await run
+
+
+@in_loop
+async def test_what_is_lost_is_counted() -> None:
+    tables = Tables()
+    ledgers = MemoryLedger(tables), MemoryLedger(tables)
+    loses = False
+
+    async def relay(messages: Sequence[str]) -> None:
+        if not loses:
+            await MemoryLedger.relay(ledgers[0], messages)
+
+    ledgers[0].relay = relay  # type: ignore[method-assign]
+    write = Writer()
+    async with (
+        DurableDispatcher(write, ledgers[0]) as one,
+        DurableDispatcher(write, ledgers[1], poll=0.01) as two,
+    ):
+        events, other = two.subscribe("s"), two.subscribe("t")
+        await two.session("s")
+        run = await one.submit("s", "p")
+
+        async def say(*orders: tuple[str, Any]) -> None:
+            for order in orders:
+                write.orders.put_nowait(order)
+            while not write.orders.empty():
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await one._say()
+
+        await say(("write", "a"), ("note", 1))
+        loses = True
+        await say(("write", "b"), ("note", 2), ("note", 3))
+        loses = False
+        await say(("write", "c"), ("note", 4))
+        assert [await anext(events) for _ in range(4)] == [
+            Delta("s", run.run_id, "a", 0), Note("s", run.run_id, "note", 1),
+            Delta("s", run.run_id, "c", 2), Note("s", run.run_id, "note", 4),
+        ]  # fmt: skip
+        assert events.dropped == 3  # a piece of text, and two notes
+        assert other.dropped == 0
+        two._overhear("nonsense")
+        two._overhear('[["s"]]')
+        write.orders.put_nowait(None)
+        complete = await run
+        assert await anext(events) == complete
+        two._overhear(json.dumps([["s", run.run_id, 3, "too late"]]))
+        events.close()
+        assert [event async for event in events] == []
+
+
+def test_messages_are_short_and_lose_no_text() -> None:
+    said: list[list[Any]] = [
+        ["s", "r", 0, "x" * 500],
+        ["s", "r", 0, "kind", "y" * 500],
+        ["s", "r", 500, "\U0001f600" * 90],
+    ]
+    messages = _messages(said, 120)
+    assert max(map(len, messages)) <= 120
+    heard = [each for message in messages for each in json.loads(message)]
+    assert "".join(each[3] for each in heard) == "x" * 500 + "\U0001f600" * 90
+    offset = 0
+    for each in heard:
+        assert each[2] == offset
+        offset += len(each[3])
+    assert len(_messages(said[:1] * 3, 10_000)) == 1
+
+
+@pytest.mark.parametrize("folder", ["short", "long" * 40])
+def test_the_sockets_of_a_ledger_in_a_file_come_and_go(folder: str, tmp_path: Path) -> None:
+    home = tmp_path / folder
+    home.mkdir()
+
+    @in_loop
+    async def coming_and_going() -> None:
+        write = Writer()
+        one, two = (DurableDispatcher(write, SqliteLedger(home / "ledger.db")) for _ in range(2))
+        async with one, two:
+            (home / "ledger.db-relay-leftover").touch()
+            events = two.subscribe()
+            await two.session("s")
+            await overheard(one)
+            run = await one.submit("s", "p")
+            for order in (("write", "text"), None):
+                write.orders.put_nowait(order)
+            assert await anext(events) == Delta("s", run.run_id, "text", 0)
+        assert not [name for name in os.listdir(home) if "relay" in name]
+
+    coming_and_going()
