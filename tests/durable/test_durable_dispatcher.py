@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
@@ -183,13 +182,6 @@ def test_network_file_systems_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match="nfs4"):
         refuse_shared_file_system(tmp_path / "ledger.db", mounts)
     refuse_shared_file_system(Path("/ledger.db"), mounts)
-
-
-def test_a_ledger_is_not_used_in_a_process_that_was_forked_off(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "unused.db")
-    ledger._process = os.getpid() + 1
-    with pytest.raises(LedgerUnavailable, match="forked"):
-        ledger._working()
 
 
 @pytest.mark.parametrize("kind", ["postgres"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import secrets
 import time
@@ -80,6 +81,7 @@ class PostgresLedger:
         self._server: Server | None = None
         self._beat: Beat | None = None
         self._worker = 0
+        self._process = 0
         self._hints: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
@@ -100,6 +102,7 @@ class PostgresLedger:
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date."""
+        self._process = os.getpid()
         self._server = self._postgres.Server(self.dsn, *self._options)
         try:
             await self._server.in_transaction(self._migrate)
@@ -142,6 +145,10 @@ class PostgresLedger:
         return ready
 
     def _working(self) -> Server:
+        if self._process not in (0, os.getpid()):
+            raise LedgerUnavailable(
+                "the ledger was opened before this process was forked off; open another one"
+            )
         if self._server is None:
             raise LedgerUnavailable("the ledger is not open")
         return self._server

@@ -29,7 +29,7 @@ _SAVE: Final = f"""
         by_worker bigint, steps json, wanted int,
         OUT alive boolean, OUT at_position bigint, OUT saved int[], OUT numbers bigint[]
     ) LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-    SET plan_cache_mode = force_generic_plan AS $save$
+    SET plan_cache_mode = force_generic_plan SET jit = off AS $save$
     DECLARE
         s record;
     BEGIN
