@@ -2,9 +2,11 @@
 
     python tools/chaos.py [--seconds 60] [--ledger sqlite|postgres] [--seed 1] [--on-death fail|retry]
 
-Several processes accept, submit, cancel and clear. Meanwhile they are killed with -9 (one, or all at once);
-with PostgreSQL also stopped beyond their lease, their connections terminated and the server restarted. At the
-end those that live see to what is left, and the ledger is judged.
+Several processes accept, submit, cancel and clear; some calls are cancelled, one after each turn of the loop.
+Of the notifications that they receive a third is lost, a third doubled and a third late. Meanwhile they are
+killed with -9 (one, or all at once), and the disk is full now and then; with PostgreSQL they are also stopped
+beyond their lease, their connections are terminated and the server is restarted. At the end those that live
+see to what is left, and the ledger is judged.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,11 +41,36 @@ SESSIONS = 16
 LEASE = 2.0
 Line = dict[str, Any]
 
+FULL = """
+    CREATE OR REPLACE FUNCTION turngate.disk_full() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'No space left on device'; END $$
+"""
+"""The server says that its disk is full, as often as somebody writes a session."""
+
 
 def ledger_of(spec: str) -> Any:
     if spec.startswith("postgresql:"):
         return PostgresLedger(spec, connections=3)
     return SqliteLedger(spec)
+
+
+def unreliable(ledger: Any, dice: random.Random) -> Any:
+    """Have notifications be lost, doubled and late."""
+    listen = ledger.listen
+
+    def listen_badly(wake: Any) -> None:
+        def maybe() -> None:
+            kind = dice.randrange(3)
+            if kind == 1:
+                wake()
+                wake()
+            elif kind == 2:
+                asyncio.get_running_loop().call_later(dice.random() * 2, wake)
+
+        listen(maybe)
+
+    ledger.listen = listen_badly
+    return ledger
 
 
 # One of the processes.
@@ -59,7 +87,7 @@ class Caller:
         self.name = f"{os.getpid()}-{seed}"
         self.d = DurableDispatcher(
             self.agent,
-            ledger_of(spec),
+            unreliable(ledger_of(spec), self.random),
             lease=LEASE,
             poll=0.2,
             checkpoint=0.3,
@@ -96,10 +124,39 @@ class Caller:
             except TurngateError:  # the server is being restarted
                 await asyncio.sleep(0.2)
         async with self.d:
-            await asyncio.gather(*(self.call(number) for number in range(4)))
+            await asyncio.gather(*(self.call(number) for number in range(4)), self.fill_disk())
             while os.getppid() == self.parent:  # noqa: ASYNC110
                 await asyncio.sleep(1)  # see to what others have left, until killed
             os._exit(1)
+
+    async def fill_disk(self) -> None:
+        """Let an SQLite file have no page more, for a moment, now and then."""
+        ledger: Any = self.d._ledger
+        while isinstance(ledger, SqliteLedger) and not self.quiet.exists():
+            await asyncio.sleep(self.random.random() * 8)
+            for pages in (1, 2**30):
+                try:
+                    await ledger._query(f"PRAGMA max_page_count = {pages}")
+                except TurngateError:
+                    continue
+                if pages == 1:
+                    self.say(event="full")
+                    await asyncio.sleep(self.random.random())
+
+    async def cancelled(self, session: str, run_id: str) -> None:
+        """Call, and be cancelled after so many turns of the loop: at each await there is."""
+        calls: list[Callable[[], Any]] = [
+            lambda: self.d.submit(session, "p", run_id=run_id, when_busy="queue"),
+            lambda: self.d.ask(session, "p", run_id=run_id),
+            lambda: self.d.cancel(session),
+            lambda: self.d.clear_queue(session),
+        ]
+        call: asyncio.Task[Any] = asyncio.ensure_future(self.random.choice(calls)())
+        for _ in range(self.random.randrange(60)):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        self.say(event="call cancelled" if call.cancelled() else "call faster than its cancel")
 
     async def call(self, number: int) -> None:
         count = 0
@@ -116,7 +173,9 @@ class Caller:
     async def one_call(self, session: str, run_id: str) -> None:
         d, dice = self.d, self.random.random()
         way = self.random.choice(["fold", "fold", "queue", "queue", "queue", "interrupt"])
-        if dice < 0.1:  # a client that hangs up
+        if dice < 0.05:
+            await self.cancelled(session, run_id)
+        elif dice < 0.1:  # a client that hangs up
             with_in = self.random.random() * 0.02
             try:
                 async with asyncio.timeout(with_in):
@@ -206,8 +265,11 @@ class Chaos:
             victim.send_signal(signal.SIGSTOP)
             time.sleep(LEASE * (0.3 + 1.2 * self.random.random()))
             victim.send_signal(signal.SIGCONT)
-        elif self.cluster is not None and dice < 0.45:
+        elif self.cluster is not None and dice < 0.4:
             self.done["connections terminated"] += asyncio.run(self.terminate())
+        elif self.cluster is not None and dice < 0.45:
+            self.done["times that the disk was full"] += 1
+            asyncio.run(self.fill_disk())
         elif self.cluster is not None and dice < 0.48:
             self.done["restarts of the server"] += 1
             self.cluster.stop()
@@ -230,6 +292,19 @@ class Chaos:
         )
         await ledger.close()
         return len(rows)
+
+    async def fill_disk(self) -> None:
+        """Have the server refuse to write for a moment."""
+        ledger = ledger_of(self.spec)
+        await ledger.open()
+        await ledger._fetch(FULL)
+        await ledger._fetch(
+            "CREATE OR REPLACE TRIGGER disk_full BEFORE INSERT OR UPDATE ON turngate.session "
+            "EXECUTE FUNCTION turngate.disk_full()"
+        )
+        await asyncio.sleep(self.random.random() * 2)
+        await ledger._fetch("DROP TRIGGER disk_full ON turngate.session")
+        await ledger.close()
 
     def run(self) -> bool:
         try:
@@ -283,6 +358,9 @@ class Chaos:
         self.done["runs acknowledged"] = len(acknowledged)
         self.done.update(f"runs {each.outcome}" for each in ended.values())
         self.done.update(f"calls refused: {line['why']}" for line in told if line["event"] == "refused")
+        self.done.update(line["event"].replace("call", "calls") for line in told if "call" in line["event"])
+        if full := sum(line["event"] == "full" for line in told):
+            self.done["times that the disk was full"] = full
         await ledger.close()
         return wrong
 

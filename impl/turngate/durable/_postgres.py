@@ -63,7 +63,7 @@ class Server:
             timeout=self._timeout,  # pyright: ignore[reportArgumentType] - its stubs want whole seconds
             command_timeout=self._timeout,
             statement_cache_size=self._cached,
-            server_settings={"jit": "off", "application_name": "turngate"},
+            server_settings={"application_name": "turngate"},
         )
         try:
             return await _connected(asyncio.ensure_future(connecting), moment)
