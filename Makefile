@@ -60,6 +60,7 @@ bench: setup ## what a run costs, next to the alternatives; reports, judges noth
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python bench/bench.py
 	$(BIN)/python bench/server.py
+	$(BIN)/python bench/durable.py
 
 chaos: setup ## real processes on a ledger, killed and stopped under load (longer: make chaos SECONDS=600; ON=sqlite)
 	$(BIN)/python tools/chaos.py --seconds $(or $(SECONDS),60) --ledger $(or $(ON),postgres)

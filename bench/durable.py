@@ -1,10 +1,17 @@
-"""What a run on a ledger costs, against half the commits per second of the bare engine.
+"""What a run on a ledger costs: against the bare engine, over processes, with much on record, beside others.
 
-    python bench/durable.py [--seconds 3] [--dsn postgresql://...]
+    python bench/durable.py [throughput] [cancel] [large] [queue] [others] [--seconds 1] [--rows 1000000]
 
-Ratios, from one run on one machine; reports, judges nothing. The bare engine does one INSERT per commit, with
-the same driver and as many connections. A run is two commits at least, so 1.0 is
-the limit for one client; where steps share a commit (SQLite), it is not.
+Reports, judges nothing. PostgreSQL is a private cluster that is made for the occasion, with its defaults; if
+that cannot be had, only SQLite is measured.
+
+throughput  runs per second against half the commits per second of the bare engine: one INSERT per commit, the
+            same driver, as many connections. A run is two commits, so 1.0 is the limit as long as none share
+            one. On a machine that others use too, both are measured in turns, and the ratio is the median.
+cancel      from the call in one process to the interrupted runner in another, with and without notifications
+large       what a step and a poll cost with 100,000 idle sessions and a million complete runs on record
+queue       to enter, cancel and clear a session with 10,000 queued runs
+others      procrastinate and DBOS on the same PostgreSQL, doing the nearest thing that they can
 """
 
 from __future__ import annotations
@@ -12,14 +19,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sqlite3
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from turngate import Turn
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from turngate import Turn  # noqa: E402
+from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: E402
+
+ROUNDS = 5
+CLIENTS = (1, 8, 64)
+IDLE = 100_000
+QUEUED = 10_000
+Call = Callable[[int], Awaitable[Any]]
 
 
 async def echo(turn: Turn) -> str:
@@ -27,67 +45,289 @@ async def echo(turn: Turn) -> str:
     return "done"
 
 
-async def rate(call: Callable[[int], Awaitable[Any]], clients: int, seconds: float) -> float:
+async def rate(call: Call, clients: int, seconds: float) -> float:
     """Return how often per second so many clients get an answer."""
-    until, answered = time.perf_counter() + seconds, 0
+    began, answered = time.perf_counter(), 0
 
     async def client(number: int) -> None:
         nonlocal answered
-        while time.perf_counter() < until:
+        while time.perf_counter() < began + seconds:
             await call(number)
             answered += 1
 
     await asyncio.gather(*map(client, range(clients)))
-    return answered / seconds
+    return answered / (time.perf_counter() - began)
 
 
-def bare_sqlite(path: Path, seconds: float) -> float:
-    """Return the commits per second of one connection, each of one row."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("CREATE TABLE bare (n INTEGER)")
-    until, done = time.perf_counter() + seconds, 0
-    while time.perf_counter() < until:
-        connection.execute("INSERT INTO bare VALUES (1)")
-        done += 1
-    connection.close()
-    return done / seconds
+# The engines, and nothing else.
 
 
-async def bare_postgres(dsn: str, clients: int, seconds: float) -> float:
-    """Return the commits per second of four connections, each of one row."""
-    ledger = PostgresLedger(dsn, schema="bare")
-    await ledger.open()
-    await ledger._fetch("CREATE TABLE IF NOT EXISTS {s}.bare (n int)")
-    done = await rate(lambda _: ledger._fetch("INSERT INTO {s}.bare VALUES (1)"), clients, seconds)
-    await ledger.close()
-    return done
+class BareSqlite:
+    """One connection, one INSERT per commit."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("CREATE TABLE bare (n INTEGER)")
+
+    async def rate(self, clients: int, seconds: float) -> float:
+        """Return the commits per second."""
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() < began + seconds:
+            self._connection.execute("INSERT INTO bare VALUES (1)")
+            done += 1
+        return done / (time.perf_counter() - began)
+
+    async def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+
+class BarePostgres:
+    """As many connections as a ledger has, one INSERT per commit."""
+
+    def __init__(self, dsn: str) -> None:
+        self._ledger = PostgresLedger(dsn, schema="bare")
+
+    async def rate(self, clients: int, seconds: float) -> float:
+        """Return the commits per second."""
+        if self._ledger._server is None:
+            await self._ledger.open()
+            await self._ledger._fetch("CREATE TABLE IF NOT EXISTS {s}.bare (n int)")
+        return await rate(lambda _: self._ledger._fetch("INSERT INTO {s}.bare VALUES (1)"), clients, seconds)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._ledger.close()
+
+
+class Engines:
+    """The engines that there are, and new ledgers on each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = 0
+        self.dsn = _cluster()
+        self.names = ["sqlite", *(["postgres"] if self.dsn else [])]
+
+    def ledger(self, engine: str, name: str = "") -> Any:
+        """Return a ledger, a new one unless it is named."""
+        self._made += 1
+        name = name or f"l{self._made}"
+        if engine == "sqlite":
+            return SqliteLedger(self._folder / f"{name}.db")
+        return PostgresLedger(self.dsn, schema=name)
+
+    def bare(self, engine: str) -> BareSqlite | BarePostgres:
+        """Return the engine alone."""
+        self._made += 1
+        if engine == "sqlite":
+            return BareSqlite(self._folder / f"bare{self._made}.db")
+        return BarePostgres(self.dsn)
+
+
+def _cluster() -> str:
+    """Return the dsn of a PostgreSQL of our own, with its defaults; "" if there can be none."""
+    try:
+        from postgres import Cluster, programs  # noqa: PLC0415 - the tests' own
+
+        found = programs()
+        return "" if found is None else Cluster(found, fsync=True).dsn
+    except (ImportError, OSError):
+        return ""
+
+
+# What is measured.
+
+
+async def throughput(engines: Engines, options: argparse.Namespace) -> None:
+    """Compare runs with commits."""
+    print(f"{'engine':10} {'clients':>7} {'runs/s':>8} {'bare/2':>8} {'ratio':>6} {'CPU ms/run':>11}")
+    for engine in engines.names:
+        for clients in CLIENTS:
+            bare = engines.bare(engine)
+            runs: list[float] = []
+            commits: list[float] = []
+            cpu: list[float] = []
+            async with DurableDispatcher(echo, engines.ledger(engine)) as d:
+                for _ in range(ROUNDS + 1):
+                    commits.append(await bare.rate(clients, options.seconds))
+                    used, began = time.process_time(), time.perf_counter()
+                    runs.append(await rate(lambda n, d=d: d.ask(f"s{n}", "p"), clients, options.seconds))  # type: ignore[misc]
+                    took = time.perf_counter() - began
+                    cpu.append((time.process_time() - used) * 1000 / (runs[-1] * took))
+            await bare.close()
+            ratio = statistics.median(r / (c / 2) for r, c in zip(runs[1:], commits[1:], strict=True))
+            reached, half = statistics.median(runs[1:]), statistics.median(commits[1:]) / 2
+            figures = f"{reached:8.0f} {half:8.0f} {ratio:6.2f} {statistics.median(cpu[1:]):11.2f}"
+            print(f"{engine:10} {clients:7} {figures}", flush=True)
+
+
+async def cancel(engines: Engines, options: argparse.Namespace) -> None:
+    """Cancel in one process what runs in another."""
+    for engine in engines.names:
+        for hints in (True, False):
+            took: list[float] = []
+            started, interrupted = asyncio.Event(), asyncio.Event()
+
+            async def run(turn: Turn, started: Any = started, interrupted: Any = interrupted) -> None:
+                started.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    interrupted.set()
+
+            name = f"cancel{hints}".lower()
+            ledgers = [engines.ledger(engine, name) for _ in range(2)]
+            for ledger in ledgers:
+                if not hints:
+                    ledger.listen = lambda wake: None
+            async with DurableDispatcher(run, ledgers[0]) as one, DurableDispatcher(run, ledgers[1]) as two:
+                for number in range(20 if hints else 5):
+                    started.clear()
+                    interrupted.clear()
+                    submitted = await one.submit("s", "p")
+                    await started.wait()
+                    await asyncio.sleep(0.1 + 0.17 * (number % 5))
+                    began = time.perf_counter()
+                    await two.cancel("s")
+                    await interrupted.wait()
+                    took.append((time.perf_counter() - began) * 1000)
+                    await submitted
+            how = "with notifications" if hints else "without, poll=1.0"
+            print(f"{engine:10} cancel elsewhere, {how:20} {statistics.median(took):8.1f} ms", flush=True)
+
+
+_FILL = {
+    "sqlite": (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) ",
+        "printf('%d', i)",
+    ),
+    "postgres": ("WITH n AS (SELECT i FROM generate_series(1, {count}) i) ", "i::text"),
+}
+_FALSE = {"sqlite": "0", "postgres": "false"}
+_NOW = {"sqlite": "1000000", "postgres": "to_timestamp(1000000)"}
+
+
+async def _fill(ledger: Any, engine: str, rows: int) -> None:
+    """Put idle sessions and complete runs on record, all at once."""
+    counted, text = _FILL[engine]
+    false, now = _FALSE[engine], _NOW[engine]
+    schema = "" if engine == "sqlite" else "{s}."
+    position = "i" if engine == "sqlite" else "-i"
+    names = f"'idle' || {text}, 'token' || {text}"
+    sessions = f"""
+        INSERT INTO {schema}session (session_id, token, version, next_seq, mark, queued, fence, covered,
+            begun, attempts, recent)
+        SELECT {names}, 1, 100, 0, 0, 1, {false}, {false}, 0, '' FROM n
+    """  # noqa: S608 - made of what is written here
+    runs = f"""
+        INSERT INTO {schema}run (run_id, session_id, seq, state, when_busy, covered, holder, place, prompt,
+            attachments, digest, accepted_at, completed_at, text, cancelled, message_id, outcome, "position",
+            ordinal)
+        SELECT 'run' || {text}, 'idle' || (i % {IDLE}), i / {IDLE} + 1, 'complete', 'fold', {false}, 1, 0, '',
+            '', 'digest', {now}, {now}, 'an answer of some length', {false}, 'msg' || {text}, 'finished',
+            {position}, 0 FROM n
+    """  # noqa: S608
+    sessions, runs = counted.format(count=IDLE) + sessions, counted.format(count=rows) + runs
+    if engine == "sqlite":
+        await ledger._thread.do(lambda connection: connection.execute(sessions), writes=True)
+        await ledger._thread.do(lambda connection: connection.execute(runs), writes=True)
+        set_number = f"UPDATE meta SET number = {rows + 1}"  # noqa: S608
+        await ledger._thread.do(lambda connection: connection.execute(set_number), writes=True)
+        return
+    connection = await ledger._server.connect()
+    for statement in (sessions, runs, "ANALYZE {s}.run", "ANALYZE {s}.session"):
+        await connection.execute(ledger._in_schema(statement), timeout=600)
+    await connection.close()
+
+
+async def _cost(call: Call, count: int) -> str:
+    used, took = time.process_time(), []
+    for number in range(count):
+        began = time.perf_counter()
+        await call(number)
+        took.append((time.perf_counter() - began) * 1000)
+    cpu = (time.process_time() - used) * 1000 / count
+    return f"median {statistics.median(took):6.2f} ms, CPU {cpu:5.2f} ms"
+
+
+async def large(engines: Engines, options: argparse.Namespace) -> None:
+    """Compare an empty ledger with a large one."""
+    for engine in engines.names:
+        for rows in (0, options.rows):
+            async with DurableDispatcher(echo, engines.ledger(engine), poll=600.0) as d:
+                if rows:
+                    await _fill(d._ledger, engine, rows)
+
+                async def poll(_: int, d: Any = d) -> None:
+                    await d._look()
+                    await d._pay_debts()
+
+                ask = lambda n, d=d: d.ask(f"idle{n + 1}", "p")  # noqa: E731
+                await d.ask("warm", "p")
+                about = f"{engine:10} {IDLE if rows else 0:7} idle sessions, {rows:7} complete runs:"
+                print(f"{about} a run        {await _cost(ask, 200)}", flush=True)
+                print(f"{about} a poll       {await _cost(poll, 50)}", flush=True)
+
+
+async def queue(engines: Engines, options: argparse.Namespace) -> None:
+    """Have a long queue, and enter, cancel and clear it."""
+    for engine in engines.names:
+        forever = asyncio.Event()
+
+        async def run(turn: Turn, forever: asyncio.Event = forever) -> None:
+            await forever.wait()
+
+        async with DurableDispatcher(run, engines.ledger(engine)) as d:
+
+            async def fill(session: str, d: Any = d) -> None:
+                await d.submit(session, "p")
+                await asyncio.gather(*(d.submit(session, "p", when_busy="queue") for _ in range(QUEUED)))
+
+            for session in ("s", "t"):
+                await fill(session)
+            enter = lambda _, d=d: d.submit("s", "p", when_busy="queue")  # noqa: E731
+            clear, cancel_it = (lambda _, d=d: d.clear_queue("s")), (lambda _, d=d: d.cancel("t"))
+            for what, call, count in (("enter", enter, 50), ("clear", clear, 1), ("cancel", cancel_it, 1)):
+                print(f"{engine:10} {QUEUED} queued: {what:7} {await _cost(call, count)}", flush=True)
+            forever.set()
+
+
+async def others(engines: Engines, options: argparse.Namespace) -> None:
+    """Have others do the nearest thing."""
+    if not engines.dsn:
+        print("others: there is no PostgreSQL")
+        return
+    import durable_others  # noqa: PLC0415 - what it needs is for `make bench` alone
+
+    for clients in CLIENTS:
+        async with DurableDispatcher(echo, engines.ledger("postgres")) as d:
+            ours = await rate(lambda n, d=d: d.ask(f"s{n}", "p"), clients, options.seconds * 3)  # type: ignore[misc]
+        print(f"turngate      {clients:3} sessions {ours:8.1f} runs/s", flush=True)
+        for name, measure in durable_others.OTHERS.items():
+            theirs = await measure(engines.dsn, clients, options.seconds * 3)
+            print(f"{name:13} {clients:3} sessions {theirs:8.1f} runs/s", flush=True)
+
+
+PARTS = {each.__name__: each for each in (throughput, cancel, large, queue, others)}
 
 
 async def main(options: argparse.Namespace) -> None:
-    """Measure both engines with 1, 8 and 64 clients."""
-    print(f"{'engine':10} {'clients':>7} {'runs/s':>8} {'bare/2':>8} {'ratio':>6} {'CPU ms/run':>11}")
+    """Measure what was asked for."""
     with tempfile.TemporaryDirectory() as folder:
-        for clients in (1, 8, 64):
-            kinds: list[tuple[str, Any, float]] = []
-            path = Path(folder)
-            bare = bare_sqlite(path / f"bare-{clients}.db", options.seconds)
-            kinds.append(("sqlite", SqliteLedger(path / f"ledger-{clients}.db"), bare))
-            if options.dsn:
-                bare = await bare_postgres(options.dsn, clients, options.seconds)
-                kinds.append(("postgres", PostgresLedger(options.dsn, schema=f"bench{clients}"), bare))
-            for engine, ledger, commits in kinds:
-                async with DurableDispatcher(echo, ledger) as d:
-                    used = time.process_time()
-                    runs = await rate(lambda n, d=d: d.ask(f"s{n}", "p"), clients, options.seconds)  # type: ignore[misc]
-                    cpu = (time.process_time() - used) * 1000 / (runs * options.seconds)
-                ratio = runs / (commits / 2)
-                print(f"{engine:10} {clients:7} {runs:8.0f} {commits / 2:8.0f} {ratio:6.2f} {cpu:11.2f}")
+        engines = Engines(Path(folder))
+        for part in options.parts or PARTS:
+            print(f"\n{part}: {PARTS[part].__doc__}")
+            await PARTS[part](engines, options)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--dsn", help="a PostgreSQL to measure on, too")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all, if none is named")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="complete runs on record")
     asyncio.run(main(parser.parse_args()))

@@ -84,6 +84,33 @@ async def test_subscribers_and_completions_are_told_of_every_process(make: MakeL
             await anext(two.completions(after="another.1.0"))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_that_are_waited_for_are_found_by_what_has_completed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turngate.durable._tending._FEW", 2)
+
+    @in_loop
+    async def check(make: MakeLedger) -> None:
+        agent = Agent()
+        one, two = (DurableDispatcher(agent, make(), poll=0.02) for _ in range(2))
+        async with one, two:
+            runs = [await one.submit(f"s{number}", "p", run_id=f"r{number}") for number in range(8)]
+            await still(one)
+            found = [await two.find(run.run_id) for run in runs]
+            waiting = [asyncio.create_task(two.wait(f"r{number}")) for number in range(4)]
+            while two._looked_until is None:
+                await asyncio.sleep(0.005)
+            for run in runs:
+                agent.finish(run)
+            completes = [await run for run in runs]
+            assert await asyncio.gather(*waiting) == completes[:4]
+            assert [await each for each in found[4:] if each is not None] == completes[4:]
+
+    with ledgers(kind, tmp_path) as make:
+        check(make)
+
+
 @on_each
 async def test_what_is_queued_stays_when_a_process_closes_and_goes_on_in_the_next(make: MakeLedger) -> None:
     agent = Agent()

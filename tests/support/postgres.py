@@ -25,8 +25,9 @@ def programs() -> Path | None:
 class Cluster:
     """A server that runs as long as the process that made it."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, *, fsync: bool = False) -> None:
         self._programs = programs
+        self._fsync = "on" if fsync else "off"
         self._folder = Path(tempfile.mkdtemp(prefix="turngate-postgres-"))
         # The server refuses to run as root, so it runs as the user that its package has made.
         self._as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
@@ -56,7 +57,7 @@ class Cluster:
     def start(self) -> None:
         options = (
             f"-c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories= "
-            "-c fsync=off -c max_connections=200"
+            f"-c fsync={self._fsync} -c max_connections=200"
         )
         log = self._folder / "log"
         self._call("pg_ctl", "start", "--wait", "--pgdata", self._data, "--log", log, "--options", options)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from turngate.durable._handles import DurableTurn
 
 _REMINDER: Final = 2.0
+_GONE: Final = -1
+"""The name of a worker that has none, and takes none any more."""
 
 
 class Ending(Tending):
@@ -132,9 +134,10 @@ class Ending(Tending):
         try:
             if self._follower is not None:
                 await self._read_to_the_end()
-            await self._ledger.retire(self._name)
+            name, self._name = self._name, _GONE  # from here on its lease is nobody's business
+            await self._ledger.retire(name)
         except LedgerUnavailable as away:
-            complain(away, "worker %d could not take its leave", self._name)
+            complain(away, "the worker could not take its leave")
         if self._follower is not None:
             self._follower.cancel()
             self._stop_following()

@@ -15,6 +15,7 @@ from turngate._lifecycle import RUNNING
 from turngate.durable._ledger import Checkpoint, LedgerUnavailable
 from turngate.durable._relaying import Relaying
 from turngate.durable._rows import Ask
+from turngate.durable._telling import BEHIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 500
 """So many runs are asked for in one question."""
+_FEW: Final = 500
+"""So many runs are asked for one by one, at every look."""
 _ROUNDS: Final = 20
 """So many times in a row debts are paid before anything else is looked after."""
 
@@ -41,6 +44,8 @@ class Tending(Relaying):
         self._enter_timeout = enter_timeout
         self._checkpoint_every = checkpoint
         self._woken = asyncio.Event()
+        self._looked_until: tuple[int, int] | None = None
+        """Up to where completions were looked at, if so many are waited for that it is done that way."""
         self._tender: asyncio.Task[None] | None = None
 
     def _opened(self) -> None:
@@ -83,11 +88,40 @@ class Tending(Relaying):
     async def _look(self) -> None:
         if self._turns and self._name:
             await self._look_at_turns()
+        await self._look_for_ends()
+
+    async def _look_for_ends(self) -> None:
+        """Find out which runs are complete that somebody of this process waits for, and nobody here runs.
+
+        A few are asked for one by one. If there are many, what has completed since the last look is read,
+        whosever it is, and only those that have come since then are asked for.
+        """
         waited_for = [run_id for run_id, run in self._held.items() if run._turn is None]
+        moment = None
+        if len(waited_for) <= _FEW:
+            self._looked_until = None
+        elif self._looked_until is None:
+            moment = await self._ledger.moment()
+        else:
+            await self._look_at_completions(self._looked_until)
+            waited_for = [run_id for run_id in self._unlooked if run_id in self._held]
+        self._unlooked.clear()
         for start in range(0, len(waited_for), _AT_ONCE):
             for known in await self._ledger.find(waited_for[start : start + _AT_ONCE]):
                 if known.complete is not None:
                     self._complete_here(known.complete)
+        if moment is not None:
+            self._looked_until = moment.horizon - 1, BEHIND
+
+    async def _look_at_completions(self, after: tuple[int, int]) -> None:
+        while True:
+            _, _, finished = await self._ledger.finished(after, _AT_ONCE)
+            for position, ordinal, complete in finished:
+                after = self._looked_until = position, ordinal
+                if complete.run_id in self._held:
+                    self._complete_here(complete)
+            if len(finished) < _AT_ONCE:
+                return
 
     async def _look_at_turns(self) -> None:
         """Interrupt what a cancel covers, stop what was given to another, see who waits to be folded."""

@@ -111,6 +111,8 @@ class Worker(Shell):
         """Fences of turns that a cancel has covered before the step that starts them was answered."""
         self._held: dict[str, DurableRun] = {}
         """Runs whose end somebody in this process waits for, or may."""
+        self._unlooked: set[str] = set()
+        """Those of them that were not looked for yet."""
         self._handles: weakref.WeakValueDictionary[str, DurableRun] = weakref.WeakValueDictionary()
         self._nobody = SessionCore("", "", deque())
         """A core for what concerns a turn alone: text, data, whether it is over."""
@@ -298,6 +300,7 @@ class Worker(Shell):
         for run_id, newcomer in step.newcomers.items():
             handle = self._handle_of(step.rows[run_id])
             self._held[run_id] = handle
+            self._unlooked.add(run_id)
             if isinstance(newcomer, Newcomer):
                 newcomer.handle = handle
                 handle._context, handle.on_complete = newcomer.context, newcomer.on_complete
@@ -356,6 +359,7 @@ class Worker(Shell):
         complete = run.complete
         assert complete is not None
         self._held.pop(run.run_id, None)
+        self._unlooked.discard(run.run_id)
         run._context = None
         if run._waiters is not None:
             self._guard("waking those who wait", run._waiters.wake)
@@ -440,6 +444,7 @@ class Worker(Shell):
         """Look for the end of the run until it is there."""
         if run.complete is None:
             self._held[run.run_id] = run
+            self._unlooked.add(run.run_id)
 
     def _turn_of(self, run: Run) -> Turn | None:
         return cast("DurableRun", run)._turn
