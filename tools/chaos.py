@@ -242,9 +242,10 @@ class Chaos:
         errors.close()
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
+        # What is seen to by others right after the kill may come before we are told that it is over.
+        self.ended_at[process.pid] = time.monotonic_ns()
         process.kill()
         process.wait()
-        self.ended_at[process.pid] = time.monotonic_ns()
         self.processes.remove(process)
 
     def replace_the_dead(self) -> None:

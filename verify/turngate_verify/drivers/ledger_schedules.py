@@ -26,7 +26,7 @@ from turngate import State, Turn, TurngateError
 from turngate.durable import DurableDispatcher
 from turngate.durable._handles import DurableTurn
 from turngate_verify.ledger_judge import problems
-from turngate_verify.world.memory_ledger import Gate, MemoryLedger, Tables
+from turngate_verify.world.memory_ledger import Gate, MemoryLedger, Tables, without_chance
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 Fault = Literal["kill", "lease", "lose"]
@@ -279,12 +279,13 @@ def explore(scenario: Scenario, *, limit: int = 100_000, make: Any = DurableDisp
     explored = Explored()
     met: set[int] = set()
     to_try: list[list[int]] = [[]]
-    while to_try:
-        if explored.schedules >= limit:
-            return explored
-        explored.schedules += 1
-        if _play(scenario, to_try.pop(), to_try, met, explored, make):
-            return explored
+    with without_chance():
+        while to_try:
+            if explored.schedules >= limit:
+                return explored
+            explored.schedules += 1
+            if _play(scenario, to_try.pop(), to_try, met, explored, make):
+                return explored
     explored.exhausted = True
     return explored
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
+from unittest.mock import patch
 
 from turngate import Message, RunComplete, State
-from turngate.durable import LedgerUnavailable
+from turngate.durable import LedgerUnavailable, _swap
 from turngate.durable._columns import of_messages
 from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Told
 from turngate.durable._recent import Memory
@@ -57,6 +59,8 @@ class Tables:
     remembers: bool = False
     """Whether a process decides on what it has saved last, as with a server, before it loads."""
     now: Callable[[], float] = lambda: 0.0
+    trouble: Callable[[MemoryLedger, str], None] | None = None
+    """Called with every message that arrives, or is answered; what it raises happens to the message."""
     ears: dict[MemoryLedger, Callable[[str], None]] = field(default_factory=dict)
     """Who listens to what is relayed."""
 
@@ -148,8 +152,10 @@ class MemoryLedger:
         """Reach them no more."""
         self._open = False
 
-    async def _hop(self) -> None:
+    async def _hop(self, kind: str = "other") -> None:
         await asyncio.sleep(0)
+        if self.tables.trouble is not None:
+            self.tables.trouble(self, kind)
         if self.is_dead:
             await asyncio.get_running_loop().create_future()
         if self.is_away:
@@ -158,7 +164,7 @@ class MemoryLedger:
     async def _pass(self, kind: Kind, ask: Ask, changes: Changes | None = None) -> bool:
         """Wait until the message may pass; say whether it arrives."""
         if not self.tables.gated:
-            await self._hop()
+            await self._hop(kind)
             return True
         if self.is_dead:
             await asyncio.get_running_loop().create_future()
@@ -339,6 +345,13 @@ class MemoryLedger:
 
     def __repr__(self) -> str:
         return f"<MemoryLedger of process {self.process}>"
+
+
+@contextmanager
+def without_chance() -> Iterator[None]:
+    """Have steps that were overtaken be tried again at once, so that everything is always the same."""
+    with patch.object(_swap, "pause", lambda attempt: 0.0):
+        yield
 
 
 def lines(tables: Tables) -> list[str]:

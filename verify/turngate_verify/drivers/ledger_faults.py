@@ -1,0 +1,161 @@
+"""One fault at every point of some programs on a ledger: at each message, and at each turn of the loop.
+
+    away    the ledger cannot be reached, once
+    lost    the answer to a save is lost (another message that is lost is like one that did not arrive)
+    kill    the process dies; another one is there
+    lease   the lease of the process is over, and it notices later
+    cancel  the caller is cancelled
+
+Each program is played once for each fault and each point at which it could strike process 0, until the fault
+strikes no more; so the points of a program are exhausted. Afterwards everything comes to its end, and the
+ledger is judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+from turngate.durable import DurableDispatcher, LedgerUnavailable
+from turngate.durable._swap import Unanswered
+from turngate_verify.ledger_judge import problems
+from turngate_verify.world.ledger_world import LedgerWorld
+from turngate_verify.world.memory_ledger import MemoryLedger, without_chance
+from turngate_verify.world.world import without_log
+
+Fault = Literal["away", "lost", "kill", "lease", "cancel"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+Order = tuple[Any, ...]
+PROGRAMS: dict[str, tuple[Order, ...]] = {
+    "a run": (("submit", 0, "a"), ("order", "a", "write"), ("order", "a", "end_turn")),
+    "a run that is entered elsewhere": (("accept", 0, "a"), ("enter", 1, "a"), ("order", "a", "error")),
+    "a queue of two processes": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("submit", 0, "c"), ("order", "a", "end_turn"),
+        ("order", "b", "end_turn"),
+    ),
+    "follow-ups": (
+        ("submit", 0, "a"), ("follow", 0, "b"), ("follow", 1, "c"), ("order", "a", "fold"),
+        ("order", "a", "end_turn"),
+    ),
+    "a cancel here": (("submit", 0, "a"), ("submit", 1, "b"), ("cancel", 0), ("submit", 0, "c")),
+    "a cancel elsewhere": (("submit", 0, "a"), ("accept", 0, "b"), ("cancel", 1), ("enter", 0, "b")),
+    "an interrupt": (("submit", 1, "a"), ("submit", 0, "b"), ("interrupt", 0, "c"), ("submit", 1, "d")),
+    "one run is taken back": (("submit", 0, "a"), ("submit", 0, "b"), ("take back", 0, "b"), ("clear", 0)),
+    "a release": (("accept", 0, "a"), ("submit", 1, "b"), ("release", 0, "a")),
+}  # fmt: skip
+"""What is done, in order: by callers, in a process, or by a runner, which is told."""
+
+
+class Found(NamedTuple):
+    """What came of all the points of all programs."""
+
+    played: int
+    wrong: str
+
+
+class _Struck(NamedTuple):
+    problems: list[str]
+    struck: bool
+
+
+def search(*, make: Any = DurableDispatcher, remembers: bool = True) -> Found:
+    """Let each fault strike at each point of each program; stop at the first thing that goes wrong."""
+    played = 0
+    with without_log(), without_chance():
+        for name, fault, on_death in _cases():
+            point = 0
+            while True:
+                played += 1
+                world = LedgerWorld(2, on_death=on_death, remembers=remembers, make=make)
+                found = _play(world, PROGRAMS[name], fault, point)
+                if found.problems:
+                    return Found(played, f"{name}, {fault} at point {point}, {on_death}: {found.problems[0]}")
+                if not found.struck:
+                    break
+                point += 1
+    return Found(played, "")
+
+
+def _cases() -> Iterator[tuple[str, Fault, Literal["fail", "retry"]]]:
+    for name in PROGRAMS:
+        for fault in FAULTS:
+            yield name, fault, "fail"
+            if fault in ("kill", "lease"):
+                yield name, fault, "retry"
+
+
+def _play(world: LedgerWorld, program: tuple[Order, ...], fault: Fault, point: int) -> _Struck:
+    left = point
+    struck = False
+
+    def trouble(ledger: MemoryLedger, kind: str) -> None:
+        nonlocal left, struck
+        strikes = {"lost": kind == "answer", "away": kind != "answer"}  # with the answer it is done
+        if struck or ledger.process != 0 or not strikes.get(fault, True):
+            return
+        if left > 0:
+            left -= 1
+            return
+        struck = True
+        if fault == "away":
+            raise LedgerUnavailable("on purpose")
+        if fault == "lost":
+            raise Unanswered
+        world.kill(0) if fault == "kill" else world.expire(0)
+
+    def cancel(task: asyncio.Task[Any]) -> None:
+        nonlocal left, struck
+        while not struck and left > 0 and not task.done():
+            left -= 1
+            if not world.loop.step():
+                break
+        if not struck and left == 0 and not task.done():
+            struck = True
+            task.cancel()
+
+    if fault != "cancel":
+        world.tables.trouble = trouble
+    for order in program:
+        _do(world, order, cancel if fault == "cancel" else lambda task: None)
+    world.tables.trouble = None
+    world.let_end()
+    return _Struck(judged(world), struck)
+
+
+def judged(world: LedgerWorld) -> list[str]:
+    """Return what is wrong when everything is over, and leave the world."""
+    wrong = [] if world.is_quiet() else ["something is in flight for ever"]
+    task = world.start(problems(MemoryLedger(world.tables), world.acknowledged))
+    world.loop.settle()
+    wrong += task.result()
+    world.leave()
+    return [*world.wrong, *wrong]
+
+
+def _do(world: LedgerWorld, order: Order, interfere: Callable[[asyncio.Task[Any]], None]) -> None:
+    kind, process, *about = order
+    if kind == "order":
+        player = world.players.get(process)
+        if player is not None and not player.order.done():
+            world.order(process, about[0])
+        return
+    if world.ledgers[process].is_dead:
+        return
+    d = world.dispatchers[process]
+    calls: dict[str, Callable[..., Any]] = {
+        "submit": lambda run_id: world.submit(process, "s", run_id, when_busy="queue"),
+        "follow": lambda run_id: world.submit(process, "s", run_id),
+        "interrupt": lambda run_id: world.submit(process, "s", run_id, when_busy="interrupt"),
+        "accept": lambda run_id: world.accept(process, "s", run_id, when_busy="queue"),
+        "enter": lambda run_id: world.enter(process, run_id),
+        "release": lambda run_id: world.release(process, run_id),
+        "take back": d.cancel_run,
+        "cancel": lambda: d.cancel("s"),
+        "clear": lambda: d.clear_queue("s"),
+    }
+    task = world.start(calls[kind](*about))
+    interfere(task)
+    world.loop.settle()
+    if task.done() and not task.cancelled():
+        task.exception()  # a refusal is one of the things that may happen

@@ -1,0 +1,229 @@
+"""A closed world of processes that share a ledger in memory: they do what a driver tells them, and can die.
+
+Every message to the ledger and back takes a step of the virtual loop. Nothing happens by itself but what
+follows from what was done, until the driver lets time pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+from turngate import State, Turn, TurngateError
+from turngate.durable import DurableDispatcher
+from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.lifecycle import DeclaredState
+from turngate_verify.world.memory_ledger import MemoryLedger, Tables
+from turngate_verify.world.virtual_loop import VirtualLoop
+
+_ROUNDS = 80
+"""So many times everybody looks again before what is still in flight counts as stranded."""
+
+
+class Player:
+    """A runner that is being called, and waits for orders."""
+
+    def __init__(self, process: int, turn: Turn, order: asyncio.Future[str]) -> None:
+        self.process = process
+        self.turn = turn
+        self.order = order
+
+
+class LedgerWorld:
+    """Some dispatchers on one ledger, their callers and their runners.
+
+    `stubborn` runners go on when they are interrupted, until they are told to end.
+    """
+
+    def __init__(
+        self,
+        processes: int = 2,
+        *,
+        on_death: Literal["fail", "retry"] = "fail",
+        remembers: bool = True,
+        stubborn: bool = False,
+        make: Any = DurableDispatcher,
+    ) -> None:
+        self.loop = VirtualLoop()
+        self.tables = Tables(remembers=remembers, now=self.loop.time)
+        self.ledgers = [MemoryLedger(self.tables, process) for process in range(processes)]
+        self.players: dict[str, Player] = {}
+        self.acknowledged: set[str] = set()
+        self.wrong: list[str] = []
+        self._stubborn = stubborn
+        with self.loop:
+            self.dispatchers: list[DurableDispatcher] = [
+                make(self._runner(process), ledger, on_death=on_death, enter_timeout=5.0)
+                for process, ledger in enumerate(self.ledgers)
+            ]
+        for d in self.dispatchers:
+            self.start(d._ready())
+        self.loop.settle()
+
+    # Runners.
+
+    def _runner(self, process: int) -> Callable[[Turn], Coroutine[Any, Any, str]]:
+        async def runner(turn: Turn) -> str:
+            lead = turn.run.run_id
+            self._judge_start(process, turn)
+            try:
+                while True:
+                    player = self.players[lead] = Player(process, turn, self.loop.create_future())
+                    try:
+                        order = await player.order
+                    except asyncio.CancelledError:
+                        if not self._stubborn:
+                            raise
+                        continue
+                    if order == "fold":
+                        await turn.fold()
+                    elif order == "write":
+                        turn.write("text ")
+                    elif order == "end_turn":
+                        return "text"
+                    else:
+                        raise asyncio.CancelledError if order == "canceled" else RuntimeError("no luck")
+            finally:
+                if self.players.get(lead) is player:
+                    del self.players[lead]
+
+        return runner
+
+    def _judge_start(self, process: int, turn: Turn) -> None:
+        session = self.tables.sessions[turn.run.session_id]
+        if session.fence == turn.fence and self.tables.runs[turn.run.run_id].state is not State.ACTIVE:
+            self.wrong.append(f"the runner of {turn.run.run_id} is called before that is on record")
+        for lead, player in self.players.items():
+            same = player.turn.run.session_id == turn.run.session_id and lead != turn.run.run_id
+            if same and self.lives(player.process) and self.lives(process):
+                self.wrong.append(f"the runner of {turn.run.run_id} is called while that of {lead} runs")
+
+    def order(self, lead: str, order: str) -> None:
+        """Tell the runner of a turn what to do."""
+        with self.loop:
+            self.players[lead].order.set_result(order)
+        self.loop.settle()
+
+    # Callers.
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Make a task of a call."""
+        with self.loop:
+            return self.loop.create_task(coroutine)
+
+    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Let a call come to its end, and return the answer; what it raises, as a value, if it refuses."""
+        task = self.start(coroutine)
+        self.loop.settle()
+        if not task.done():
+            return None
+        refused = task.exception()
+        if refused is not None and not isinstance(refused, TurngateError):
+            raise refused
+        return task.result() if refused is None else refused
+
+    async def accept(self, process: int, session: str, run_id: str, **options: Any) -> None:
+        """Accept, and note that it was acknowledged."""
+        await self.dispatchers[process].accept(session, "p", run_id=run_id, **options)
+        self._note(process, run_id)
+
+    async def submit(self, process: int, session: str, run_id: str, **options: Any) -> None:
+        """Submit, and note that it was acknowledged."""
+        await self.dispatchers[process].submit(session, "p", run_id=run_id, **options)
+        self._note(process, run_id)
+
+    def _note(self, process: int, run_id: str) -> None:
+        if not self.ledgers[process].is_dead:
+            self.acknowledged.add(run_id)
+
+    async def enter(self, process: int, run_id: str) -> None:
+        """Enter a run, whoever has accepted it."""
+        d = self.dispatchers[process]
+        if (run := await d.find(run_id)) is not None:
+            await d.enter(run)
+
+    async def release(self, process: int, run_id: str) -> None:
+        """Release a run, whoever has accepted it."""
+        if (run := await self.dispatchers[process].find(run_id)) is not None:
+            await run.close()
+
+    # Faults.
+
+    def lives(self, process: int) -> bool:
+        """Say whether a process runs and is not given up."""
+        return not self.ledgers[process].is_dead and self.dispatchers[process]._name in self.tables.workers
+
+    def kill(self, process: int) -> None:
+        """Let a process die: nothing that it does counts any more, and its lease is over."""
+        self.ledgers[process].is_dead = True
+        self.tables.workers.discard(self.dispatchers[process]._name)
+        self.players = {lead: each for lead, each in self.players.items() if each.process != process}
+
+    def expire(self, process: int) -> None:
+        """Let the lease of a process be over; it notices when it looks."""
+        self.tables.workers.discard(self.dispatchers[process]._name)
+
+    # The end.
+
+    def pass_time(self, seconds: float = 1.1) -> None:
+        """Let time pass, so that everybody looks after things."""
+        with self.loop:
+            for ledger in self.ledgers:
+                ledger.notice()
+        self.loop.advance(seconds)
+        self.loop.settle()
+
+    def is_quiet(self) -> bool:
+        """Say whether nothing is in flight."""
+        return all(row.state is State.COMPLETE for row in self.tables.runs.values())
+
+    def let_end(self) -> None:
+        """Have every runner end, and everybody look, until all is quiet."""
+        for ledger in self.ledgers:
+            ledger.is_away = False
+        self.loop.settle()
+        for _ in range(_ROUNDS):
+            for lead, player in [*self.players.items()]:
+                if not player.order.done() and not self.ledgers[player.process].is_dead:
+                    self.order(lead, "end_turn")
+            if self.is_quiet():
+                return
+            self.pass_time()
+
+    def leave(self) -> None:
+        """Let go of everything."""
+        self.wrong += map(str, self.loop.problems)
+        self._stubborn = False
+        for ledger in self.ledgers:
+            ledger.is_dead = True
+        for task in self.loop.tasks:
+            task.cancel()
+        for d in self.dispatchers:
+            for task in [*d._tasks]:
+                task.cancel()
+        self.loop.settle()
+
+    def events(self, since: int = 0) -> list[tuple[str, Event]]:
+        """Return what is on record behind so many steps, as the model has it, each with its session."""
+        return [
+            (told.session_id, _event(entry)) for told in self.tables.history[since:] for entry in told.entries
+        ]
+
+
+def _event(entry: dict[str, Any]) -> Event:
+    match entry["event"]:
+        case "accept":
+            return Accept(entry["run"])
+        case "enter":
+            return Enter(entry["run"], DeclaredState(entry["state"]))
+        case "fold":
+            return Fold(entry["run"], entry["into"])
+        case "handoff":
+            return Handoff(entry["run"])
+        case "clear":
+            return Clear()
+        case "cancel":
+            return Cancel(None if entry.get("runs") is None else frozenset(entry["runs"]))
+        case _:
+            return Complete(entry["run"], entry["cancelled"], entry.get("error"))
