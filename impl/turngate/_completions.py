@@ -156,9 +156,10 @@ class CompletionStream:
     An async iterator. Whoever is cancelled while waiting for one, say by a time-out, loses none.
     """
 
-    def __init__(self, shell: Shell, after: str | None) -> None:
+    def __init__(self, shell: Shell, after: str | None, until: str | None) -> None:
         self._shell = shell
         self._number = shell._completions.number_of(after)
+        self._until = None if until is None else shell._completions.number_of(until)
         shell._completions.after(self._number)
 
     def __aiter__(self) -> Self:
@@ -167,6 +168,8 @@ class CompletionStream:
     async def __anext__(self) -> tuple[str, RunComplete]:
         shell = self._shell
         loop = shell._here()
+        if self._until is not None and self._number >= self._until:
+            raise StopAsyncIteration
         while (found := shell._completions.after(self._number)) is None:
             if shell._closed:
                 raise StopAsyncIteration

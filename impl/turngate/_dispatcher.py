@@ -282,15 +282,16 @@ class Dispatcher(Closing):
         complete = self._completions.find(run_id)
         return None if complete is None else self._completed(complete, "", ())
 
-    def completions(self, after: str | None = None) -> CompletionStream:
+    def completions(self, after: str | None = None, *, until: str | None = None) -> CompletionStream:
         """Return `(cursor, RunComplete)` of each complete run, oldest kept first, then of those to come.
 
         An async iterator that ends when the dispatcher is closed. `after` is a cursor that it gave: go on
-        behind it. Raises CursorExpired, here or while iterating, when what comes behind it is no longer all
-        kept, or it is a cursor of another dispatcher.
+        behind it; `until` is one too: end there, at once if that is not behind `after`, and do not wait.
+        Raises CursorExpired, here or while iterating, when what comes behind `after` is no longer all kept,
+        or it is a cursor of another dispatcher.
         """
         self._in_thread()
-        return CompletionStream(self, after)
+        return CompletionStream(self, after, until)
 
     def end_cursor(self) -> str:
         """Return the cursor behind which `completions(after=)` gives what completes from now on."""

@@ -14,6 +14,7 @@ import pytest
 from dispatching import Agent, in_loop
 from serving import Ear, served, small
 from turngate import Dispatcher, Message, Turn
+from turngate.durable import OutcomeUnknown
 
 
 async def quick(turn: Turn) -> str:
@@ -314,12 +315,12 @@ async def test_what_goes_wrong_in_the_server_is_a_problem_too(caplog: pytest.Log
             raise RuntimeError("no luck")
 
         async def cancel(self, session_id: str) -> Any:
-            raise LedgerUnavailable("gone")
-
-    class LedgerUnavailable(Exception): ...
+            raise OutcomeUnknown("postgresql://user:secret@host is gone")
 
     d = Broken(quick)
     async with d, served(d) as (_, http):
         assert problem(await http.get("/v1/sessions/s")) == (500, "internal-error")
-        assert problem(await http.post("/v1/sessions/s/cancel")) == (503, "ledger-unavailable")
+        refused = await http.post("/v1/sessions/s/cancel")
+        assert problem(refused) == (503, "ledger-unavailable")
+        assert "secret" not in refused.text
     assert "no luck" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import turngate.server._log as log_module
+import turngate.server._ledger_log as log_module
 from dispatching import in_loop
 from serving import Ear, Heard, serving
 from turngate import CursorExpired, Delta, Event, Moved, RunComplete, SessionView, State
@@ -83,17 +84,24 @@ class Ledger:
 
     async def clear_queue(self, *_: object) -> Any: ...
 
-    async def completions(self, after: str | None = None) -> AsyncIterator[tuple[str, RunComplete]]:
-        number = 0 if after is None else int(after.removeprefix("c")) if after.startswith("c") else -1
+    async def completions(
+        self, after: str | None = None, *, until: str | None = None
+    ) -> AsyncIterator[tuple[str, RunComplete]]:
+        number = 0 if after is None else int(after.removeprefix("c.")) if after.startswith("c.") else -1
+        last = math.inf if until is None else int(until.removeprefix("c."))
         if not 0 <= number <= len(self.done):
             raise CursorExpired(str(after))
-        while True:
-            while number < len(self.done):
+        while number < last:
+            while number < min(len(self.done), last):
                 number += 1
-                yield f"c{number}", self.done[number - 1]
+                yield f"c.{number}", self.done[number - 1]
                 await asyncio.sleep(0)
-            self.changed.clear()
-            await self.changed.wait()
+            if number < last:
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def end_cursor(self) -> str:
+        return f"c.{len(self.done)}"
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Any:
         return self
@@ -180,7 +188,7 @@ async def test_after_a_restart_on_the_same_ledger_one_goes_on_exactly() -> None:
 
 @in_loop
 async def test_a_completion_that_nobody_brings_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(log_module, "PATIENCE", 0.05)
     ledger = Ledger()
     async with serving(app(ledger)) as url:
         ear = await Ear.open(url)

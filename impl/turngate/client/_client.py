@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import httpx2
 
-from turngate import Attachment
-from turngate.client._errors import Unreachable, error_in
+from turngate import Attachment, DispatcherClosed
+from turngate.client._errors import Refused, Unreachable, error_in
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
 from turngate.client._types import message_of, run_of, session_of
@@ -19,7 +19,7 @@ from turngate.client._types import message_of, run_of, session_of
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from turngate import Message, PromptOptions, RunComplete
+    from turngate import Message, PromptOptions, RunComplete, TurngateError
     from turngate.client._types import RemoteRun, RemoteSession
 
 _WAIT = 20.0
@@ -151,24 +151,40 @@ class Client:
         return EventStream(self._http, path, after, patience)
 
     async def _call(self, method: str, path: str, **more: Any) -> Any:
-        """Make a call, again and again while the line breaks and there is patience left."""
+        """Make a call, again and again while the line breaks and there is patience left.
+
+        So it is with a server that cannot reach its ledger; and with one that is shutting down, if it was
+        only asked for something: another may be about to take its place.
+        """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self._patience, 0.1
         while True:
+            error: TurngateError | None
             try:
                 response = await self._http.request(method, path, **more)
-                break
             except httpx2.TransportError as lost:
-                if loop.time() + pause > until:
-                    raise Unreachable(f"no answer within {self._patience:g} s: {lost}") from lost
+                error = Unreachable(f"no answer within {self._patience:g} s: {lost}")
+                error.__cause__ = lost
+            else:
+                error = error_in(response)
+                if error is None:
+                    return response.json()
+                if not _may_pass(error, method):
+                    raise error
+            if loop.time() + pause > until:
+                raise error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
-        if (error := error_in(response)) is not None:
-            raise error
-        return response.json()
 
     def __repr__(self) -> str:
         return f"<Client of {self._http.base_url}>"
+
+
+def _may_pass(error: TurngateError, method: str) -> bool:
+    """Say whether it may be otherwise in a moment."""
+    if isinstance(error, DispatcherClosed):
+        return method == "GET"
+    return isinstance(error, Refused) and error.name == "ledger-unavailable"
 
 
 def _new_run_id() -> str:

@@ -40,6 +40,17 @@ _NOBODY_ASKS: Final = 2**62
 """A horizon behind everything."""
 
 
+class News(asyncio.Event):
+    """Set when there may be something to read; counted, for several wait and none may clear it for others."""
+
+    count = 0
+
+    def set(self) -> None:
+        """Wake those who wait."""
+        self.count += 1
+        super().set()
+
+
 class Following(Conducting):
     """A worker that reads the ledger for its subscribers."""
 
@@ -52,7 +63,7 @@ class Following(Conducting):
         self._follower: asyncio.Task[None] | None = None
         self._joining: list[tuple[weakref.ref[Subscription], list[Flight]]] = []
         """Those who have subscribed and have no beginning yet, with what was under way when they did."""
-        self._news = asyncio.Event()
+        self._news = News()
         self._reading = asyncio.Lock()
         self._by_hook: set[str] = set()
 
@@ -96,14 +107,14 @@ class Following(Conducting):
         """Read and deliver, as long as somebody is subscribed."""
         try:
             while self._subscribers.listen():
-                self._news.clear()
+                heard = self._news.count
                 try:
                     await super()._ready()
                     await self._read_on()
                 except LedgerUnavailable as away:
                     self._is_not_joined(away)
                     complain(away, "subscribers are not told yet what happens on the ledger")
-                await self._wait_for_news(_SOON if self._subscribers.gated else None)
+                await self._wait_for_news(heard, _SOON if self._subscribers.gated else None)
         except BaseException as exc:
             self._is_not_joined(exc)
             raise
@@ -148,8 +159,14 @@ class Following(Conducting):
                 if (subscription := reference()) is not None:
                     self._subscribers.begin(subscription, Beginning(moment, under_way))
 
-    async def _wait_for_news(self, within: float | None = None) -> None:
-        """Wait until this process has done something, another may have, or a while has passed."""
+    async def _wait_for_news(self, heard: int, within: float | None = None) -> None:
+        """Wait until this process has done something, another may have, or a while has passed.
+
+        `heard` is the count of news before whoever waits has looked: what came meanwhile is not waited for.
+        """
+        if self._news.count != heard:
+            return
+        self._news.clear()
         try:
             async with asyncio.timeout(self._poll if within is None else within):
                 await self._news.wait()
@@ -232,16 +249,17 @@ class Following(Conducting):
 
     # Completions.
 
-    def completions(self, after: str | None = None) -> LedgerCompletions:
+    def completions(self, after: str | None = None, *, until: str | None = None) -> LedgerCompletions:
         """Return `(cursor, RunComplete)` of each complete run of every process, oldest kept first.
 
         An async iterator; at the end it waits for those to come, and ends when the dispatcher is closed.
-        `after` is a cursor that it gave, here or in another process: go on behind it. Nothing appears later
-        before a cursor already given. Raises CursorExpired, here or while iterating, when what comes behind
-        it may have been purged, or it is a cursor of another ledger.
+        `after` is a cursor that it gave, here or in another process: go on behind it; `until` is one too: end
+        there, at once if that is not behind `after`. Nothing appears later before a cursor already given.
+        Raises CursorExpired, here or while iterating, when what comes behind `after` may have been purged, or
+        it is a cursor of another ledger.
         """
         self._in_thread()
-        return LedgerCompletions(self, after)
+        return LedgerCompletions(self, after, until)
 
     async def end_cursor(self) -> str:
         """Return the cursor behind which `completions(after=)` gives what completes from now on."""
@@ -283,8 +301,9 @@ class LedgerCompletions:
     An async iterator. Whoever is cancelled while waiting for one, say by a time-out, loses none.
     """
 
-    def __init__(self, worker: Following, after: str | None) -> None:
+    def __init__(self, worker: Following, after: str | None, until: str | None) -> None:
         self._worker = worker
+        self._until = None if until is None else _place(str(until))[1]
         self._name: str | None = None
         self._at = (-1, -1)
         self._passed: Moment | None = None
@@ -298,16 +317,23 @@ class LedgerCompletions:
         return self
 
     async def __anext__(self) -> tuple[str, RunComplete]:
-        while True:
-            while not self._page:
-                if self._worker._closed:
-                    raise StopAsyncIteration
+        while not self._is_over():
+            if not self._page:
                 await self._turn_page()
+                continue
             position, ordinal, complete = self._page.pop()
             self._at, self._begun = (position, ordinal), True
+            if self._until is not None and self._at > self._until:
+                break
             if self._passed is None or not self._passed.has(position):
                 assert self._name is not None
                 return _cursor(self._name, self._at, self._passed), complete
+        raise StopAsyncIteration
+
+    def _is_over(self) -> bool:
+        if self._until is not None and self._at >= self._until:
+            return True
+        return self._worker._closed and not self._page
 
     async def _turn_page(self) -> None:
         """Read on; wait for a while if there is nothing."""
@@ -317,10 +343,14 @@ class LedgerCompletions:
         if self._name is not None and name != self._name:
             raise CursorExpired("the cursor is one of another ledger")
         self._name = name
-        worker._news.clear()
-        purged, _, page = await worker._ledger.finished(self._at, _PAGE)
+        heard = worker._news.count
+        purged, horizon, page = await worker._ledger.finished(self._at, _PAGE)
         if self._begun and self._at[0] < purged:
             raise CursorExpired("what comes behind the cursor is no longer all kept")
         self._page = page[::-1]
-        if not page:
-            await worker._wait_for_news()
+        if page:
+            return
+        if self._until is not None and self._until[0] < horizon:
+            self._at = self._until
+        else:
+            await worker._wait_for_news(heard)

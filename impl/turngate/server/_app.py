@@ -11,10 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from turngate import Dispatcher
-from turngate.server._dispatching import AnyDispatcher
+from turngate.server._dispatching import AnyDispatcher, is_in_memory
 from turngate.server._handlers import Handlers, answer
+from turngate.server._ledger_log import LedgerLog
 from turngate.server._limits import Limits
-from turngate.server._log import EventLog
+from turngate.server._memory_log import MemoryLog
 from turngate.server._openapi import openapi
 from turngate.server._page import Page
 from turngate.server._parsing import checked_id
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from turngate import Runner
+    from turngate.server._log import EventLog
 
 _DELIVERY: Final = 5.0
 """Seconds that readers have, when all is over, to take what is left for them."""
@@ -65,29 +67,38 @@ class App:
         for open streams before they end a lifespan; so this also listens for the signals that end a server,
         and ends the streams itself, after the runs in flight if it has made the dispatcher.
         """
-        await self._begin()
+        await self.begin()
         loop = asyncio.get_running_loop()
         with chained(lambda: loop.call_soon_threadsafe(self.begin_end)):
             yield
         await self.end()
 
-    async def _begin(self) -> None:
-        """Follow the dispatcher; once, however many requests come first."""
+    async def begin(self) -> None:
+        """Open the dispatcher if it was made here, and follow it; once, however many come first.
+
+        Whoever is told that the ledger cannot be reached may try again.
+        """
         if self._begun is None:
-            self._begun = asyncio.get_running_loop().create_future()
+            begun = self._begun = asyncio.get_running_loop().create_future()
             try:
-                if self._owns:
-                    await self.dispatcher.__aenter__()
-                self._log = EventLog(self.dispatcher, self.limits)
-                self._streams = Streams(self._log, self.dispatcher, self.limits)
-                self._handlers = Handlers(self.dispatcher, self._log, self._streams, self.limits)
-                await self._log.begin()
+                await self._open()
             except BaseException as wrong:
-                self._begun.set_exception(wrong)
+                self._begun = None
+                begun.set_exception(wrong)
+                begun.exception()  # there may be nobody else who waits
                 raise
-            self._begun.set_result(None)
+            begun.set_result(None)
         elif not self._begun.done():
             await asyncio.shield(self._begun)
+
+    async def _open(self) -> None:
+        if self._owns:
+            await self.dispatcher.__aenter__()
+        kind = MemoryLog if is_in_memory(self.dispatcher) else LedgerLog
+        self._log = kind(self.dispatcher, self.limits)
+        self._streams = Streams(self._log, self.dispatcher, self.limits)
+        self._handlers = Handlers(self.dispatcher, self._log, self._streams, self.limits)
+        await self._log.begin()
 
     def begin_end(self) -> None:
         """Take no more prompts, and begin to end: for a signal handler on the loop."""
@@ -130,12 +141,14 @@ class App:
     async def _live(self, receive: Receive, send: Send) -> None:
         """Run the lifespan when served by itself."""
         await receive()
+        phase = "startup"
         try:
             async with self.lifespan():
                 await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
                 await receive()
         except Exception as wrong:
-            await send({"type": "lifespan.startup.failed", "message": str(wrong)})
+            await send({"type": f"lifespan.{phase}.failed", "message": str(wrong)})
             raise
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -150,7 +163,7 @@ class App:
             elif path in self._page and scope["method"] in ("GET", "HEAD"):
                 response = self._page.response(path)
             else:
-                await self._begin()
+                await self.begin()
                 found, scope["path_params"] = route(path, parts, scope["method"])
                 if found is Route.EVENTS:
                     await self._stream(scope, receive, send, origin)

@@ -18,6 +18,7 @@ import hashlib
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+_DIGITS: Final = 20
 LOST: Final = "lost "
 """What stands for a cursor of the completions when these were forgotten before they could be read."""
 
@@ -55,6 +56,28 @@ def parsed(text: str) -> Cursor | None:
         return None
     ahead = frozenset(parts[3].split(",")) if len(parts) == 4 else frozenset()
     return Cursor(epoch, int(number), unquote(completions), ahead)
+
+
+def plain(end: str) -> str:
+    """Return the cursor that a dispatcher names the end by, without what a ledger adds for its own use.
+
+    Behind the plain one there may be completions that were there already, which are told twice rather than
+    not at all to those who do not know them; that is the business of whoever takes it.
+    """
+    return ".".join(end.split(".")[:3])
+
+
+def source(completions: str) -> str:
+    """Return the name of the dispatcher, or of the ledger, whose completions a cursor is a place in."""
+    return completions.partition(".")[0]
+
+
+def order(completions: str) -> tuple[int, ...]:
+    """Return the numbers of a cursor of completions, which grow; () if it is none."""
+    numbers = completions.split(".")[1:3]
+    if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in numbers):
+        return ()
+    return tuple(map(int, numbers))
 
 
 def mark(run_id: str) -> str:

@@ -74,13 +74,23 @@ class AnyDispatcher(Protocol):
     def find(self, run_id: str) -> Any:
         """Return a run or None, or what to await for it."""
 
-    def completions(self, after: str | None = None) -> AsyncIterator[tuple[str, RunComplete]]:
-        """Return the completions behind a cursor."""
+    def completions(
+        self, after: str | None = None, *, until: str | None = None
+    ) -> AsyncIterator[tuple[str, RunComplete]]:
+        """Return the completions behind a cursor, up to another."""
         ...
+
+    def end_cursor(self) -> Any:
+        """Return the cursor of the newest completion, or what to await for it."""
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Events:
         """Receive what happens from now on."""
         ...
+
+
+def is_in_memory(d: AnyDispatcher) -> bool:
+    """Say whether a dispatcher answers at once what is asked about its sessions."""
+    return not inspect.iscoroutinefunction(d.sessions)
 
 
 def to_be_awaited(answer: object) -> bool:

@@ -23,7 +23,9 @@ def _lines(log: EventLog, streams: Streams) -> Iterator[str]:
     yield from _figure(
         "sessions_in_flight", "gauge", "Sessions with something in flight.", len(log.in_flight)
     )
-    yield from _figure("runs_in_flight", "gauge", "Runs that are not complete.", sum(log.in_flight.values()))
+    yield from _figure(
+        "runs_in_flight", "gauge", "Runs that are not complete.", sum(map(len, log.in_flight.values()))
+    )
     yield from _figure("runs_accepted_total", "counter", "Runs accepted.", counts.get("run.accept", 0))
     yield "# HELP turngate_runs_completed_total RunCompletes by outcome."
     yield "# TYPE turngate_runs_completed_total counter"

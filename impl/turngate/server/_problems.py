@@ -16,6 +16,7 @@ from turngate import (
     SessionBusy,
     UnknownRun,
 )
+from turngate.durable import LedgerUnavailable
 
 TITLES: Final = {
     "malformed": (400, "The request is not what this call takes"),
@@ -81,8 +82,8 @@ class Problem(Exception):
 def refusal(error: Exception) -> Problem | None:
     """Return the problem that stands for what a dispatcher raised; None if it is no refusal."""
     for kind in type(error).__mro__:
+        if kind is LedgerUnavailable:
+            return Problem("ledger-unavailable")  # where the ledger is, and what it says, is not for clients
         if kind in _REFUSALS:
             return Problem(_REFUSALS[kind], str(error))
-        if kind.__name__ == "LedgerUnavailable":  # of turngate.durable, which need not be there
-            return Problem("ledger-unavailable", str(error))
     return None

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from turngate import CursorExpired
-from turngate.server._cursor import Cursor, mark
+from turngate.server._cursor import Cursor, mark, order, source
 from turngate.server._shapes import frame
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ class Reader:
 
     `number` is the last event that it has read or that is not for it, `place` says which RunCompletes it has.
     `busy_since` is when what it is sent began to wait for it, None if nothing does; `quiet_since` when it was
-    last sent something.
+    last sent something; `dropped` whether it was let go because it did not read.
     """
 
-    __slots__ = ("_log", "_waiter", "busy_since", "closed", "number", "place", "quiet_since", "session_id")
+    __slots__ = (
+        "_log", "_waiter", "busy_since", "closed", "dropped", "number", "place", "quiet_since", "session_id",
+    )  # fmt: skip
 
     def __init__(self, log: EventLog, session_id: str | None, place: Cursor) -> None:
         self._log = log
@@ -37,6 +39,7 @@ class Reader:
         self.place = place
         self.number = place.number
         self.closed = False
+        self.dropped = False
         self.busy_since: float | None = None
         self.quiet_since = 0.0
 
@@ -83,7 +86,7 @@ class Reader:
 
 
 async def missed(
-    log: EventLog, d: AnyDispatcher, session_id: str | None, since: Cursor, until: Cursor
+    d: AnyDispatcher, session_id: str | None, since: Cursor, until: Cursor
 ) -> AsyncIterator[bytes]:
     """Yield the RunCompletes between two places, each with an id from which one can go on when cut off.
 
@@ -91,30 +94,31 @@ async def missed(
     """
     told = set(since.ahead)
     owed = set(until.ahead - since.ahead)
-    reached = since.completions == until.completions
-    if reached and not owed:
+    if since.completions == until.completions and not owed:
         return
     if since.is_lost or until.is_lost:
         raise CursorExpired("completions were forgotten before they could be read")
-    first = since.completions == ""
-    async for cursor, complete in d.completions(since.completions or None):
-        if first and not (since.epoch == log.epoch and log.is_beginning(cursor)):
-            raise CursorExpired("what came first is no longer kept")
-        first = False
-        name = mark(complete.run_id) if told or owed else ""
-        if reached:  # beyond here, only what is ahead there
-            wanted, at = name in owed, until.completions
-            if wanted:
+    if source(since.completions) != source(until.completions):
+        raise CursorExpired("the place is one among other completions")
+    at = since.completions
+    if order(at) < order(until.completions):
+        async for at, complete in d.completions(since.completions, until=until.completions):
+            name = mark(complete.run_id) if told else ""
+            if name in told:
+                told.discard(name)
+            elif session_id in (None, complete.session_id):
+                yield _completed(complete, since._replace(completions=at, ahead=frozenset(told)))
+        at = until.completions
+    if owed:  # what is ahead there, and nothing else of what comes behind
+        async for _, complete in d.completions(at):
+            name = mark(complete.run_id)
+            if name in owed:
                 owed.discard(name)
                 told.add(name)
-        else:
-            wanted, at = name not in told, cursor
-            told.discard(name)
-            reached = cursor == until.completions
-        if wanted and session_id in (None, complete.session_id):
-            yield _completed(complete, since._replace(completions=at, ahead=frozenset(told)))
-        if reached and not owed:
-            return
+                if session_id in (None, complete.session_id):
+                    yield _completed(complete, since._replace(completions=at, ahead=frozenset(told)))
+            if not owed:
+                return
 
 
 def _completed(complete: RunComplete, place: Cursor) -> bytes:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from turngate.server._app import App
 
 HEADER_TIMEOUT: Final = 20.0
-"""Seconds until the headers of a first request must have arrived; then the connection is dropped."""
+"""Seconds until the headers of a request must have arrived; then the connection is dropped."""
 KEEP_ALIVE: Final = 10
 """Seconds that a connection may wait for its next request."""
 GRACE: Final = 5
@@ -32,24 +32,41 @@ GRACE: Final = 5
 
 
 class Protocol(H11Protocol):
-    """HTTP as uvicorn speaks it, but whoever connects and says nothing is not waited for forever."""
+    """HTTP as uvicorn speaks it, but a request that does not come to the end of its head is not waited for.
 
-    _listening: asyncio.TimerHandle
+    uvicorn waits for the next request for `timeout_keep_alive`, and for the rest of one that has begun for
+    ever: whoever sends a byte now and then would keep the connection (slow loris).
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+    """Set while the head of a request is to come."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)
-        loop = asyncio.get_running_loop()
-        self._listening = loop.call_later(HEADER_TIMEOUT, self._drop_unless_asked, transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come; wait for the rest if it is a part of a head."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._wait_no_longer()
+        elif self._waiting is None and before is not None and before.response_complete:
+            self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
-        self._listening.cancel()
+        self._wait_no_longer()
         super().connection_lost(exc)
 
-    def _drop_unless_asked(self, transport: asyncio.Transport) -> None:
-        if self.cycle is None:
-            transport.abort()
+    def _wait_for_head(self) -> None:
+        self._waiting = self.loop.call_later(HEADER_TIMEOUT, self.transport.abort)
+
+    def _wait_no_longer(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
 
 class Server(uvicorn.Server):
@@ -60,6 +77,11 @@ class Server(uvicorn.Server):
         self.interrupted = False
         self._app = app
         self._on_start = on_start
+
+    async def serve(self, sockets: list[socket] | None = None) -> None:
+        """Begin with the application: what keeps it from beginning is raised, before anybody can connect."""
+        await self._app.begin()
+        await super().serve(sockets)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Start, and say on which port."""
@@ -121,13 +143,15 @@ def serve(
     *,
     verbose: bool = False,
     on_start: Callable[[int], object] = lambda port: None,
+    listener: socket | None = None,
 ) -> bool:
-    """Serve until a signal comes; `on_start` is told the port. Return whether it was Ctrl-C.
+    """Serve until a signal comes; `on_start` is told the port, on the loop. Return whether it was Ctrl-C.
 
-    Raises OSError when the address cannot be had.
+    `listener` is a socket that listens already, maybe for other processes too; it is closed at the end.
+    Raises OSError when the address cannot be had, LedgerUnavailable when the ledger cannot be reached.
     """
     server = Server(app, config(app, host, port, verbose=verbose), on_start)
-    with listening(host, port) as own:
+    with listener or listening(host, port) as own:
         server.run([own])
     return server.interrupted
 

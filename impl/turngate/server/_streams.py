@@ -18,6 +18,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate import CursorExpired
+from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
 from turngate.server._reader import CHUNK, Reader, missed
 from turngate.server._shapes import frame
@@ -48,7 +49,7 @@ class Streams:
         self._log = log
         self._d = d
         self._limits = limits
-        self._open: dict[Reader, Send] = {}
+        self._open: dict[Reader, tuple[Send, asyncio.Task[Any] | None]] = {}
         self._ticker: asyncio.Task[None] | None = None
         self.all_closed = asyncio.Event()
         """Set while no stream is open."""
@@ -70,10 +71,15 @@ class Streams:
         log = self._log
         log.flush()
         since = None if after is None else parsed(after)
+        if since is not None and since.epoch != log.epoch:
+            try:
+                await log.catch_up_with(since)
+            except CursorExpired:
+                since = None
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         reader = Reader(log, session_id, log.place)
         log.add(reader)
-        self._open[reader] = send
+        self._open[reader] = send, asyncio.current_task()
         self.all_closed.clear()
         self.counts["opened"] += 1
         if self._ticker is None:
@@ -88,6 +94,11 @@ class Streams:
                 await send({"type": "http.response.body", "body": b""})
         except OSError:  # what some servers say of a client that is gone
             pass
+        except asyncio.CancelledError:
+            if not reader.dropped:
+                raise
+        except LedgerUnavailable:  # who comes again may find it there
+            await send({"type": "http.response.body", "body": b""})
         finally:
             reader.closed = True
             log.remove(reader)
@@ -135,7 +146,7 @@ class Streams:
             try:
                 self.counts["gaps"] += 1
                 gap = frame("gap", {"session_id": session_id, "run_id": None, "after": str(since)}, None)
-                async for frames in _joined(gap, missed(log, self._d, session_id, since, place)):
+                async for frames in _joined(gap, missed(self._d, session_id, since, place)):
                     await self._write(reader, frames)
                     await asyncio.sleep(0)  # others may have their turn
             except CursorExpired:
@@ -150,7 +161,7 @@ class Streams:
     async def _write(self, reader: Reader, frames: bytes) -> None:
         loop = asyncio.get_running_loop()
         reader.busy_since = loop.time()
-        await self._open[reader]({"type": "http.response.body", "body": frames, "more_body": True})
+        await self._open[reader][0]({"type": "http.response.body", "body": frames, "more_body": True})
         reader.busy_since, reader.quiet_since = None, loop.time()
 
     @property
@@ -166,14 +177,15 @@ class Streams:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._pulse)
-            for reader, send in [*self._open.items()]:
+            for reader, (send, task) in [*self._open.items()]:
                 if reader.busy_since is None:
                     if self._is_due(reader):
                         reader.wake()
-                elif loop.time() - reader.busy_since > self._limits.write_timeout:
+                elif loop.time() - reader.busy_since > self._limits.write_timeout and not reader.dropped:
                     self.counts["dropped"] += 1
+                    reader.dropped = True
                     reader.close()
-                    _drop(send)
+                    _drop(send, task)
 
 
 async def _watch(receive: Receive, reader: Reader) -> None:
@@ -183,15 +195,17 @@ async def _watch(receive: Receive, reader: Reader) -> None:
     reader.close()
 
 
-def _drop(send: Send) -> None:
-    """Close the connection of a reader that does not read, whatever is still to be sent to it.
+def _drop(send: Send, task: asyncio.Task[Any] | None) -> None:
+    """Let go of a reader that does not read, whatever is still to be sent to it.
 
-    ASGI has no word for that, so the transport is looked for where uvicorn has it. Elsewhere the connection
-    is left to its server's own time-outs.
+    ASGI has no word for closing a connection, so the transport is looked for where uvicorn has it. Where it
+    is out of reach, say behind middleware, the stream ends, and the connection is left to its server.
     """
     transport: Any = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
+    elif task is not None:
+        task.cancel()
 
 
 async def _joined(first: bytes, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from turngate.server._app import App
 from turngate.server._dispatching import AnyDispatcher
 from turngate.server._security import for_address, is_loopback
+from turngate.server._serving import listening
 from turngate.server._serving import serve as serve_app
 
-__all__ = ["AnyDispatcher", "App", "for_address", "is_loopback", "serve_app"]
+__all__ = ["AnyDispatcher", "App", "for_address", "is_loopback", "listening", "serve_app"]

@@ -4,19 +4,61 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from turngate import Dispatcher
+from turngate import Dispatcher, TurngateError
 from turngate.server import Limits, demonstration
-from turngate.server.running import App, for_address, is_loopback, serve_app
+from turngate.server.running import App, for_address, is_loopback, listening, serve_app
 from turngate_verify.cli.targets import loaded
 from turngate_verify.cli.terminal import out
+from turngate_verify.cli.workers import Inherited, Workers
 from turngate_verify.endings import INTERRUPTED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from turngate.server.running import AnyDispatcher
+
+
+class Options(NamedTuple):
+    """What is asked for on the command line."""
+
+    target: str | None
+    host: str
+    port: int
+    ledger: str | None
+    on_death: Literal["fail", "retry"]
+    token_file: Path | None
+    allow_host: tuple[str, ...]
+    allow_origin: tuple[str, ...]
+    finish: float
+    workers: int
+    verbose: bool
+    inherited: str | None
+
+    def of_a_worker(self) -> list[str]:
+        """Return the command line of one of several workers."""
+        arguments = ["serve", "--host", self.host, "--on-death", self.on_death, "--finish", str(self.finish)]
+        if self.ledger is not None:
+            arguments += ["--ledger", self.ledger]
+        if self.token_file is not None:
+            arguments += ["--token-file", str(self.token_file)]
+        for name in self.allow_host:
+            arguments += ["--allow-host", name]
+        for origin in self.allow_origin:
+            arguments += ["--allow-origin", origin]
+        if self.verbose:
+            arguments.append("--verbose")
+        return arguments if self.target is None else [*arguments, "--", self.target]
+
+    def announce(self, port: int) -> None:
+        """Say what is served, and where."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        about = self.target or "the demonstration agent"
+        by = f" by {self.workers} workers" if self.workers > 1 else ""
+        out.print(f"turngate serves {about} on http://{name}:{port}/{by} (Ctrl-C ends it)")
 
 
 @click.command()
@@ -24,6 +66,13 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), help="0: any.")
 @click.option("--ledger", metavar="PATH_OR_DSN", help="Keep runs in an SQLite file or in PostgreSQL.")
+@click.option(
+    "--on-death",
+    default="fail",
+    show_default=True,
+    type=click.Choice(["fail", "retry"]),
+    help="With a ledger: what becomes of a turn whose process died.",
+)
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -40,50 +89,52 @@ if TYPE_CHECKING:
 )
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Needs a ledger.")
 @click.option("--verbose", is_flag=True, help="Log requests (no prompt and no token is ever logged).")
-def serve(
-    target: str | None,
-    host: str,
-    port: int,
-    ledger: str | None,
-    token_file: Path | None,
-    allow_host: tuple[str, ...],
-    allow_origin: tuple[str, ...],
-    finish: float,
-    workers: int,
-    verbose: bool,
-) -> int:
+@click.option("--inherited", hidden=True)  # what a worker has from its parent
+def serve(**options: Any) -> int:
     """Serve an agent over HTTP, with a live page; a demonstration without TARGET.
 
     TARGET is module:runner or path.py:runner. SIGTERM ends the server: it takes
     no more prompts, lets what is in flight end for a while, tells every client,
     and exits with 0.
     """
-    if workers > 1 and ledger is None:
+    asked = Options(**options)
+    if asked.workers > 1 and asked.ledger is None:
         raise click.UsageError(
             "--workers above 1 needs --ledger: without one, each process would run a turn of the same session"
         )
-    if workers > 1:
-        raise click.UsageError("--workers above 1 is not there yet; start several servers on one ledger")
-    token = None if token_file is None else _token(token_file)
-    if token is None and not is_loopback(host):
+    app = _app(asked)
+    if asked.workers > 1:
+        with listening(asked.host, asked.port) as own:
+            port = own.getsockname()[1]
+            return Workers(asked.of_a_worker(), asked.workers, own).run(lambda: asked.announce(port))
+    on_start: Callable[[int], object] = asked.announce
+    listener = None
+    if asked.inherited is not None:
+        inherited = Inherited(*map(int, asked.inherited.split(",")))
+        listener, on_start = inherited.socket(), inherited.tell
+    try:
+        interrupted = serve_app(
+            app, asked.host, asked.port, verbose=asked.verbose, on_start=on_start, listener=listener
+        )
+    except TurngateError as wrong:
+        raise click.ClickException(str(wrong)) from None
+    return INTERRUPTED if interrupted else 0
+
+
+def _app(asked: Options) -> App:
+    """Make the application, and refuse what cannot be served."""
+    token = None if asked.token_file is None else _token(asked.token_file)
+    if token is None and not is_loopback(asked.host):
         raise click.UsageError(
-            f"{host} can be reached from elsewhere: give --token-file, or listen on 127.0.0.1"
+            f"{asked.host} can be reached from elsewhere: give --token-file, or listen on 127.0.0.1"
         )
     security = for_address(
-        host,
+        asked.host,
         token=token,
-        names=frozenset(name.lower() for name in allow_host),
-        origins=frozenset(origin.lower().rstrip("/") for origin in allow_origin),
+        names=frozenset(name.lower() for name in asked.allow_host),
+        origins=frozenset(origin.lower().rstrip("/") for origin in asked.allow_origin),
     )
-    app = App(_dispatcher(_runner(target), ledger), security, Limits(), owns=True, finish=finish)
-
-    def started(listening_on: int) -> None:
-        name = f"[{host}]" if ":" in host else host
-        about = target or "the demonstration agent"
-        out.print(f"turngate serves {about} on http://{name}:{listening_on}/ (Ctrl-C ends it)")
-
-    interrupted = serve_app(app, host, port, verbose=verbose, on_start=started)
-    return INTERRUPTED if interrupted else 0
+    return App(_dispatcher(asked), security, Limits(), owns=True, finish=asked.finish)
 
 
 def _runner(target: str | None) -> Any:
@@ -103,17 +154,16 @@ def _token(file: Path) -> str:
     return token
 
 
-def _dispatcher(runner: Any, ledger: str | None) -> AnyDispatcher:
-    if ledger is None:
+def _dispatcher(asked: Options) -> AnyDispatcher:
+    runner = _runner(asked.target)
+    if asked.ledger is None:
         return Dispatcher(runner)
+    from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: PLC0415 - only now
+
+    if not asked.ledger.startswith(("postgres://", "postgresql://")):
+        return DurableDispatcher(runner, SqliteLedger(asked.ledger), on_death=asked.on_death)
     try:
-        from turngate import durable  # noqa: PLC0415 - whoever has no ledger need not load it
-    except ImportError as missing:
-        what = (
-            missing.name if missing.name and not missing.name.startswith("turngate") else "turngate.durable"
-        )
-        raise click.UsageError(f"--ledger needs {what}, which is not installed") from None
-    is_dsn = ledger.startswith(("postgres://", "postgresql://"))
-    made = durable.PostgresLedger(ledger) if is_dsn else durable.SqliteLedger(ledger)
-    dispatcher: AnyDispatcher = durable.DurableDispatcher(runner, made)
-    return dispatcher
+        ledger = PostgresLedger(asked.ledger)
+    except ModuleNotFoundError as missing:
+        raise click.UsageError(str(missing)) from None
+    return DurableDispatcher(runner, ledger, on_death=asked.on_death)

@@ -1,0 +1,199 @@
+"""The log of a dispatcher on a ledger: what every process does, as this one comes to hear of it.
+
+The subscription brings moves and RunCompletes, and the ledger has an order of all completions. Neither has to
+be the first to tell of a run, so the log waits for the one when it has heard of the other:
+
+1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
+   say (see `Cursor`). Ids are to stay short, so at some point the log waits for the completions.
+2. A completion that the subscription has not brought yet is waited for, and if it does not come, put into the
+   log from there. So it is with what completes while the log subscribes, for that begins a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
+from turngate.durable import LedgerUnavailable
+from turngate.server._cursor import order, plain, source
+from turngate.server._log import EventLog, log
+from turngate.server._shapes import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turngate import Event
+    from turngate.server._cursor import Cursor
+    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._limits import Limits
+
+_MOST_AHEAD: Final = 16
+"""So many RunCompletes may be ahead of the completions, for ids are to stay short; then the log waits."""
+PATIENCE: Final = 5.0
+"""Seconds after which a completion that the subscription has not brought is put into the log without it."""
+_REMEMBERED: Final = 1_024
+"""So many of those are remembered, should the subscription bring them after all."""
+_PAUSE: Final = 0.1
+"""Seconds between two attempts to reach a ledger."""
+
+
+class LedgerLog(EventLog):
+    """Follows a `DurableDispatcher`."""
+
+    def __init__(self, d: AnyDispatcher, limits: Limits) -> None:
+        super().__init__(d, limits)
+        self._prompts: dict[str, str] = {}
+        self._unbidden: dict[str, None] = {}
+        """The runs whose completion was put into the log without the subscription."""
+        self._changed = asyncio.Event()
+        """Set when an event or a completion has come."""
+        self._following: asyncio.Task[None] | None = None
+        """The task that follows the completions; None when there will be no more."""
+        self._in_doubt_until = 0.0
+        """Until then, what completed while the log subscribed may be brought by the subscription, or not."""
+
+    async def begin(self) -> None:
+        """Subscribe, and know where the completions stand."""
+        await self._subscribe()
+        self._tasks.append(asyncio.create_task(self._follow_events(), name="turngate events"))
+
+    async def end(self) -> None:
+        """Follow the dispatcher no longer; readers get what there is, and their end."""
+        await self._stop_following()
+        await super().end()
+
+    async def _subscribe(self) -> None:
+        end = plain(await self._d.end_cursor())
+        self._events = self._d.subscribe(moves=True)
+        # In one step: whoever has read all of the ring has not heard of what completed up to here.
+        if self.ring.head:
+            self.ring.forget()
+        self._ahead.clear()
+        self._unbidden.clear()
+        self._pass(end)
+        self._in_doubt_until = asyncio.get_running_loop().time() + PATIENCE
+        self._following = asyncio.create_task(self._follow_completions(), name="turngate completions")
+        self._count_anew(await self._d.sessions())
+
+    def flush(self) -> None:
+        """Do nothing: to read from a ledger is to wait."""
+
+    async def _stop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # What the subscription brings.
+
+    async def _follow_events(self) -> None:
+        """Take what the dispatcher tells until it is closed."""
+        while True:
+            assert self._events is not None
+            try:
+                async for event in self._events:
+                    await self._take(event)
+                break
+            except SubscriberCutOff:
+                log.warning("the event log fell behind the dispatcher, and goes on with what comes now")
+                await self._begin_anew()
+        self._finish()
+
+    async def _begin_anew(self) -> None:
+        """Subscribe again after the subscription was cut off."""
+        self._dropped = self.dropped
+        while True:
+            await self._stop_following()
+            try:
+                await self._subscribe()
+            except LedgerUnavailable:
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
+
+    async def _take(self, event: Event) -> None:
+        """Put one event into the log."""
+        prompt = None
+        if isinstance(event, RunComplete):
+            if event.run_id in self._unbidden:
+                del self._unbidden[event.run_id]
+                return
+            await self._until(lambda: len(self._ahead) < _MOST_AHEAD or self._following is None)
+            self._ahead.add(event.run_id)
+            self._move_place()
+        elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
+            prompt = await self._prompt_of(event.run_id)
+        self._append(event, prompt)
+        self._changed.set()
+
+    def remember_prompt(self, run_id: str, prompt: str) -> None:
+        """Know the prompt of a run until it is told."""
+        if len(self._prompts) < _REMEMBERED:
+            self._prompts[run_id] = shown(prompt)
+
+    async def _prompt_of(self, run_id: str) -> str | None:
+        """Return the prompt of a run, which may have come to another process; None if it is not kept."""
+        if (prompt := self._prompts.pop(run_id, None)) is not None:
+            return prompt
+        try:
+            run = await self._d.find(run_id)
+        except LedgerUnavailable:
+            return None
+        return None if run is None or not run.prompt else shown(run.prompt)
+
+    # What the completions say.
+
+    async def _follow_completions(self) -> None:
+        """Know up to where all completions are in the log, and put in what is missing."""
+        while True:
+            try:
+                async for cursor, complete in self._d.completions(self._place.completions):
+                    await self._await_arrival(complete)
+                    self._pass(cursor)
+                    self._changed.set()
+                break
+            except LedgerUnavailable:
+                await asyncio.sleep(_PAUSE)
+            except CursorExpired:  # purged before they were read
+                self._pass(plain(await self._d.end_cursor()))
+        self._following = None
+        self._changed.set()
+
+    async def _await_arrival(self, complete: RunComplete) -> None:
+        """Wait until the log has this completion; if it does not come, put it in."""
+        now = asyncio.get_running_loop().time()
+        until = self._in_doubt_until if self._in_doubt_until > now else now + PATIENCE
+        try:
+            async with asyncio.timeout_at(until):
+                await self._until(lambda: complete.run_id in self._ahead)
+            self._ahead.discard(complete.run_id)
+        except TimeoutError:
+            self._append(complete, None)
+            self._unbidden[complete.run_id] = None
+            if len(self._unbidden) > _REMEMBERED:
+                del self._unbidden[next(iter(self._unbidden))]
+
+    async def catch_up_with(self, place: Cursor) -> None:
+        """Come to where another log of the same completions was, if that was further.
+
+        Raises CursorExpired if nobody can have come there.
+        """
+        wanted, here = place.completions, self._place.completions
+        if source(wanted) != source(here):
+            raise CursorExpired("the place is one on another ledger")
+        try:
+            async with asyncio.timeout(PATIENCE):
+                between = [cursor async for cursor, _ in self._d.completions(here, until=wanted)]
+                if between:
+                    last = order(between[-1])
+                    await self._until(lambda: order(self._place.completions) >= last)
+        except TimeoutError:
+            raise CursorExpired("the place is beyond what is on the ledger") from None

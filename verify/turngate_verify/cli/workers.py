@@ -1,0 +1,159 @@
+"""Several processes behind one address, on one ledger: one that listens and looks after those that serve.
+
+1. The parent opens the socket and serves nothing; each worker is a `turngate serve` that inherits it.
+2. A worker that dies is started again. What it had in hand is taken up by the others, by way of the ledger.
+3. A signal to the parent is passed on, and the parent ends when every worker has. Workers are not in its
+   process group, so that Ctrl-C does not reach them twice; should the parent die, they notice, and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from socket import socket
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from turngate_verify.cli.terminal import err
+from turngate_verify.endings import INTERRUPTED
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import Callable, Sequence
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_AS_ASKED: Final = (0, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
+"""How a worker ends that was asked to; the signals themselves, if it had hardly begun."""
+
+
+class Inherited(NamedTuple):
+    """What a worker has from its parent, by the numbers of the files: `3,4,5` on the command line."""
+
+    listener: int
+    ready: int
+    """A pipe into which a worker says that it serves."""
+    life: int
+    """A pipe into which nobody writes: it ends when the parent does."""
+
+    def socket(self) -> socket:
+        """Return the listening socket, which is not for what a runner may start in its turn."""
+        for number in self:
+            os.set_inheritable(number, False)
+        return socket(fileno=self.listener)
+
+    def tell(self, _port: int) -> None:
+        """Say that this worker serves, and end as at SIGTERM when the parent is gone; on the loop."""
+        os.write(self.ready, b".")
+        os.close(self.ready)
+        asyncio.get_running_loop().add_reader(self.life, self._is_orphaned)
+
+    def _is_orphaned(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.life)
+        signal.raise_signal(signal.SIGTERM)
+
+
+class Workers:
+    """So many processes of the same command, which share one listening socket."""
+
+    def __init__(self, arguments: Sequence[str], count: int, listener: socket) -> None:
+        self._command = [sys.executable, "-m", "turngate", *arguments]
+        self._count = count
+        self._listener = listener
+        self._running: set[Process] = set()
+        self._interrupted = False
+        self._ending = asyncio.Event()
+        self._life, self._kept_open = os.pipe()
+
+    def run(self, on_start: Callable[[], object]) -> int:
+        """Serve until a signal comes; `on_start` is called when every worker serves. Return the exit code."""
+        try:
+            return asyncio.run(self._serve(on_start))
+        finally:
+            os.close(self._life)
+            os.close(self._kept_open)
+
+    async def _serve(self, on_start: Callable[[], object]) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._pass_on, number)
+        # One alone at first: what is wrong with all of them is said once.
+        first, serves = await self._start()
+        if not serves:
+            return await self._ended(first)
+        started = [asyncio.Event() for _ in range(self._count - 1)]
+        keeping = [asyncio.create_task(self._keep(event, None)) for event in started]
+        keeping.append(asyncio.create_task(self._keep(asyncio.Event(), first)))
+        ending = asyncio.create_task(self._ending.wait())
+        serving = asyncio.create_task(_all_set(started))
+        await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            on_start()
+        codes = await asyncio.gather(*keeping)
+        serving.cancel()
+        ending.cancel()
+        wrong = [code for code in codes if code not in _AS_ASKED]
+        return wrong[0] if wrong else INTERRUPTED if self._interrupted else 0
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        self._interrupted = self._interrupted or number == signal.SIGINT
+        self._ending.set()
+        for process in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def _keep(self, serves: asyncio.Event, process: Process | None) -> int:
+        """Have one worker at any time, until the end; return the exit code of the last."""
+        pause = _FIRST_PAUSE
+        code = 0
+        while True:
+            if process is None:
+                process, has_begun = await self._start()
+                if has_begun:
+                    serves.set()
+                    pause = _FIRST_PAUSE
+            code = await self._ended(process)
+            if self._ending.is_set():
+                return code
+            err.print(f"turngate: worker {process.pid} ended with {code}; another is started")
+            process = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._ending.wait()
+                return 0
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _start(self) -> tuple[Process, bool]:
+        """Start a worker; return it, and whether it has come to serve."""
+        heard, ready = os.pipe()
+        inherited = Inherited(self._listener.fileno(), ready, self._life)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--inherited",
+                ",".join(map(str, inherited)),
+                pass_fds=inherited,
+                start_new_session=True,
+            )
+        finally:
+            os.close(ready)
+        self._running.add(process)
+        if self._ending.is_set():
+            process.terminate()
+        try:
+            said = await asyncio.get_running_loop().run_in_executor(None, os.read, heard, 1)
+        finally:
+            os.close(heard)
+        return process, bool(said)
+
+    async def _ended(self, process: Process) -> int:
+        code = await process.wait()
+        self._running.discard(process)
+        return code
+
+
+async def _all_set(events: Sequence[asyncio.Event]) -> bool:
+    for event in events:
+        await event.wait()
+    return True
