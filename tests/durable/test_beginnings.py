@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, in_loop
+from dispatching import HANG, Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import CursorExpired, Delta, Moved, RunComplete, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable
@@ -63,6 +63,48 @@ async def test_behind_the_end_cursor_comes_only_what_completes_from_then_on(make
         assert [complete.run_id for _, complete in found] == ["behind", "last"]
         assert await at_hand(one.completions(after=found[0][0]), 1) == ["last"]
         assert await at_hand(one.completions(after=beginning), 3) == ["before", "behind", "last"]
+
+
+@on_each
+async def test_completions_end_at_a_cursor_and_do_not_wait_for_more(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as one, DurableDispatcher(echo, make()) as two:
+        cursors = [await one.end_cursor()]
+        assert [each async for each in two.completions(until=cursors[0])] == []
+        for number in range(4):
+            await (one if number % 2 else two).ask("s", "p", run_id=f"r{number}")
+            await one.cancel("idle")  # positions may grow without a completion
+            cursors.append(await two.end_cursor())
+        everything = [each async for each in one.completions(until=cursors[-1])]
+        assert [complete.run_id for _, complete in everything] == ["r0", "r1", "r2", "r3"]
+        for start, after in enumerate(cursors):
+            for end, until in enumerate(cursors):
+                assert [each async for each in two.completions(after, until=until)] == everything[start:end]
+        for start, (after, _) in enumerate(everything, 1):
+            for end, (until, _) in enumerate(everything, 1):
+                assert [each async for each in two.completions(after, until=until)] == everything[start:end]
+
+
+@on_each
+async def test_who_looked_in_vain_hears_of_what_came_while_it_looked(make: MakeLedger) -> None:
+    """Though another has looked meanwhile, and waits for news again; the poll never comes."""
+    async with DurableDispatcher(echo, make(), poll=3_600) as d:
+        events, finished, looked = d.subscribe(moves=True), d._ledger.finished, asyncio.Event()
+        await d.ask("s", "p")
+
+        async def finished_late(after: tuple[int, int], limit: int) -> Any:
+            page = await finished(after, limit)
+            await looked.wait()
+            return page
+
+        d._ledger.finished = finished_late  # type: ignore[method-assign]
+        reading = asyncio.ensure_future(anext(d.completions(await d.end_cursor())))
+        await still(d)
+        done = await d.ask("s", "p", run_id="r")
+        while await anext(events) != done:
+            pass
+        await still(d)
+        looked.set()
+        assert (await asyncio.wait_for(reading, HANG))[1] == done
 
 
 @on_each

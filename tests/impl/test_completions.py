@@ -111,6 +111,24 @@ async def test_a_reader_that_gives_up_and_comes_again_loses_none() -> None:
 
 
 @in_loop
+async def test_it_ends_at_a_cursor_and_does_not_wait_for_more() -> None:
+    async with Dispatcher(echo) as d:
+        cursors = [d.end_cursor()]
+        assert [each async for each in d.completions(until=cursors[0])] == []
+        for number in range(4):
+            await d.ask("s", "p", run_id=f"r{number}")
+            cursors.append(d.end_cursor())
+        everything = await ready(d.completions())
+        assert [cursor for cursor, _ in everything] == cursors[1:]
+        assert [each async for each in d.completions(until=d.end_cursor())] == everything
+        for start, after in enumerate(cursors):
+            for end, until in enumerate(cursors):
+                assert [each async for each in d.completions(after, until=until)] == everything[start:end]
+        with pytest.raises(CursorExpired):
+            d.completions(until="another.1")
+
+
+@in_loop
 async def test_it_ends_when_the_dispatcher_is_closed() -> None:
     async with Dispatcher(echo) as d:
         await d.ask("s", "p", run_id="r")

@@ -18,6 +18,8 @@ import hashlib
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+NO_LOG: Final = "-"
+"""What stands for the log in a place that only the completions can tell: whoever is there is behind a gap."""
 _DIGITS: Final = 20
 LOST: Final = "lost "
 """What stands for a cursor of the completions when these were forgotten before they could be read."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
 from turngate.durable import LedgerUnavailable
-from turngate.server._cursor import order, plain, source
+from turngate.server._cursor import mark, order, plain, source
 from turngate.server._log import EventLog, log
 from turngate.server._shapes import shown
 
@@ -186,14 +186,29 @@ class LedgerLog(EventLog):
 
         Raises CursorExpired if nobody can have come there.
         """
-        wanted, here = place.completions, self._place.completions
-        if source(wanted) != source(here):
+        if source(place.completions) != source(self._place.completions):
             raise CursorExpired("the place is one on another ledger")
         try:
             async with asyncio.timeout(PATIENCE):
-                between = [cursor async for cursor, _ in self._d.completions(here, until=wanted)]
-                if between:
-                    last = order(between[-1])
-                    await self._until(lambda: order(self._place.completions) >= last)
+                await self._pass_all_up_to(place.completions)
+                await self._hear_of(place)
         except TimeoutError:
             raise CursorExpired("the place is beyond what is on the ledger") from None
+
+    async def _pass_all_up_to(self, wanted: str) -> None:
+        between = [cursor async for cursor, _ in self._d.completions(self._place.completions, until=wanted)]
+        if between:
+            last = order(between[-1])
+            await self._until(lambda: order(self._place.completions) >= last)
+
+    async def _hear_of(self, place: Cursor) -> None:
+        """Wait until what is ahead there is ahead here, or among the completions that were passed."""
+        left, at = set(place.ahead), place.completions
+        while left:
+            here = self._place
+            async for cursor, complete in self._d.completions(at, until=here.completions):
+                left.discard(mark(complete.run_id))
+                at = cursor
+            if left <= here.ahead:
+                return
+            await self._until(lambda seen=here: self._place != seen)  # type: ignore[misc]

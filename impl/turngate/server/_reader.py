@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from turngate import CursorExpired
-from turngate.server._cursor import Cursor, mark, order, source
+from turngate.server._cursor import NO_LOG, Cursor, mark, order, source
 from turngate.server._shapes import frame
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def missed(
             if name in told:
                 told.discard(name)
             elif session_id in (None, complete.session_id):
-                yield _completed(complete, since._replace(completions=at, ahead=frozenset(told)))
+                yield _completed(complete, at, told)
         at = until.completions
     if owed:  # what is ahead there, and nothing else of what comes behind
         async for _, complete in d.completions(at):
@@ -116,10 +116,11 @@ async def missed(
                 owed.discard(name)
                 told.add(name)
                 if session_id in (None, complete.session_id):
-                    yield _completed(complete, since._replace(completions=at, ahead=frozenset(told)))
+                    yield _completed(complete, at, told)
             if not owed:
                 return
 
 
-def _completed(complete: RunComplete, place: Cursor) -> bytes:
+def _completed(complete: RunComplete, at: str, told: set[str]) -> bytes:
+    place = Cursor(NO_LOG, 0, at, frozenset(told))
     return frame("run.complete", complete._asdict(), str(place))

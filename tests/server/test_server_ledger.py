@@ -1,0 +1,345 @@
+"""The server on real ledgers: several of them on one, restarts, and readers that go from one to another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import turngate.server._ledger_log as log_module
+from dispatching import in_loop
+from ledgers import KINDS, MakeLedger, ledgers, on_each, still
+from serving import Ear, Heard, Line, served, serving, small
+from turngate import RunComplete, Turn
+from turngate.client import Client
+from turngate.durable import DurableDispatcher, LedgerUnavailable
+from turngate.server import asgi_app
+from turngate_verify.trace import check
+
+
+async def talkative(turn: Turn) -> None:
+    """Say three words, and take in what waits."""
+    for number in range(3):
+        turn.write(f"{number} ")
+        await asyncio.sleep(0)
+    await turn.fold()
+
+
+def names(heard: list[Heard]) -> list[str]:
+    return [each.event for each in heard]
+
+
+def completes(heard: list[Heard]) -> list[str]:
+    return [each.data["run_id"] for each in heard if each.event == "run.complete"]
+
+
+def dispatcher(make: MakeLedger, **options: Any) -> DurableDispatcher:
+    return DurableDispatcher(talkative, make(), **{"poll": 0.05, **options})
+
+
+async def post(http: httpx2.AsyncClient, session: str, run: str, **more: str) -> None:
+    sent = {"prompt": f"about {run}", "run_id": run, **more}
+    answer = await http.post(f"/v1/sessions/{session}/runs", json=sent)
+    assert answer.status_code == 202, answer.text
+
+
+@on_each
+async def test_everything_comes_in_order_with_its_prompt(make: MakeLedger) -> None:
+    async with dispatcher(make) as d, served(d) as (url, http):
+        ear = await Ear.open(url)
+        assert (await anext(ear)).data["reset"] is False
+        await post(http, "s", "a")
+        heard = await ear.complete("a")
+        assert names(heard) == ["run.accept", "run.enter", "delta", "delta", "delta", "run.complete"]
+        assert heard[0].data == {"session_id": "s", "run_id": "a", "seq": 1, "prompt": "about a"}
+        assert heard[4].data == {"session_id": "s", "run_id": "a", "text": "2 ", "offset": 4}
+        again = await http.post("/v1/sessions/s/runs", json={"prompt": "about a", "run_id": "a"})
+        assert (again.status_code, again.json()["complete"]["text"]) == (200, "0 1 2 ")
+        assert [each["text"] for each in (await http.get("/v1/sessions/s/messages")).json()["messages"]] == [
+            "about a",
+            "0 1 2 ",
+        ]
+        assert "turngate_runs_in_flight 0\n" in (await http.get("/metrics")).text
+        ear.close()
+
+
+@on_each
+async def test_a_prompt_to_one_server_is_heard_of_and_cancelled_at_another(make: MakeLedger) -> None:
+    async def endless(turn: Turn) -> None:
+        turn.write("begun")
+        await asyncio.sleep(3_600)
+
+    one, two = DurableDispatcher(endless, make(), poll=0.05), dispatcher(make)
+    async with one, two, served(one) as (_, at_one), served(two) as (url, at_two):
+        ear = await Ear.open(url, "/v1/sessions/s/events")
+        await anext(ear)
+        await post(at_one, "s", "a")
+        await post(at_one, "s", "b", when_busy="queue")
+        heard = await ear.until(lambda each: each.event == "run.enter" and each.data["run_id"] == "b")
+        assert names(heard) == ["run.accept", "run.enter", "run.accept", "run.enter"]
+        assert heard[0].data["prompt"] == "about a"
+        view = (await at_two.get("/v1/sessions/s")).json()
+        assert (view["active"]["run_id"], [run["run_id"] for run in view["queued"]]) == ("a", ["b"])
+        assert "turngate_runs_in_flight 2\n" in (await at_two.get("/metrics")).text
+        waiting = asyncio.create_task(at_two.get("/v1/runs/a?wait=60"))
+        assert (await at_two.post("/v1/sessions/s/cancel")).json() == {"covered": ["a", "b"]}
+        assert (await waiting).json()["complete"]["outcome"] == "cancelled"
+        assert sorted(completes(await ear.complete("a", "b"))) == ["a", "b"]
+        ear.close()
+
+
+@on_each
+async def test_a_history_recorded_from_the_stream_of_one_server_holds_for_all(make: MakeLedger) -> None:
+    one, two = dispatcher(make), dispatcher(make)
+    async with one, two, served(one) as (_, at_one), served(two) as (url, at_two):
+        ear = await Ear.open(url)
+        await anext(ear)
+        runs = [f"r{number}" for number in range(24)]
+        for number, run in enumerate(runs):
+            http = at_one if number % 2 else at_two
+            await post(http, f"s{number % 3}", run, when_busy=("fold", "queue", "interrupt")[number % 7 % 3])
+            if number % 5 == 0:
+                await http.post(f"/v1/sessions/s{number % 3}/cancel")
+        heard = await ear.complete(*runs)
+        ear.close()
+    renamed = {"run_id": "run", "state": "state", "into": "into", "cancelled": "cancelled", "runs": "runs"}
+    lines = [
+        json.dumps(
+            {"event": each.event.rpartition(".")[2], "session": each.data["session_id"]}
+            | {new: each.data[old] for old, new in renamed.items() if each.data.get(old) is not None}
+        )
+        for each in heard
+        if each.event not in ("delta", "note", "snapshot")
+    ]
+    checked = check([*lines, '{"event": "end"}'])
+    assert (checked.verdict, checked.offence, checked.runs) == ("holds", None, 24)
+
+
+@on_each
+async def test_after_a_restart_one_goes_on_exactly_even_if_nothing_had_completed_before(
+    make: MakeLedger,
+) -> None:
+    async with dispatcher(make) as d, served(d) as (url, _):
+        ear = await Ear.open(url)
+        first = (await anext(ear)).id
+        ear.close()
+        await d.ask("s", "x", run_id="a")
+    async with dispatcher(make) as d:
+        await d.ask("s", "x", run_id="b")
+        async with served(d) as (url, _):
+            for after, rest in ((first, ["a", "b"]), (None, [])):
+                ear = await Ear.open(url, after=after)
+                heard = await ear.until(lambda each: each.event == "snapshot")
+                assert (completes(heard), heard[-1].data["reset"]) == (rest, False)
+                ear.close()
+            ear = await Ear.open(url, after=heard[-1].id)
+            done = await d.ask("s", "x", run_id="c")
+            assert (await ear.complete("c"))[-1].data == done._asdict()
+            ear.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "memory"])
+@pytest.mark.parametrize("ring", [3, 8_192])
+def test_readers_that_go_from_server_to_server_over_bad_lines(kind: str, ring: int, tmp_path: Path) -> None:
+    with ledgers(kind, tmp_path) as make:
+        in_loop(wander)(make, ring, runs=60)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("ring", [3, 8_192])
+def test_readers_that_go_from_server_to_server_for_long(kind: str, ring: int, tmp_path: Path) -> None:
+    with ledgers(kind, tmp_path) as make:
+        in_loop(wander)(make, ring, runs=1_500)
+
+
+async def wander(make: MakeLedger, ring: int, runs: int) -> None:
+    """Three servers on one ledger; readers connect to any of them, with the cursor of any other."""
+    chance = random.Random(ring)
+    one, two, three = dispatcher(make), dispatcher(make), dispatcher(make)
+    limits = small(ring_events=ring)
+    async with (
+        one, two, three,
+        served(one, limits=limits) as (first, at_one),
+        served(two, limits=limits) as (second, at_two),
+        served(three, limits=limits) as (third, _),
+        Line(first, (300, 3_000), 1).up() as near_first,
+        Line(second, (300, 3_000), 2).up() as near_second,
+    ):  # fmt: skip
+        urls = [near_first, near_second, third]
+        expected = {f"r{number}": f"s{number % 4}" for number in range(runs)}
+        begun = [asyncio.Event() for _ in range(6)]
+        readers = [
+            asyncio.create_task(follow(urls, chance, session, expected, event))
+            for session, event in zip((None, None, None, "s0", "s1", "s2"), begun, strict=True)
+        ]
+        for event in begun:
+            await event.wait()
+        for number, (run, session) in enumerate(expected.items()):
+            http = (at_one, at_two)[number % 2]
+            await post(http, session, run, when_busy=chance.choice(("fold", "queue", "interrupt")))
+            if number % 9 == 0:
+                await http.post(f"/v1/sessions/{session}/cancel")
+        for reader in readers:
+            await reader
+
+
+async def follow(
+    urls: list[str],
+    chance: random.Random,
+    session: str | None,
+    expected: dict[str, str],
+    begun: asyncio.Event,
+) -> None:
+    """Read a stream over as many connections as it takes, until every completion has come; each once."""
+    path = "/v1/events" if session is None else f"/v1/sessions/{session}/events"
+    owed = {run for run, at in expected.items() if session in (None, at)}
+    seen: list[str] = []
+    after: str | None = None
+    while owed - set(seen):
+        try:
+            ear = await Ear.open(chance.choice(urls), path, after)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            continue
+        left = chance.randint(1, 60)
+        async for each in ear:
+            assert not (each.event == "snapshot" and each.data["reset"])
+            if each.event == "run.complete":
+                seen.append(each.data["run_id"])
+            if each.id:
+                after = each.id
+                begun.set()
+            left -= 1
+            if left <= 0 or not owed - set(seen):
+                break
+        ear.close()
+    assert sorted(seen) == sorted(owed)
+
+
+@on_each
+async def test_a_reader_that_comes_from_a_server_that_knew_more_is_not_told_twice(make: MakeLedger) -> None:
+    one, two = dispatcher(make), dispatcher(make)
+    async with one, two, served(one) as (first, _), served(two) as (second, _):
+        ear, other = await Ear.open(first), await Ear.open(second)
+        await anext(ear)
+        await anext(other)
+        may_read = hold_up(two)
+        await one.ask("s", "x", run_id="a")
+        cursor = (await ear.complete("a"))[-1].id
+        ear.close()
+        coming = asyncio.create_task(Ear.open(second, after=cursor))
+        await still(one)
+        assert not coming.done()  # it has not come to there yet
+        may_read.set()
+        ear = await coming
+        await two.ask("s", "x", run_id="b")
+        assert completes(await ear.complete("b")) == ["b"]
+        assert completes(await other.complete("b")) == ["a", "b"]
+        ear.close()
+        other.close()
+
+
+def hold_up(d: DurableDispatcher) -> asyncio.Event:
+    """Have a dispatcher not hear of what happens on the ledger, until it may."""
+    may_read, ledger = asyncio.Event(), d._ledger
+    for name in ("told", "finished"):
+        read = getattr(ledger, name)
+
+        async def late(*about: Any, read: Any = read) -> Any:
+            await may_read.wait()
+            return await read(*about)
+
+        setattr(ledger, name, late)
+    return may_read
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_place_beyond_the_ledger_is_a_reset(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ledgers(kind, tmp_path) as make:
+        in_loop(come_from_nowhere)(make, monkeypatch)
+
+
+async def come_from_nowhere(make: MakeLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with dispatcher(make) as d, served(d) as (url, _):
+        await d.ask("s", "x")
+        ear = await Ear.open(url)
+        name = str((await anext(ear)).id).split(":")[2].split(".")[0]
+        ear.close()
+        monkeypatch.setattr(log_module, "PATIENCE", 0.05)
+        for place in (f"{name}.999999999.0", f"{name}.1.0:nobody-told", "another.1.0", "x", ""):
+            ear = await Ear.open(url, after=f"ffffffff:1:{place}")
+            assert (await anext(ear)).data["reset"] is True, place
+            ear.close()
+
+
+@on_each
+async def test_a_log_that_is_cut_off_begins_anew_and_misses_no_completion(make: MakeLedger) -> None:
+    one, two = dispatcher(make), dispatcher(make, complete_limit=20)
+    async with one, two, served(two) as (url, _):
+        ear = await Ear.open(url)
+        await anext(ear)
+        may_read = hold_up(two)
+        runs = [(await one.ask(f"s{number}", "x", run_id=f"r{number}")).run_id for number in range(30)]
+        may_read.set()
+        heard = await ear.until(lambda each: each.event == "snapshot")
+        await one.ask("s", "x", run_id="last")
+        heard += await ear.complete(*({*runs, "last"} - set(completes(heard))))
+        assert "gap" in names(heard)
+        assert sorted(completes(heard)) == sorted([*runs, "last"])
+        ear.close()
+
+
+@on_each
+async def test_a_ledger_that_is_away_is_503_and_the_client_waits_for_it(make: MakeLedger) -> None:
+    async with dispatcher(make) as d, served(d) as (url, http):
+        find, away = d._ledger.find, True
+
+        async def find_if_there(run_ids: Any) -> Any:
+            if away:
+                raise LedgerUnavailable("gone")
+            return await find(run_ids)
+
+        done = await d.ask("s", "x", run_id="r")
+        d._handles.clear()
+        d._ledger.find = find_if_there  # type: ignore[method-assign]
+        answer = await http.get("/v1/runs/r")
+        assert (answer.status_code, answer.json()["type"]) == (503, "urn:turngate:problem:ledger-unavailable")
+        assert answer.headers["retry-after"]
+        async with Client(url) as client:
+            waiting = asyncio.create_task(client.wait("r"))
+            await asyncio.sleep(0.2)
+            away = False
+            assert await waiting == done
+
+
+@on_each
+async def test_at_the_end_of_one_server_its_readers_have_heard_everything(make: MakeLedger) -> None:
+    """More runs than ids can say are ahead; the runs that are queued stay for the next."""
+
+    async def brief(turn: Turn) -> None:
+        turn.write("brief")
+        await asyncio.sleep(0.05)
+
+    app = asgi_app(DurableDispatcher(brief, make(), poll=0.05), finish=60)
+    app._owns = True  # as `turngate serve` has it
+    runs = [f"r{number}" for number in range(40)]
+    async with serving(app) as url, httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        ear = await Ear.open(url)
+        await anext(ear)
+        for run in runs:
+            await post(http, f"s-{run}", run)
+        app.begin_end()
+        heard = [each async for each in ear]
+        assert ear.ended
+        ear.close()
+    assert sorted(completes(heard)) == sorted(runs)
+    async with DurableDispatcher(brief, make()) as d:
+        assert await d.sessions() == []
+        assert isinstance(await d.wait("r0"), RunComplete)
