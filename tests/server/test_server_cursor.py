@@ -189,6 +189,7 @@ async def test_after_a_restart_on_the_same_ledger_one_goes_on_exactly() -> None:
 @in_loop
 async def test_a_completion_that_nobody_brings_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(log_module, "IN_DOUBT", 0.0)
     ledger = Ledger()
     async with serving(app(ledger)) as url:
         ear = await Ear.open(url)

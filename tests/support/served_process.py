@@ -17,14 +17,15 @@ from typing import Any
 class Process:
     """A server in a process of its own."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "turngate", "serve", "--port", "0", *arguments]
+    def __init__(self, *arguments: str, port: int = 0) -> None:
+        command = [sys.executable, "-m", "turngate", "serve", "--port", str(port), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()
         found = re.search(r"on (http://\S+)/ ", self.said)
         assert found, self.said + (self.process.stderr.read() if self.process.stderr else "")
         self.url = found[1]
+        self.port = int(self.url.rpartition(":")[2])
 
     def call(self, path: str, body: Any = None, method: str | None = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -44,8 +45,8 @@ class Process:
 
 
 @contextlib.contextmanager
-def process(*arguments: str) -> Iterator[Process]:
-    started = Process(*arguments)
+def process(*arguments: str, port: int = 0) -> Iterator[Process]:
+    started = Process(*arguments, port=port)
     try:
         yield started
     finally:

@@ -6,7 +6,7 @@ be the first to tell of a run, so the log waits for the one when it has heard of
 1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
    say (see `Cursor`). Ids are to stay short, so at some point the log waits for the completions.
 2. A completion that the subscription has not brought yet is waited for, and if it does not come, put into the
-   log from there. So it is with what completes while the log subscribes, for that begins a moment later.
+   log from there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 _MOST_AHEAD: Final = 16
 """So many RunCompletes may be ahead of the completions, for ids are to stay short; then the log waits."""
-PATIENCE: Final = 5.0
+PATIENCE: Final = 60.0
 """Seconds after which a completion that the subscription has not brought is put into the log without it."""
+IN_DOUBT: Final = 5.0
+"""Seconds after the beginning in which one is not waited for any longer: a transaction that was open at the
+beginning may keep back what had been committed before, and the subscription does not bring that."""
 _REMEMBERED: Final = 1_024
 """So many of those are remembered, should the subscription bring them after all."""
 _PAUSE: Final = 0.1
@@ -65,17 +68,24 @@ class LedgerLog(EventLog):
         await super().end()
 
     async def _subscribe(self) -> None:
-        end = plain(await self._d.end_cursor())
+        """Subscribe, and know of every completion on which side of the beginning it is.
+
+        What completes between the two looks at the end may be brought by the subscription or not; nobody has
+        heard of it yet, so it counts as what was before.
+        """
+        before = plain(await self._d.end_cursor())
         self._events = self._d.subscribe(moves=True)
+        self._count_anew(await self._d.sessions())
+        end = plain(await self._d.end_cursor())
+        between = [complete.run_id async for _, complete in self._d.completions(before, until=end)]
         # In one step: whoever has read all of the ring has not heard of what completed up to here.
         if self.ring.head:
-            self.ring.forget()
+            self._forget()
         self._ahead.clear()
-        self._unbidden.clear()
+        self._unbidden = dict.fromkeys(between)
         self._pass(end)
-        self._in_doubt_until = asyncio.get_running_loop().time() + PATIENCE
+        self._in_doubt_until = asyncio.get_running_loop().time() + IN_DOUBT
         self._following = asyncio.create_task(self._follow_completions(), name="turngate completions")
-        self._count_anew(await self._d.sessions())
 
     def flush(self) -> None:
         """Do nothing: to read from a ledger is to wait."""
@@ -186,29 +196,18 @@ class LedgerLog(EventLog):
 
         Raises CursorExpired if nobody can have come there.
         """
-        if source(place.completions) != source(self._place.completions):
-            raise CursorExpired("the place is one on another ledger")
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await self._pass_all_up_to(place.completions)
-                await self._hear_of(place)
-        except TimeoutError:
-            raise CursorExpired("the place is beyond what is on the ledger") from None
-
-    async def _pass_all_up_to(self, wanted: str) -> None:
-        between = [cursor async for cursor, _ in self._d.completions(self._place.completions, until=wanted)]
-        if between:
-            last = order(between[-1])
-            await self._until(lambda: order(self._place.completions) >= last)
-
-    async def _hear_of(self, place: Cursor) -> None:
-        """Wait until what is ahead there is ahead here, or among the completions that were passed."""
-        left, at = set(place.ahead), place.completions
-        while left:
-            here = self._place
-            async for cursor, complete in self._d.completions(at, until=here.completions):
-                left.discard(mark(complete.run_id))
-                at = cursor
-            if left <= here.ahead:
-                return
-            await self._until(lambda seen=here: self._place != seen)  # type: ignore[misc]
+        end, wanted = plain(await self._d.end_cursor()), place.completions
+        if source(wanted) != source(end) or order(wanted) > order(end):
+            raise CursorExpired("the place is not one on this ledger")
+        needed = [each async for each, _ in self._d.completions(self._place.completions, until=wanted)][-1:]
+        ahead = set(place.ahead)
+        if ahead:
+            async for cursor, complete in self._d.completions(wanted, until=end):
+                if mark(complete.run_id) in ahead:
+                    ahead.discard(mark(complete.run_id))
+                    needed = [cursor]
+        if ahead:
+            raise CursorExpired("there is no such run on this ledger")
+        if needed:
+            last = order(needed[0])
+            await self._until(lambda: order(self._place.completions) >= last or self._following is None)

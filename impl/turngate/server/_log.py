@@ -78,6 +78,14 @@ class EventLog(ABC):
 
     def _finish(self) -> None:
         self.ended.set()
+        self._wake_all()
+
+    def _forget(self) -> None:
+        """Keep nothing of what there was: everybody is behind, and looks for what was missed."""
+        self.ring.forget()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         for of_session in self._readers.values():
             for reader in of_session:
                 reader.wake()

@@ -76,7 +76,7 @@ class MemoryLog(EventLog):
     def _begin_anew(self) -> None:
         """Subscribe again after the subscription was cut off: what the ring holds is not all there was."""
         log.warning("the event log fell behind the dispatcher, and goes on with what comes now")
-        self.ring.forget()
+        self._forget()
         self._dropped = self.dropped
         self._events = self._d.subscribe(moves=True)
         self._count_anew(self._d.sessions())

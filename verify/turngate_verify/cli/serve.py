@@ -39,8 +39,8 @@ class Options(NamedTuple):
     inherited: str | None
 
     def of_a_worker(self) -> list[str]:
-        """Return the command line of one of several workers."""
-        arguments = ["serve", "--host", self.host, "--on-death", self.on_death, "--finish", str(self.finish)]
+        """Return the arguments of one of several workers."""
+        arguments = ["--host", self.host, "--on-death", self.on_death, "--finish", str(self.finish)]
         if self.ledger is not None:
             arguments += ["--ledger", self.ledger]
         if self.token_file is not None:

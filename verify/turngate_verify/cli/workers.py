@@ -55,10 +55,10 @@ class Inherited(NamedTuple):
 
 
 class Workers:
-    """So many processes of the same command, which share one listening socket."""
+    """So many processes of `turngate serve` with the same arguments, which share one listening socket."""
 
     def __init__(self, arguments: Sequence[str], count: int, listener: socket) -> None:
-        self._command = [sys.executable, "-m", "turngate", *arguments]
+        self._arguments = arguments
         self._count = count
         self._listener = listener
         self._running: set[Process] = set()
@@ -130,9 +130,8 @@ class Workers:
         inherited = Inherited(self._listener.fileno(), ready, self._life)
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command,
-                "--inherited",
-                ",".join(map(str, inherited)),
+                *(sys.executable, "-m", "turngate", "serve", "--inherited", ",".join(map(str, inherited))),
+                *self._arguments,
                 pass_fds=inherited,
                 start_new_session=True,
             )
