@@ -179,7 +179,8 @@ class App:
                 log.exception("%s raised", scope["method"])
                 refused = Problem("internal-error", "what went wrong is in the server's log")
             response = refused.response()
-        response.headers.update(_cors(origin))
+        if origin is not None:
+            response.headers.update(_cors(origin))
         await response(scope, receive, send)
 
     async def _call(self, found: Route, request: Request) -> Response:

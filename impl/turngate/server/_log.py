@@ -24,7 +24,7 @@ from turngate import Moved, RunComplete
 from turngate.server._cursor import Cursor, mark
 from turngate.server._dispatching import views
 from turngate.server._ring import Ring
-from turngate.server._shapes import encoded, event_shape, view_shape
+from turngate.server._shapes import event_data, view_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,13 +106,13 @@ class EventLog(ABC):
 
     def _append(self, event: Event, prompt: str | None) -> None:
         self._count(event)
-        name, data = event_shape(event, prompt)
+        name, data = event_data(event, prompt)
         self.counts[name] = self.counts.get(name, 0) + 1
         session_id = event.session_id
         if session_id not in self._to_wake:
             self._wake_soon(session_id)
-        head = f"id: {self.epoch}:{self.ring.head + 1}{self._suffix}\nevent: {name}\ndata: "
-        self.ring.append(session_id, b"%s%s\n\n" % (head.encode("ascii"), encoded(data)), self._place)
+        frame = f"id: {self.epoch}:{self.ring.head + 1}{self._suffix}\nevent: {name}\ndata: {data}\n\n"
+        self.ring.append(session_id, frame.encode("ascii"), self._place)
 
     def _count(self, event: Event) -> None:
         """Know what is in flight."""

@@ -31,6 +31,43 @@ GRACE: Final = 5
 """Seconds that uvicorn waits for connections when the application has come to its end."""
 
 
+class Joining:
+    """A transport that sends the head of an answer and what comes next in the same step at once.
+
+    uvicorn writes the two one after the other, which is two calls of the system and two packets.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Send, after what was held back; hold a head back until the end of this step."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+            return
+        self._transport.write(data)
+
+    def _send_head(self) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Close, when all is sent."""
+        self._send_head()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Protocol(H11Protocol):
     """HTTP as uvicorn speaks it, but a request that does not come to the end of its head is not waited for.
 
@@ -43,7 +80,7 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
-        super().connection_made(transport)
+        super().connection_made(Joining(transport, self.loop))  # type: ignore[arg-type]  # as far as it is used
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
