@@ -1,4 +1,7 @@
-"""Take the pictures of the live page for README.md: `python tools/page_pictures.py` (needs Chromium)."""
+"""Take the pictures of the live page for README.md: `python tools/page_pictures.py` (needs Chromium).
+
+They go to pictures/, or to a folder that is given.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from served_process import process  # noqa: E402 - found only now
+
+
+PICTURES = (
+    ("light", 1360, 850, "light"),
+    ("dark", 1360, 850, "dark"),
+    ("narrow", 420, 900, "light"),
+)
+"""Each by its name, with the size of its window and the colours that its owner prefers."""
 
 
 def show(page: Page) -> None:
@@ -42,16 +53,15 @@ def show(page: Page) -> None:
 
 def main() -> None:
     """Write the pictures."""
-    to = ROOT / "diagrams" / "page"
-    to.mkdir(exist_ok=True)
+    to = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "pictures"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, width, height, scheme in (("light", 1360, 850, "light"), ("dark", 1360, 850, "dark")):
+        for name, width, height, scheme in PICTURES:
             with process() as server:
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
                 page.goto(server.url)
                 show(page)
-                page.screenshot(path=to / f"{name}.png")
+                page.screenshot(path=to / f"page-{name}.png", full_page=name == "narrow")
                 page.close()
         browser.close()
 

@@ -43,6 +43,9 @@ class Site:
     async def agent(self, turn: Turn) -> None:
         """Say the prompt and wait; fold and go on each time that the test opens the gate."""
         turn.write(f"<i>about</i> {turn.run.prompt} 😀 ")
+        if "breathless" in turn.run.prompt:
+            for number in range(3_000):  # more than a subscription keeps
+                turn.write(f"{number} ")
         if "fail" in turn.run.prompt:
             raise RuntimeError("no <b>luck</b>")
         for number in range(1_000):
@@ -62,7 +65,8 @@ class Site:
 
         async def serve(started: Future[int], stop: asyncio.Event) -> None:
             self.d = Dispatcher(self.agent)
-            async with self.d, serving(asgi_app(self.d, token="t", **options), port=self.port) as url:
+            self.app = asgi_app(self.d, token="t", **options)
+            async with self.d, serving(self.app, port=self.port) as url:
                 started.set_result(int(url.rpartition(":")[2]))
                 await stop.wait()
 
@@ -180,7 +184,14 @@ def test_one_is_taken_back_escape_covers_the_rest_and_what_comes_next_is_not_tou
     expect(page.locator("#text")).to_contain_text("tea")
     page.keyboard.press("Escape")
     expect(page.locator("#said")).to_contain_text("The cancel covers 2 runs")
+    expect(page.locator("#story li.stop").first).to_have_text(
+        "A cancel covers the 2 runs accepted before it, and none after."
+    )
+    assert page.locator("#story img").count() == 0
     send(page, "soup")
+    expect(page.locator("#story li").filter(has_text="soup")).to_contain_text(
+        ["enters an idle session: its turn begins", "is accepted, as number 4"]
+    )
     expect(page.locator("#text")).to_contain_text("soup")
     expect(page.locator("#done li[data-outcome=cancelled]")).to_have_count(3)
     expect(page.locator("#phase")).to_have_text("A turn runs.")
@@ -246,6 +257,36 @@ def test_who_falls_behind_is_told_and_misses_no_completion(browser: Browser, sit
         expect(page.locator("#done li[data-outcome=failed]")).to_have_count(5)
         expect(page.locator("#text")).to_contain_text("still there")
         all_once(page, 5)
+
+
+def test_text_that_was_dropped_on_the_way_is_asked_for(browser: Browser, site: Site) -> None:
+    whole = "".join(f"{number} " for number in range(3_000))
+    for ring in (2, 8_192):
+        site.down()
+        site.up(limits=Limits(ring_events=ring))
+        with opened(browser, site) as page:
+            send(page, "breathless")
+            expect(page.locator("#text")).to_contain_text("1000")
+            site.go_on()
+            expect(page.locator("#text")).to_contain_text("2999 word0")
+            assert page.locator("#text").text_content() == f"<i>about</i> breathless 😀 {whole}word0 "
+            page.keyboard.press("Escape")
+            all_once(page, 1)
+
+
+def test_after_a_reset_the_server_is_asked_for_what_it_knows(page: Page, site: Site) -> None:
+    """A page whose place is not known any more, on a server that knows the run: then it is not unknown."""
+    send(page, "tea")
+    expect(page.locator("#text")).to_contain_text("tea")
+    site.loop.call_soon_threadsafe(site.line.cut)
+    expect(page.locator("#link")).to_have_attribute("data-link", "reconnecting")
+    site.call(site.d.cancel("demo"))
+    site.app._log.epoch = "00000000"
+    site.d._completions._name = "another"
+    site.loop.call_soon_threadsafe(site.line.mend)
+    expect(page.locator("#notice")).to_contain_text("The server was restarted")
+    expect(done(page, "tea")).to_have_attribute("data-outcome", "cancelled")
+    all_once(page, 1)
 
 
 def test_it_works_with_the_keyboard_alone_and_in_other_sessions(page: Page, site: Site) -> None:

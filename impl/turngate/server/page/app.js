@@ -42,6 +42,7 @@ function heard(event, data) {
   }
   if (event === 'snapshot' && !known.runs.has(page.focus)) page.focus = inFlight(page.session);
   for (const session of known.holes) fillHole(session);
+  for (const run of known.doubtful) resolve(run);
   redraw();
 }
 
@@ -49,6 +50,14 @@ async function fillHole(session) {
   known.holes.delete(session);
   const answer = await call('GET', `sessions/${encodeURIComponent(session)}`);
   if (answer.ok && answer.data.active) known.see(answer.data);
+  redraw();
+}
+
+async function resolve(run) {
+  known.doubtful.delete(run);
+  const answer = await call('GET', `runs/${encodeURIComponent(run)}`);
+  if (answer.data.complete && !known.runs.get(run)?.complete) known.complete(answer.data.complete);
+  else if (answer.status === 404) known.lose(run);
   redraw();
 }
 
@@ -74,7 +83,7 @@ async function call(method, path, body) {
   const headers = {...authorized(), ...(body ? {'Content-Type': 'application/json'} : {})};
   try {
     const response = await fetch(`v1/${path}`, {method, headers, body: body && JSON.stringify(body)});
-    return {ok: response.ok, data: await response.json()};
+    return {ok: response.ok, status: response.status, data: await response.json()};
   } catch {
     return {ok: false, data: {title: 'The server does not answer'}};
   }

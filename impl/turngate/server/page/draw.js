@@ -5,7 +5,7 @@ const SHOWN = 100;
 const STATE_SAID = {
   accepted: 'is accepted: it has its place, and nothing has started',
   cancel_on_entry: 'was covered by a cancel before it entered, and is being written down',
-  queued: 'waits in the queue: it comes next in line, or joins the turn if the agent asks',
+  queued: 'waits for its turn; sent to fold, it joins the one that runs if the agent asks',
   active: 'is active: the runner works on it',
 };
 const OUTCOME_SAID = {
@@ -53,6 +53,14 @@ export function draw(known, page) {
   queue(known, page);
   life(known, page);
   done(known);
+  story(known, page);
+}
+
+function story(known, page) {
+  const {story: told} = known.session(page.session);
+  $('story-empty').hidden = told.length > 0;
+  fill($('story'), told.map(({what, run, kind}) => el('li', {className: kind},
+    run ? el('strong', {}, run.prompt ?? run.id) : null, run ? ` ${what}` : what)));
 }
 
 function sessions(known, page) {
@@ -104,11 +112,21 @@ function life(known, page) {
     const name = state.dataset.state, count = known.of(page.session, name).length;
     state.setAttribute('class', run?.state === name ? 'lit' : run?.path.includes(name) ? 'passed' : '');
     state.querySelector('.n').textContent = count ? String(count) : '';
+    if (run?.state === name) bringIntoView(state.querySelector('rect'));
   }
   for (const edge of document.querySelectorAll('#life [data-edge]')) {
     edge.setAttribute('class', steps.includes(edge.dataset.edge) ? 'passed' : '');
   }
   $('life-said').replaceChildren(...said(run));
+}
+
+// In a narrow window the picture is wider than its frame.
+function bringIntoView(box) {
+  const frame = $('life').parentElement, scale = $('life').clientWidth / $('life').viewBox.baseVal.width;
+  const middle = (box.x.baseVal.value + box.width.baseVal.value / 2) * scale;
+  if (frame.dataset.shown === String(middle)) return;
+  frame.dataset.shown = String(middle);
+  frame.scrollLeft = middle - frame.clientWidth / 2;
 }
 
 function said(run) {

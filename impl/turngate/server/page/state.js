@@ -4,19 +4,32 @@
 
 const RANK = {accepted: 0, cancel_on_entry: 1, queued: 1, active: 2, complete: 3};
 const KEPT = 500; // complete runs; the oldest go first
+const TOLD = 40; // what happened in a session; the oldest goes first
+
+const ENTERED = {
+  active: 'enters an idle session: its turn begins',
+  queued: 'enters a busy session: it waits',
+  cancel_on_entry: 'enters, and a cancel came before: it will not run',
+};
+const ENDED = {
+  finished: 'is complete: finished', failed: 'is complete: failed', cancelled: 'is complete: cancelled',
+  cleared: 'is complete: dropped from the queue', released: 'is complete: given up before it entered',
+  lost: 'is complete: lost with its process',
+};
 
 export class Known {
   constructor() {
-    this.sessions = new Map(); // id -> {id, lead, text, length, phase, covered}
+    this.sessions = new Map(); // id -> {id, lead, text, length, phase, covered, story}
     this.runs = new Map(); // id -> {id, session, prompt, state, path, lead, covered, complete, times}
     this.completes = 0; // how many RunCompletes the page has seen, and how many runs had more than one
     this.twice = 0;
     this.holes = new Set(); // sessions whose text has a hole, to be asked for
+    this.doubtful = new Set(); // runs that the server may have forgotten, to be asked for
   }
 
   session(id) {
     if (!this.sessions.has(id)) {
-      this.sessions.set(id, {id, lead: null, text: '', length: 0, phase: null, covered: false});
+      this.sessions.set(id, {id, lead: null, text: '', length: 0, phase: null, covered: false, story: []});
     }
     return this.sessions.get(id);
   }
@@ -43,6 +56,12 @@ export class Known {
     run.state = state;
   }
 
+  tell(session, what, run = null, kind = '') {
+    const {story} = this.session(session);
+    story.unshift({what, run, kind});
+    if (story.length > TOLD) story.pop();
+  }
+
   // Events.
 
   take(event, data) {
@@ -50,10 +69,11 @@ export class Known {
       case 'snapshot': return this.look(data);
       case 'run.accept': return this.accept(data);
       case 'run.enter': return this.enter(data);
-      case 'run.handoff': return this.begin(this.run(data.run_id, data.session_id));
+      case 'run.handoff': return this.handoff(data);
       case 'run.fold': return this.fold(data);
       case 'run.complete': return this.complete(data);
       case 'session.cancel': return this.cover(data);
+      case 'session.clear': return this.tell(data.session_id, 'The queue is cleared.');
       case 'delta': return this.write(data);
       default: return undefined;
     }
@@ -63,12 +83,20 @@ export class Known {
     const run = this.run(data.run_id, data.session_id);
     run.prompt = data.prompt ?? run.prompt;
     run.seq = data.seq;
+    this.tell(run.session, `is accepted, as number ${data.seq}`, run);
   }
 
   enter(data) {
     const run = this.run(data.run_id, data.session_id);
+    this.tell(run.session, ENTERED[data.state], run, data.state === 'cancel_on_entry' ? 'stop' : '');
     if (data.state === 'active') this.begin(run);
     else this.move(run, data.state);
+  }
+
+  handoff(data) {
+    const run = this.run(data.run_id, data.session_id);
+    this.tell(run.session, 'is next in line: its turn begins', run);
+    this.begin(run);
   }
 
   begin(run) {
@@ -83,13 +111,17 @@ export class Known {
     const run = this.run(data.run_id, data.session_id);
     this.move(run, 'active');
     run.lead = data.into;
+    this.tell(run.session, 'joins the turn that runs', run);
   }
 
   cover(data) {
     const session = this.session(data.session_id);
-    for (const run of this.of(session.id, 'accepted', 'cancel_on_entry', 'queued', 'active')) {
-      if (data.runs === null || data.runs.includes(run.id)) run.covered = true;
-    }
+    const covered = this.of(session.id, 'accepted', 'cancel_on_entry', 'queued', 'active')
+      .filter(run => data.runs === null || data.runs.includes(run.id));
+    for (const run of covered) run.covered = true;
+    const what = covered.length === 1 ? 'the run' : `the ${covered.length} runs`;
+    if (data.runs !== null && covered.length === 1) this.tell(session.id, 'is taken back', covered[0], 'stop');
+    else if (covered.length) this.tell(session.id, `A cancel covers ${what} accepted before it, and none after.`, null, 'stop');
     session.covered = session.lead !== null && this.runs.get(session.lead)?.covered === true;
   }
 
@@ -102,8 +134,10 @@ export class Known {
     run.at = Date.now();
     this.completes += 1;
     if (run.times === 2) this.twice += 1;
+    this.tell(run.session, ENDED[data.outcome] ?? 'is complete', run, data.outcome);
     const session = this.session(data.session_id);
-    if (session.lead === run.id) Object.assign(session, {lead: null, phase: null, covered: false});
+    // The text of a turn may not have been streamed to here, or not all of it; this is all of it.
+    if (session.lead === run.id) Object.assign(session, {lead: null, phase: null, covered: false, text: data.text});
     this.forget();
   }
 
@@ -129,15 +163,19 @@ export class Known {
   look(data) {
     const listed = new Set();
     for (const view of data.sessions) this.see(view, listed);
-    for (const run of this.runs.values()) {
-      if (run.complete || listed.has(run.id)) continue;
-      // It is over, and how it ended was not told: that happens only when the server has begun anew.
-      run.path.push('complete');
-      Object.assign(run, {state: 'complete', complete: {outcome: 'unknown', error: null, folded_into: null}});
-    }
+    // It is over, and how it ended was not told: then the server has begun anew, and is asked what it knows.
+    for (const run of this.runs.values()) if (data.reset && !run.complete && !listed.has(run.id)) this.doubtful.add(run.id);
     for (const session of this.sessions.values()) {
       if (session.lead !== null && !listed.has(session.lead)) Object.assign(session, {lead: null, phase: null});
     }
+  }
+
+  lose(id) {
+    const run = this.runs.get(id);
+    if (!run || run.complete) return;
+    run.path.push('complete');
+    Object.assign(run, {state: 'complete', complete: {outcome: 'unknown', error: null, folded_into: null}});
+    this.tell(run.session, 'is forgotten by the server', run, 'lost');
   }
 
   see(view, listed = new Set()) {
