@@ -136,17 +136,41 @@ async def test_over_lines_that_are_cut_every_completion_comes_once() -> None:
 
 @in_loop
 async def test_the_text_of_a_run_comes_whole_over_any_line() -> None:
-    d = Dispatcher(talkative)
     prompt = " ".join(f"wörd{number}😀" for number in range(60))
-    async with d, served(d) as (url, _):
-        line = Line(url, cuts=(600, 3_000))
-        async with line.up() as near, Client(near) as client:
-            text = client.stream("s", prompt)
-            pieces = [piece async for piece in text]
-            assert "".join(pieces) == prompt + " " == text.text
-            assert len(pieces) > 5
-            assert text.complete is not None
-            assert text.complete.text == text.text
+    for ring in (2, 8_192):
+        d = Dispatcher(talkative)
+        async with d, served(d, limits=small(ring_events=ring)) as (url, _):
+            line = Line(url, cuts=(600, 3_000))
+            async with line.up() as near, Client(near) as client:
+                text = client.stream("s", prompt)
+                pieces = [piece async for piece in text]
+                assert "".join(pieces) == prompt + " " == text.text
+                assert text.complete is not None
+                assert text.complete.text == text.text
+
+
+@in_loop
+async def test_text_that_was_dropped_on_the_way_is_asked_for_while_the_turn_runs() -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def breathless(turn: Turn) -> None:
+        for number in range(3_000):  # more than a subscription keeps
+            turn.write(f"{number} ")
+        await gates[0].wait()
+        turn.write("end")
+        await gates[1].wait()
+
+    d = Dispatcher(breathless)
+    async with d, served(d) as (url, _), Client(url) as client:
+        text = client.stream("s", "x")
+        await anext(text)
+        gates[0].set()
+        while not text.text.endswith("end"):
+            await anext(text)
+        assert text.text == "".join(f"{number} " for number in range(3_000)) + "end"
+        assert text.complete is None
+        gates[1].set()
+        assert [piece async for piece in text] == []
 
 
 @in_loop

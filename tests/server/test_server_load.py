@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 from dispatching import in_loop
-from serving import Ear, serving
+from serving import Ear, Line, serving
 from turngate import Dispatcher, Turn
 from turngate.server import App, Limits, asgi_app
 
@@ -26,6 +27,8 @@ class Load(NamedTuple):
     sessions: int
     prompts: int
     ring: int
+    cut: bool = False
+    """Whether half of the subscribers are behind a line that is cut at random bytes."""
 
 
 async def quick(turn: Turn) -> None:
@@ -49,7 +52,10 @@ class Subscriber:
         """Read until everything that was sent to its session is complete."""
         path = "/v1/events" if self.session is None else f"/v1/sessions/{self.session}/events"
         while not (told.is_set() and self.owed(expected) <= self.seen.keys()):
-            ear = await Ear.open(self.url, path, self.after)
+            try:
+                ear = await Ear.open(self.url, path, self.after)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                continue
             assert ear.status == 200
             self.connections += 1
             patience = self.chance.randint(5, 400)
@@ -78,15 +84,39 @@ class Subscriber:
             self.resets += bool(data["reset"])
 
 
+async def post_and_vanish(url: str, session: str, expected: dict[str, str]) -> None:
+    """Send a prompt over a connection that is gone before the answer: whatever is taken in is run."""
+    run = f"vanished-{len(expected)}"
+    expected[run] = session
+    body = f'{{"prompt": "x", "run_id": "{run}", "when_busy": "queue"}}'
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = f"POST /v1/sessions/{session}/runs HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+    writer.write(
+        f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    await reader.read(1)  # it is taken in; nobody reads what is answered
+    writer.transport.abort()
+
+
 async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
     chance = random.Random(seed)
     app = asgi_app(
         Dispatcher(quick), limits=Limits(ring_events=load.ring, streams_limit=load.subscribers * 2)
     )
-    async with app.dispatcher, serving(app) as url, httpx2.AsyncClient(base_url=url, timeout=600) as http:
+    async with (
+        app.dispatcher,
+        serving(app) as url,
+        Line(url, (200, 20_000) if load.cut else None, seed).up() as near,
+        httpx2.AsyncClient(base_url=url, timeout=600) as http,
+    ):
         sessions = [f"s{number}" for number in range(load.sessions)]
         subscribers = [
-            Subscriber(url, None if number < load.to_all else sessions[number % load.sessions], chance)
+            Subscriber(
+                near if load.cut and number % 2 else url,
+                None if number < load.to_all else sessions[number % load.sessions],
+                chance,
+            )
             for number in range(load.subscribers)
         ]
         expected: dict[str, str] = {}
@@ -102,6 +132,8 @@ async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
                 expected[run] = session
                 sent = {"prompt": f"about {run}", "run_id": run, "when_busy": busy}
                 assert (await http.post(f"/v1/sessions/{session}/runs", json=sent)).status_code == 202
+                if chance.random() < 0.05:
+                    await post_and_vanish(url, session, expected)
                 if chance.random() < 0.05:
                     assert (await http.post(f"/v1/sessions/{session}/cancel")).status_code == 200
 
@@ -144,9 +176,15 @@ async def test_a_ring_so_small_that_everybody_always_falls_behind() -> None:
     assert sum(each.gaps for each in subscribers) > 40
 
 
+@in_loop
+async def test_lines_that_are_cut_at_random_bytes() -> None:
+    subscribers, _ = await bear(Load(40, 8, 10, 100, 64, cut=True), seed=3)
+    assert sum(each.connections for each in subscribers) > 80
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(("ring", "prompts"), [(8_192, 2_000), (64, 2_000), (2, 400)])
 @in_loop
 async def test_thousands_of_prompts(ring: int, prompts: int) -> None:
-    subscribers, _ = await bear(Load(300, 20, 20, prompts, ring), seed=ring)
+    subscribers, _ = await bear(Load(300, 20, 20, prompts, ring, cut=True), seed=ring)
     assert sum(each.connections for each in subscribers) > 1_000

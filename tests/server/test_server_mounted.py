@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import socket
+import sys
 from typing import Any
 
 import httpx2
+import pytest
 import uvicorn
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -16,7 +20,7 @@ from dispatching import Agent, in_loop
 from serving import Ear, Quiet
 from turngate import Dispatcher, Turn
 from turngate.client import Client
-from turngate.server import App, asgi_app
+from turngate.server import App, Limits, asgi_app
 from turngate.server._serving import config, listening
 
 
@@ -97,6 +101,99 @@ async def test_a_dispatcher_of_the_application_is_left_open_and_streams_end_with
         assert run.complete is None
         agent.finish(run)
         assert (await run).text == "done"
+
+
+HOST = """
+import asyncio
+import uvicorn
+from fastapi import FastAPI
+from turngate import Dispatcher
+from turngate.server import asgi_app
+
+async def agent(turn):
+    turn.write("working ")
+    try:
+        while turn.run.prompt == "long":
+            await asyncio.sleep(3600)
+        await asyncio.sleep(0.5)
+    finally:
+        turn.write("over")
+
+mounted = asgi_app({0}, finish=2.0)
+app = FastAPI(lifespan=mounted.lifespan)
+app.mount("/agent", mounted)
+uvicorn.run(app, port=0, log_level="info")
+"""
+RUNNING = re.compile(r"running on (http://\S+)")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("made", ["agent", "Dispatcher(agent)"])
+@in_loop
+async def test_a_signal_to_the_application_around_it_ends_the_streams(
+    number: signal.Signals, made: str
+) -> None:
+    """uvicorn waits for open connections before it tells an application; here the streams end by themselves.
+
+    What the application has made it closes itself: its runs are told to those who listen only if they end
+    before. What was made for it is closed, and every run is told.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOST.replace("{0}", made), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    said = ""
+    try:
+        while not (found := RUNNING.search(said)):
+            said += (await process.stderr.readline()).decode()
+        url = found[1]
+        async with httpx2.AsyncClient(base_url=f"{url}/agent", timeout=60) as http:
+            ear = await Ear.open(url, "/agent/v1/events")
+            await anext(ear)
+            for prompt in ("short", "long"):
+                sent = {"prompt": prompt, "run_id": prompt}
+                assert (await http.post(f"/v1/sessions/{prompt}/runs", json=sent)).status_code == 202
+        await ear.until(lambda each: each.event == "delta" and each.data["run_id"] == "long")
+        process.send_signal(number)
+        heard = [each async for each in ear]
+        assert ear.ended
+        ear.close()
+        said += (await process.stderr.read()).decode()
+        assert await process.wait() in (0, -number, 130)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert "Application shutdown complete" in said
+    if made == "agent":
+        outcomes = {
+            each.data["run_id"]: each.data["outcome"] for each in heard if each.event == "run.complete"
+        }
+        assert outcomes == {"short": "finished", "long": "cancelled"}
+
+
+@in_loop
+async def test_a_reader_that_blocks_is_let_go_behind_middleware_too() -> None:
+    async def flood(turn: Turn) -> None:
+        for _ in range(400):
+            turn.write("x" * 16_384)
+            await asyncio.sleep(0)
+
+    mounted = asgi_app(flood, limits=Limits(write_timeout=0.2, ring_bytes=2_000_000), finish=0)
+    app = FastAPI(lifespan=mounted.lifespan)
+    app.mount("/agent", mounted)
+    async with Served(app, mounted) as url, httpx2.AsyncClient(base_url=f"{url}/agent") as http:
+        blocked = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        blocked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        blocked.sendall(b"GET /agent/v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        while "turngate_streams 1\n" not in (await http.get("/metrics")).text:
+            await asyncio.sleep(0.01)
+        await http.post("/v1/sessions/s/runs", json={"prompt": "x"})
+        while "turngate_streams_dropped_total 1\n" not in (await http.get("/metrics")).text:
+            await asyncio.sleep(0.05)
+        while "turngate_streams 0\n" not in (await http.get("/metrics")).text:
+            await asyncio.sleep(0.01)
+        blocked.close()
 
 
 @in_loop
