@@ -7,6 +7,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -64,6 +65,24 @@ async def test_everything_comes_in_order_with_its_prompt(make: MakeLedger) -> No
             "0 1 2 ",
         ]
         assert "turngate_runs_in_flight 0\n" in (await http.get("/metrics")).text
+        ear.close()
+
+
+@on_each
+async def test_any_text_goes_through(make: MakeLedger) -> None:
+    async with dispatcher(make) as d, served(d) as (url, http):
+        ear = await Ear.open(url)
+        await anext(ear)
+        for number, text in enumerate(("\x00", "a\x00b\x7f\u2028", "\U0001f600 ☃", "\\u0000 %00 'x' $1 ?")):
+            run, session = f"{number}{text}", f"s {text}"
+            answer = await http.post(
+                f"/v1/sessions/{quote(session, safe='')}/runs", json={"prompt": f"p {text}", "run_id": run}
+            )
+            assert (answer.status_code, answer.json()["run_id"]) == (202, run)
+            heard = await ear.complete(run)
+            assert (heard[0].data["prompt"], heard[0].data["session_id"]) == (f"p {text}", session)
+            found = await http.get(answer.headers["location"])
+            assert found.json()["complete"]["run_id"] == run
         ear.close()
 
 

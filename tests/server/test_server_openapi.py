@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as seeded
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from serving import serving
+from dispatching import Agent, in_loop, steps
+from ledgers import ledgers
+from serving import Ear, served, serving
 from turngate import Dispatcher, Turn
+from turngate.durable import DurableDispatcher
 from turngate.server import Limits
 from turngate.server._openapi import openapi
 from turngate.server._problems import TITLES
 from turngate.server._routes import ROUTES, Route
 from turngate.server._schemas import EVENTS, SCHEMAS
-from turngate.server.running import App, for_address
+from turngate.server.running import AnyDispatcher, App, for_address
 
 
 def described() -> dict[str, Any]:
@@ -45,6 +51,44 @@ def test_every_problem_and_every_event_is_described() -> None:
     assert {each["$ref"].rpartition("/")[2] for each in EVENTS.values()} <= SCHEMAS.keys()
 
 
+@in_loop
+async def test_every_event_is_as_described() -> None:
+    """One stream with every kind of event in it, each held to the schema that is named for it."""
+    agent = Agent()
+    d = Dispatcher(agent)
+    async with d, served(d, limits=Limits(ring_events=64)) as (url, http):
+        description = (await http.get("/openapi.json")).json()
+        ear = await Ear.open(url, "/v1/sessions/s/events")
+        heard = [await anext(ear)]
+        lead = await d.submit("s", "lead", run_id="lead")
+        for run in ("folded", "cleared", "next"):
+            await d.submit("s", run, run_id=run, when_busy="fold" if run == "folded" else "queue")
+        await steps()
+        agent.turns[0].write("text\u2028")
+        agent.turns[0].emit("note", {"any": [1.5, None]})
+        await agent.turns[0].fold()
+        await d.cancel_run("cleared")
+        agent.finish(lead)
+        await lead
+        await d.submit("s", "x", run_id="x", when_busy="queue")
+        await steps()
+        await d.clear_queue("s")
+        await d.cancel("s")
+        heard += await ear.complete("lead", "folded", "cleared", "next", "x")
+        ear.close()
+        for number in range(80):
+            await d.submit(f"t{number}", "x")
+        await d.cancel_all()
+        again = await Ear.open(url, "/v1/events", heard[1].id)
+        heard += await again.until(lambda each: each.event == "snapshot")
+        again.close()
+    assert {each.event for each in heard} == EVENTS.keys()
+    stream = description["paths"]["/v1/events"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    for each in heard:
+        schema = {**stream["x-events"][each.event], "components": description["components"]}
+        jsonschema_rs.validator_for(schema).validate(each.data)
+
+
 async def quick(turn: Turn) -> str:
     await turn.fold()
     if "fail" in turn.run.prompt:
@@ -54,13 +98,20 @@ async def quick(turn: Turn) -> str:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of a real server, on a loop in a thread; waiting and heartbeats are short."""
+    """The address of a real server."""
+    with serving_in_a_thread(lambda: Dispatcher(quick)) as url:
+        yield url
+
+
+@contextmanager
+def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
+    """Serve on a loop in a thread; yield the address. Nobody waits for long."""
     addresses: list[str] = []
     up, down = threading.Event(), asyncio.Event()
 
     async def main() -> None:
         security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
-        app = App(Dispatcher(quick), security, Limits(wait_limit=0.01), owns=True, finish=0)
+        app = App(make(), security, Limits(wait_limit=0.01), owns=True, finish=0)
         async with serving(app) as url:
             addresses.append(url)
             up.set()
@@ -102,6 +153,17 @@ def hold_to_its_description(url: str, path: str, method: str, examples: int) -> 
 @pytest.mark.parametrize(("path", "method"), CALLS)
 def test_the_server_does_what_its_description_says(url: str, path: str, method: str) -> None:
     hold_to_its_description(url, path, method, 12)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_so_it_does_on_a_ledger(kind: str, tmp_path: Path) -> None:
+    with (
+        ledgers(kind, tmp_path) as make,
+        serving_in_a_thread(lambda: DurableDispatcher(quick, make())) as url,
+    ):
+        for path, method in CALLS:
+            if path.startswith("/v1/"):
+                hold_to_its_description(url, path, method, 6)
 
 
 @pytest.mark.deep
