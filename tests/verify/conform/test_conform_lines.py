@@ -274,6 +274,16 @@ def test_a_promise_is_complete_when_it_is_settled_as_a_future_is() -> None:
     assert str(played.steps[3]) == "the turn of b fails: RunComplete of b: no luck"
 
 
+@pytest.mark.needs("node")
+def test_a_dispatcher_in_javascript_in_real_time_holds_with_the_newer_operations() -> None:
+    patient = Timing(quiet=0.02, grace=LONG, longest=2 * LONG)
+    make = Command("node", str(OWN_NODE / "timers.mjs"), timeout=LONG, timing=patient)
+    result = check(make, effort=Effort(programs=60, examples=3, steps=12, workers=2))
+    assert (result.failed, result.replays, result.flaky) == (None, {}, {})
+    assert {"cancel_run", "interrupt", "reject", "residue", "wait", "real_time"} < set(result.features.names)
+    assert result.verdict_of(Property.NO_RESIDUE) == "holds"
+
+
 def test_all_of_the_standard_error_is_told_up_to_a_limit(tmp_path: Path) -> None:
     complain = "[print('line', n, '!' * 60, file=sys.stderr) for n in range({0})]; sys.exit(7)"
     for lines_of_it in (100, 2000):
