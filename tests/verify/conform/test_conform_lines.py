@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,16 @@ import pytest
 
 from surroundings import ROOT
 from turngate_model import Property
-from turngate_verify.conform import Command, Effort, check, lines
+from turngate_verify.conform import (
+    Command,
+    Effort,
+    ProgramLimits,
+    SubjectFailed,
+    Timing,
+    check,
+    parsed,
+    play,
+)
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -27,8 +37,9 @@ QUICK = Effort(programs=150, examples=5)
 SPEAKS = """
 import json, sys
 sys.path[:0] = {paths}
-from conforming import Plain
+from conforming import Able, Plain
 from turngate_verify.conform import *
+kind = {kind}
 def told(event):
     return {{"event": type(event).__name__.lower(), **event._asdict()}}
 for line in sys.stdin:
@@ -36,10 +47,16 @@ for line in sys.stdin:
     id, op = asked.pop("id"), asked.pop("op")
     answer = {{"id": id}}
     if op == "hello":
-        answer["features"] = Plain.features.names
+        answer["features"] = kind.features.names
     elif op == "reset":
-        subject = Plain({flaw!r})
+        subject = kind({flaw!r})
         answer["events"] = []
+    elif op == "residue":
+        answer |= {{"events": [], "residue": subject.residue()}}
+    elif op == "burst":
+        for each in asked["ops"]:
+            getattr(subject, each.pop("op"))(**each)
+        answer["events"] = [told(event) for event in subject.observe()]
     else:
         getattr(subject, op)(**asked)
         answer["events"] = [told(event) for event in subject.observe()]
@@ -71,8 +88,9 @@ for line in sys.stdin:
 class Patient(Command):
     """Has as much time for an answer as a busy machine needs, except for the one that never comes."""
 
-    def __init__(self, *command: str, hangs_at: str = "") -> None:
-        super().__init__(*command, timeout=LONG)
+    def __init__(self, *command: str, hangs_at: str = "", waits: bool = False) -> None:
+        # Until a process that is ending has ended, a busy machine may take its time.
+        super().__init__(*command, timeout=LONG, timing=Timing(ends=LONG if waits else Timing().ends))
         self.hangs_at = hangs_at
 
     def _answer(self, op: str, **about: Any) -> dict[str, Any]:
@@ -80,23 +98,23 @@ class Patient(Command):
         return super()._answer(op, **about)
 
 
-def light(folder: Path, finish: str, hangs_at: str = "") -> Command:
+def light(folder: Path, finish: str, hangs_at: str = "", *, waits: bool = False) -> Command:
     program = folder / "light.py"
     program.write_text(LIGHT.format(finish=finish))
-    return Patient(sys.executable, "-S", str(program), hangs_at=hangs_at)
+    return Patient(sys.executable, "-S", str(program), hangs_at=hangs_at, waits=waits)
 
 
-def command(folder: Path, *, flaw: str = "") -> Command:
+def command(folder: Path, *, flaw: str = "", kind: str = "Plain") -> Command:
     """Return a whole subject in a process of its own."""
     paths = [str(ROOT / folder) for folder in ("tests/support", "impl", "model", "verify")]
     program = folder / "subject.py"
-    program.write_text(SPEAKS.format(paths=paths, flaw=flaw))
+    program.write_text(SPEAKS.format(paths=paths, flaw=flaw, kind=kind))
     return Patient(sys.executable, str(program))
 
 
 def test_a_sound_subject_holds(tmp_path: Path) -> None:
     result = check(command(tmp_path), effort=QUICK)
-    assert (result.failed, result.counterexamples, result.left_out) == (None, {}, [])
+    assert (result.failed, result.counterexamples) == (None, {})
     assert result.depths[1] >= 3
 
 
@@ -106,6 +124,30 @@ def test_a_flaw_is_found(tmp_path: Path) -> None:
     assert result.replay_command(Property.FULL_COVERAGE) == (
         f"turngate conform --replay 'accept a, cancel, enter a' -- {sys.executable} {tmp_path}/subject.py"
     )
+
+
+EVERYTHING = (
+    "accept a, enter a, reject b, accept c, accept d, enter c, cancel_run c, interrupt e, enter d, enter e, "
+    "finish e, wait, accept f + cancel, enter f, residue"
+)
+
+
+def test_the_newer_operations_go_over_the_lines(tmp_path: Path) -> None:
+    make = command(tmp_path, kind="Able")
+    try:
+        played = play(make, parsed(EVERYTHING), ProgramLimits())
+    finally:
+        make.stop()
+    assert played.violations == ()
+    told = [str(step) for step in played.steps]
+    assert told[2] == "accept b (reject: refused)"
+    assert told[6] == "cancel run c: RunComplete of c: cancelled"
+    assert told[12:] == [
+        "accept f, and in the same moment",
+        "cancel",
+        "enter f: cancel_on_entry",
+        "residue (0 held)",
+    ]
 
 
 WRONG = {
@@ -138,14 +180,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_goes_wrong_is_reported_with_the_conversation(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_goes_wrong_is_reported_with_the_conversation(tmp_path: Path, name: str) -> None:
     finish, said = WRONG[name]
-    if name in {"it dies", "it is killed"}:
-        # Until a process that is ending has ended, a busy machine may take its time.
-        monkeypatch.setattr(lines, "_GRACE", LONG)
-    result = check(light(tmp_path, finish, "finish" if finish == HANGS else ""), effort=QUICK)
+    waits = name in {"it dies", "it is killed"}
+    result = check(light(tmp_path, finish, "finish" if finish == HANGS else "", waits=waits), effort=QUICK)
     assert result.failed is not None
     assert said in result.failed.what
     assert result.verdict == "unknown"
@@ -204,3 +242,91 @@ def test_a_dispatcher_in_javascript_strands_its_queue() -> None:
 def test_its_repaired_twin_holds() -> None:
     result = check(Patient("node", str(NODE / "repaired.mjs")), effort=Effort(programs=600, examples=10))
     assert (result.failed, result.replays, result.verdict) == (None, {}, "holds")
+
+
+OWN_NODE = Path(__file__).parent / "node"
+
+
+@pytest.mark.needs("node")
+def test_what_an_earlier_program_leaves_behind_is_not_shown_to_the_next() -> None:
+    make = Patient("node", str(OWN_NODE / "leaving.mjs"))
+    try:
+        play(make, parsed("accept a, accept b, accept c"), ProgramLimits())
+        played = play(make, parsed("accept a, finish a"), ProgramLimits())
+    finally:
+        make.stop()
+    assert [str(step) for step in played.steps] == [
+        "accept a: a is active",
+        "the turn of a ends: RunComplete of a: finished",
+    ]
+    assert played.violations == ()
+
+
+@pytest.mark.needs("node")
+def test_a_promise_is_complete_when_it_is_settled_as_a_future_is() -> None:
+    make = Patient("node", str(OWN_NODE / "exclusive.mjs"))
+    try:
+        played = play(make, parsed("accept a, accept b, finish a, fail b"), ProgramLimits())
+    finally:
+        make.stop()
+    assert (played.violations, played.late) == ((), ())
+    assert str(played.steps[2]) == "the turn of a ends: RunComplete of a: finished, b becomes active"
+    assert str(played.steps[3]) == "the turn of b fails: RunComplete of b: no luck"
+
+
+@pytest.mark.needs("node")
+def test_a_dispatcher_in_javascript_in_real_time_holds_with_the_newer_operations() -> None:
+    patient = Timing(quiet=0.02, grace=LONG, longest=2 * LONG)
+    make = Command("node", str(OWN_NODE / "timers.mjs"), timeout=LONG, timing=patient)
+    result = check(make, effort=Effort(programs=60, examples=3, steps=12, workers=2))
+    assert (result.failed, result.replays, result.flaky) == (None, {}, {})
+    assert {"cancel_run", "interrupt", "reject", "residue", "wait", "real_time"} < set(result.features.names)
+    assert result.verdict_of(Property.NO_RESIDUE) == "holds"
+
+
+def test_all_of_the_standard_error_is_told_up_to_a_limit(tmp_path: Path) -> None:
+    complain = "[print('line', n, '!' * 60, file=sys.stderr) for n in range({0})]; sys.exit(7)"
+    for lines_of_it in (100, 2000):
+        result = check(light(tmp_path, complain.format(lines_of_it), waits=True), effort=QUICK)
+        assert result.failed is not None
+        complaints = [line for line in result.failed.conversation if line.startswith("! ")]
+        assert complaints[-1].startswith(f"! line {lines_of_it - 1} ")
+        if lines_of_it == 100:
+            assert len(complaints) == 100
+        else:
+            written = sum(len(f"line {n} {'!' * 60}\n") for n in range(lines_of_it))
+            assert complaints[0] == f"! ({written - 65_536:,} bytes of it are left out)"
+    # It is said once, and each property only refers to it.
+    whys = {result.why_unknown(each) for each in result.judged if each not in result.not_shown}
+    assert whys == {"the subject could not be judged to the end"}
+
+
+WRONG_ANSWERS = {
+    "'residue': 'many', 'events': []": "it answered residue without residue, a number",
+    "'events': [], 'at_work': 'a'": "it answered with at_work, which is not a list of runs",
+}
+
+
+@pytest.mark.parametrize("answer", WRONG_ANSWERS)
+def test_a_newer_answer_of_another_form_is_refused(tmp_path: Path, answer: str) -> None:
+    program = tmp_path / "newer.py"
+    program.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    answer = {'events': []} if asked['op'] == 'reset' else {" + answer + "}\n"
+        "    if asked['op'] == 'hello': answer = {'features': ['residue']}\n"
+        "    print(json.dumps({'id': asked['id'], **answer}), flush=True)\n"
+    )
+    make = Patient(sys.executable, "-S", str(program))
+    try:
+        with pytest.raises(SubjectFailed, match=re.escape(WRONG_ANSWERS[answer])):
+            play(make, parsed("residue" if "residue" in answer else "accept a"), ProgramLimits())
+    finally:
+        make.stop()
+
+
+def test_several_processes_play_at_the_same_time(tmp_path: Path) -> None:
+    result = check(command(tmp_path, flaw="covered runs enter"), effort=QUICK._replace(workers=3))
+    assert result.failed is None
+    assert result.replays[Property.FULL_COVERAGE] == "accept a, cancel, enter a"

@@ -20,10 +20,12 @@ observe()              shows what happened since the last call, in order
 close()                lets go of everything
 =====================  =====================================================
 
-Every operation returns when the subject is at rest: nothing more happens until
-the next one. A subject shows events of a recorded history: ``Enter``,
-``Handoff``, ``Fold``, ``Complete``, and ``Wrote`` if it shows its messages. It
-does not show accepts, cancels and clears, because the kit makes these itself.
+A subject may have more: ``cancel_run``, ``interrupt``, ``reject``, ``wait``,
+``crash``, ``residue`` and ``burst`` (``AbleSubject``). Every operation returns when
+the subject is at rest: nothing more happens until the next one. A subject shows
+events of a recorded history: ``Enter``, ``Handoff``, ``Fold``, ``Complete``, and
+``Wrote`` if it shows its messages. It does not show accepts, cancels and clears,
+because the kit makes these itself.
 ``Features`` says what a subject can do. The kit leaves out what it cannot do,
 and the result lists that.
 
@@ -43,7 +45,11 @@ turn starts::
         async def do_cancel(self, session):
             await self.mine.cancel(session)
 
-``Command`` is a subject in another language, behind JSON lines.
+``RealtimeSubject`` is the base for servers, pollers, and workers in threads or
+other processes. Its operations return when they are taken in; the kit looks
+until nothing is owed, and waits long only for what should happen and does not.
+All time-outs are in ``Timing``. ``Command`` is a subject in another language,
+behind JSON lines.
 
 In a test module
 ----------------
@@ -55,14 +61,15 @@ adapter says how hard to look; ``__test__ = False`` turns its tests off.
 
 The verdicts
 ------------
-``check`` plays every short program, shortest first, then random ones, each on
-a fresh subject. An abstract session judges what the subject shows. A property
-is ``violated`` if a program breaks it, and the result has the shortest such
-program. It is ``unknown`` if no program put it to the test, or the subject
-cannot show it. Otherwise it ``holds`` for the programs that were played, which
-is evidence and no proof. The kit judges a program up to its first offence, for
-what comes later may only be its consequence; after a violation of LAST_WORD
-alone it goes on.
+``check`` plays every short program, shortest first, then drills and random
+programs, each on a fresh subject. An abstract session judges what the subject
+shows. A property is ``violated`` if a program breaks it each time that it is
+played, and the result has the shortest such program. It is ``flaky`` if what was
+seen once did not come back, and the result has both transcripts. It is
+``unknown`` if no program put it to the test, or the subject cannot show it.
+Otherwise it ``holds`` for the programs that were played, which is evidence and
+no proof. The kit judges a program up to its first offence, for what comes later
+may only be its consequence; after a violation of LAST_WORD alone it goes on.
 """
 
 from typing import Any
@@ -72,13 +79,27 @@ from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.asyncio_subject import AsyncioSubject
 from turngate_verify.conform.judge import ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Features, Observed, Subject, SubjectFactory, SubjectFailed, observed
+from turngate_verify.conform.players import play
+from turngate_verify.conform.port import (
+    AbleSubject,
+    Features,
+    Observed,
+    Refused,
+    Subject,
+    SubjectFactory,
+    SubjectFailed,
+    observed,
+)
 from turngate_verify.conform.programs import BadProgram, Op, Program, parsed, written
-from turngate_verify.conform.suites import JUDGED, Conformance, Effort, Played, check, play, replay
+from turngate_verify.conform.realtime_subject import RealtimeSubject
+from turngate_verify.conform.result import JUDGED, Conformance, Effort, FlakyFinding, Played
+from turngate_verify.conform.suites import check, replay
+from turngate_verify.conform.timing import Timing
 from turngate_verify.world.failures import RunnerFailed
 
 __all__ = [
     "JUDGED",
+    "AbleSubject",
     "AsyncioSubject",
     "BadProgram",
     "Command",
@@ -88,6 +109,7 @@ __all__ = [
     "Effort",
     "Enter",
     "Features",
+    "FlakyFinding",
     "Fold",
     "Handoff",
     "Observed",
@@ -95,10 +117,13 @@ __all__ = [
     "Played",
     "Program",
     "ProgramLimits",
+    "RealtimeSubject",
+    "Refused",
     "RunnerFailed",
     "Subject",
     "SubjectFactory",
     "SubjectFailed",
+    "Timing",
     "Wrote",
     "check",
     "collect",

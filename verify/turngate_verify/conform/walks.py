@@ -1,0 +1,50 @@
+"""Random programs, longer than those that the suite enumerates."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from turngate_verify.conform.judge import Judge, ProgramLimits
+from turngate_verify.conform.players import outcome
+from turngate_verify.conform.programs import Program
+from turngate_verify.conform.result import Played
+
+if TYPE_CHECKING:
+    from turngate_verify.conform.suites import Suite
+
+LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2, extras=6)
+"""How much a random program may do."""
+_WEIGHTS = (0, 1, 1, 4)
+"""Each program does some operations often and some never: together they go further than all alike."""
+_BURST = 0.25
+
+
+def walk(suite: Suite, nth: int) -> tuple[Program, Played] | None:
+    """Play the random program of this number; return None if time has run out."""
+    if suite.out_of_time:
+        return None
+    chance = random.Random(f"{suite.effort.seed}/{nth}")  # noqa: S311 - it chooses programs, and no secrets
+    weights: dict[str, int] = {}
+    with suite.players.judge() as judge:
+        while len(judge.program) < suite.effort.steps and not judge.violations:
+            chosen = _chosen(judge, chance, weights)
+            if not chosen or suite.out_of_time:
+                break
+            for op in chosen:
+                judge.take(op)
+        return judge.program, outcome(judge, LIMITS)
+
+
+def _chosen(judge: Judge, chance: random.Random, weights: dict[str, int]) -> Program:
+    """Choose what to do next: which kind of operation, and then which one of them."""
+    if chance.random() < _BURST and (pairs := judge.bursts(LIMITS)):
+        return chance.choice(pairs)
+    able = judge.enabled(LIMITS)
+    names = sorted({op.name for op in able})
+    for name in names:
+        weights.setdefault(name, max(chance.choice(_WEIGHTS), name in ("accept", "enter", "finish")))
+    if not any(weights[name] for name in names):
+        return ()
+    name = chance.choices(names, [weights[name] for name in names])[0]
+    return (chance.choice([op for op in able if op.name == name]),)
