@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import consequences
+from turngate_model.checker.remembered import remembered
 from turngate_model.durable.mechanism import DurableStep
-from turngate_model.durable.records import Operation
+from turngate_model.durable.records import NOBODY, Operation, Process, Worker, World
 from turngate_model.durable.sessions import Sessions
 from turngate_model.properties import AnyProperty
 
@@ -17,10 +18,45 @@ class DurableCounterexample(NamedTuple):
     property: AnyProperty
     what: str
     steps: tuple[str, ...]
+    states: tuple[dict[str, str], ...] = ()
+    """After each step, what the ledger holds and what the processes have in hand, in words."""
 
     def told(self) -> list[str]:
         """Return the steps in words."""
         return list(self.steps)
+
+
+def seen(world: World, sessions: Sessions, called: list[int]) -> dict[str, str]:
+    """Say what the ledger holds and what each process has in hand; ``called`` is what readers call them."""
+
+    def who(worker: Worker) -> str:
+        return f"P{called[worker - 1]}" if worker > NOBODY else "a process that is gone"
+
+    ledger = world.ledger
+    told = {f"ledger: {name}": said for name, said in remembered(sessions.held(ledger.session)).items()}
+    if ledger.owner != NOBODY:
+        told["ledger: owner"] = who(ledger.owner)
+    told |= {f"ledger: holder of {run}": who(worker) for run, worker in ledger.holders}
+    for number, process in sorted(zip(called, world.processes, strict=True)):
+        told[f"P{number}"] = _process(process)
+    abstract = sessions.abstract(ledger.session)
+    for run, state in abstract.states.items():
+        told[f"run {run}"] = f"{state}, covered" if run in abstract.covered else str(state)
+    return told
+
+
+def _process(process: Process) -> str:
+    """Say what a process has in hand."""
+    has = ["up" if process.up else "dead"]
+    if process.given_up:
+        has.append("given up for dead, and does not know")
+    phases = {"due": "is to call the runner for", "running": "runs", "returned": "has the result of"}
+    has += [f"{phases[call.phase]} {call.lead}" for call in process.calls]
+    if process.loaded:
+        has.append(f"has loaded the session to {_doing(process.loaded.operation)}")
+    if process.unanswered:
+        has.append("waits for an answer that is lost")
+    return ", ".join(has)
 
 
 _WITHOUT_OPERATION = {

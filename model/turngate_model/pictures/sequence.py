@@ -1,205 +1,311 @@
-"""Draws scenes as sequence diagrams: as SVG, and as Mermaid for pages that render it.
+"""Draws scenes: a script from top to bottom, and what came of it, beside each other if there are several.
 
-This module lays the SVG out itself. So the SVG is the same on every machine, and no program needs to be
-installed. A coloured bar in the lane of a run shows the state of the run.
+This module lays the drawing out itself, so it is the same on every machine and no program is needed. A panel
+has the script at the left. Beside it, for each history, there are lanes: the callers, to whom RunCompletes
+arrive; the runs, each with a bar in the colour of its state, hatched while a cancel covers it; the runner,
+whose bar says whether it has been told to stop; and what the session remembers. A cancel is a line across all
+of them.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from html import escape
+from itertools import count
+from typing import NamedTuple
 
+from turngate_model.history import Accept, Cancel, Complete, Enter, Fold
 from turngate_model.lifecycle import DeclaredState
-from turngate_model.pictures.scenes import CALLERS, SESSION, Arrow, Moves, Note, Panel, Scene
+from turngate_model.pictures import ink
+from turngate_model.pictures.scenes import Panel, Scene, Side
+from turngate_model.pictures.views import View
+from turngate_model.pictures.walks import NOTHING, Moment
 
-COLOURS = {
-    DeclaredState.ACCEPTED: "#9aa7b4",
-    DeclaredState.CANCEL_ON_ENTRY: "#e08e45",
-    DeclaredState.QUEUED: "#e3c34b",
-    DeclaredState.ACTIVE: "#4d9d6a",
-    DeclaredState.COMPLETE: "#ffffff",
-}
-"""The colour of each state in every picture."""
+_MARGIN, _SCRIPT, _CALLERS, _RUN, _RUNNER, _MEMORY, _GAP = 20, 180, 132, 98, 92, 164, 22
+_LINE = 15
+_HEAD = 50
+_CANCEL_MEMORY = ("mark", "flag", "count")
 
-_FONT = "font-family='Helvetica, Arial, sans-serif'"
-_ROW = 30
-_FIRST_RUN, _RUN_GAP = 560, 190
-_LANES = {CALLERS: 80, SESSION: 300}
-_INK, _SOFT, _RED = "#1f2933", "#7b8794", "#c0392b"
+
+class _Lanes(NamedTuple):
+    """Where the lanes of one history are."""
+
+    left: int
+    runs: dict[str, int]
+    runner: int
+    memory: int
+    right: int
+
+    @property
+    def callers(self) -> int:
+        return self.left + 24
 
 
 def svg(scene: Scene) -> str:
     """Return a scene as a self-contained SVG document."""
-    width = max(_x_of(panel, panel.runs[-1]) for panel in scene.panels) + 130
-    title = _wrapped(scene.title, width)
-    parts = [_text(20, 30 + 20 * row, line, size=16, weight="bold") for row, line in enumerate(title)]
-    top = 30 + 20 * len(title)
+    width = max(_width(panel) for panel in scene.panels)
+    parts, top = [], 28
+    for row in _wrapped(scene.title, width - 2 * _MARGIN, 16):
+        parts.append(ink.text(_MARGIN, top, row, size=16, bold=True))
+        top += 21
     for panel in scene.panels:
-        drawn, height = _panel(panel, width)
-        parts.append(f"<g transform='translate(0 {top})'>{''.join(drawn)}</g>")
-        top += height + 14
-    parts += _legend(top + 4)
-    body = "\n".join(parts)
-    size = f"width='{width}' height='{top + 34}' viewBox='0 0 {width} {top + 34}'"
-    label = escape(scene.title, quote=True)
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' {size} role='img' aria-label='{label}'>\n"
-        f"<rect width='100%' height='100%' fill='#ffffff'/>\n{body}\n</svg>\n"
+        drawn, height = _panel(panel)
+        parts.append(f"<g transform='translate(0 {top})'>{drawn}</g>")
+        top += height + 12
+    parts.append(_legend(top + 6))
+    return ink.document(width, top + 32, scene.title, "\n".join(parts))
+
+
+def _wrapped(said: str, width: int, size: int = 12) -> list[str]:
+    """Break a text into lines. Half of the size is what a letter takes on the average, and a little more."""
+    return textwrap.wrap(said, max(int(width / (size * 0.53)), 8)) or [""]
+
+
+def _short(name: str) -> str:
+    """Return a name that has room in a lane."""
+    return name if len(name) <= 10 else f"{name[:4]}…{name[-4:]}"
+
+
+def _width(panel: Panel) -> int:
+    return _lanes(panel)[-1].right + _MARGIN
+
+
+def _lanes(panel: Panel) -> list[_Lanes]:
+    found, left = [], _MARGIN + _SCRIPT + _GAP
+    for _ in panel.sides:
+        first = left + _CALLERS
+        runs = {name: first + _RUN * nth for nth, name in enumerate(panel.runs)}
+        runner = first + _RUN * len(runs) + 4
+        memory = runner + _RUNNER - 12
+        found.append(_Lanes(left, runs, runner, memory, memory + _MEMORY))
+        left = memory + _MEMORY + _GAP
+    return found
+
+
+# One panel.
+
+
+def _panel(panel: Panel) -> tuple[str, int]:
+    """Return a panel and its height."""
+    lanes = _lanes(panel)
+    parts: list[str] = []
+    top = 2
+    for row in _wrapped(panel.heading, _width(panel) - 2 * _MARGIN, 14) if panel.heading else ():
+        top += 16
+        parts.append(ink.text(_MARGIN, top, row, size=14, bold=True))
+    tops = [top + _HEAD]
+    for nth in range(len(panel.script)):
+        tops.append(tops[-1] + _row_height(panel, nth))
+    parts += [_row(panel, nth, tops, lanes) for nth in range(len(panel.script))]
+    verdicts = [_verdict(side, at, tops[-1] + 6) for side, at in zip(panel.sides, lanes, strict=True)]
+    for side, at in zip(panel.sides, lanes, strict=True):
+        parts.append(_side(side, at, top, tops))
+    parts += [drawn for drawn, _ in verdicts]
+    return "\n".join(parts), tops[-1] + 6 + max(height for _, height in verdicts)
+
+
+def _row_height(panel: Panel, nth: int) -> int:
+    """Return the height of a row: what it says, remembers and completes must have room in it."""
+    lines = [len(_wrapped(panel.script[nth][1], _SCRIPT - 30)) + 1]
+    for side in panel.sides:
+        moment, before = side.walk[nth], _before(side, nth)
+        lines.append(sum(len(rows) for rows, _ in _memory(before, moment)) + _is_cancel(moment))
+        completes = sum(isinstance(event, Complete) for event in moment.events)
+        lines.append(completes + 1 + (completes > 0 and _is_cancel(moment)))
+    return 14 + _LINE * max(2, *lines)
+
+
+def _is_cancel(moment: Moment) -> bool:
+    return any(isinstance(event, Cancel) for event in moment.events)
+
+
+def _before(side: Side, nth: int) -> View:
+    return side.walk[nth - 1].view if nth else NOTHING
+
+
+def _row(panel: Panel, nth: int, tops: list[int], lanes: list[_Lanes]) -> str:
+    """Return the line of the script, and the ground of its row, which a page may colour."""
+    top, height = tops[nth], tops[nth + 1] - tops[nth]
+    actor, words = panel.script[nth]
+    width = lanes[-1].right - _MARGIN
+    parts = [f"<g class='tg-row' data-step='{nth + 1}'>"]
+    parts.append(
+        f"<rect class='tg-ground' x='{_MARGIN}' y='{top}' width='{width}' height='{height}' fill='none'/>"
     )
+    parts.append(ink.line(_MARGIN, top, lanes[-1].right, top, "line", 0.6))
+    parts.append(ink.text(_MARGIN + 4, top + 17, str(nth + 1), bold=True, ink="soft"))
+    for row, said in enumerate(_wrapped(words, _SCRIPT - 30)):
+        parts.append(ink.text(_MARGIN + 24, top + 17 + _LINE * row, said, bold=True))
+    rows = len(_wrapped(words, _SCRIPT - 30))
+    parts.append(ink.text(_MARGIN + 24, top + 17 + _LINE * rows, actor, size=10, ink="soft"))
+    return "".join([*parts, "</g>"])
 
 
-def _x_of(panel: Panel, lane: str) -> int:
-    return _LANES[lane] if lane in _LANES else _FIRST_RUN + _RUN_GAP * panel.runs.index(lane)
+def _side(side: Side, at: _Lanes, top: int, tops: list[int]) -> str:
+    """Return the lanes of one history with everything in them."""
+    under: list[str] = []
+    over: list[str] = []
+    colour = "bad" if side.is_broken else "good"
+    if side.is_broken:
+        height = tops[-1] - tops[-2]
+        under.append(ink.box(at.left, tops[-2] + 1, at.right - at.left, height - 1, "bad-card", round_by=0))
+    under.append(
+        ink.text(at.left, top + 20, side.label, bold=True, size=13, ink=colour if side.judged else "ink")
+    )
+    heads = {"callers": at.callers, "runner": at.runner}
+    for name, x in heads.items():
+        under.append(ink.text(x, top + _HEAD - 8, name, anchor="middle", size=11, ink="soft"))
+    for name, x in at.runs.items():
+        seq = next((m.view.runs[name].seq for m in side.walk if name in m.view.runs), None)
+        head = f"run {_short(name)}" if seq is None else f"run {name}, seq {seq}"
+        under.append(ink.text(x + 22, top + _HEAD - 8, head, anchor="middle", size=11, ink="soft"))
+    under.append(ink.text(at.memory + 4, top + _HEAD - 8, side.remembers, size=11, ink="soft"))
+    lanes = (at.callers, *at.runs.values(), at.runner)
+    under += [ink.line(x, tops[0], x, tops[-1], "line", 1.2) for x in lanes]
+    for nth, moment in enumerate(side.walk):
+        over += _happening(side, nth, moment, at, tops)
+    return "".join([*under, *_bars(side, at, tops), *_calls(side, at, tops), *over])
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width // 9)
+def _y(tops: list[int], nth: int) -> int:
+    """Return where in a row the step happens."""
+    return tops[nth] + 20
 
 
-def _panel(panel: Panel, width: int) -> tuple[list[str], int]:
-    """Return the SVG elements of a panel and its height. Arrows come last, so they lie on top of the bars."""
-    arrows: list[str] = []
-    since: dict[str, tuple[DeclaredState, int]] = {}
-    bars: list[str] = []
-    top = 24 * bool(panel.heading) + 30
-    y = top + 16
+def _happening(side: Side, nth: int, moment: Moment, at: _Lanes, tops: list[int]) -> Iterator[str]:
+    """Yield what happens in one row: the call, the cancel, the RunCompletes, what is remembered."""
+    y = _y(tops, nth)
+    if _is_cancel(moment):
+        yield ink.line(at.callers, y, at.right, y, "bad", 2, dashed=True)
+        yield ink.text(at.callers + 8, y - 5, "cancel", size=11, ink="bad", bold=True)
+    yield from _arrows(moment, at, y)
+    if moment.missing:
+        yield ink.text(at.left + _CALLERS, y + 4, f"({moment.missing})", size=11, ink="soft", halo=True)
+    row = tops[nth] + 16 + (_LINE + 4) * _is_cancel(moment)
+    for lines, changed in _memory(_before(side, nth), moment):
+        for said in lines:
+            yield ink.text(
+                at.memory + 6, row, said, size=11, bold=changed, ink="ink" if changed else "soft", halo=True
+            )
+            row += _LINE - 1
+    for name in at.runs:
+        yield from _label(name, _before(side, nth), moment, at.runs[name] + 10, y)
 
-    def until(run: str, end: int) -> None:
-        state, start = since.pop(run)
+
+def _arrows(moment: Moment, at: _Lanes, y: int) -> Iterator[str]:
+    for event in moment.events:
+        match event:
+            case Accept(run, _) | Enter(run, _) if moment.actor == "caller":
+                yield ink.arrow(at.callers, y, at.runs[run] - 8, y, "ink")
+            case Fold(run, _):
+                yield ink.arrow(at.runner - 8, y, at.runs[run] + 8, y, "call")
+    completes = [event for event in moment.events if isinstance(event, Complete)]
+    for nth, event in enumerate(completes, 1):
+        below = y + _LINE * nth - 2 + 6 * _is_cancel(moment)
+        yield ink.arrow(at.runs[event.run] - 8, below, at.callers + 1, below, "ink", dashed=True)
+        yield ink.text(at.callers + 11, below - 4, f"RunComplete {_short(event.run)}", size=10, halo=True)
+
+
+def _label(run: str, before: View, moment: Moment, x: int, y: int) -> Iterator[str]:
+    """Yield the name of the state that a run has come to, beside its bar."""
+    now, was = moment.view.runs.get(run), before.runs.get(run)
+    if now is None or (was is not None and was.state is now.state):
+        return
+    said = now.ended if now.state is DeclaredState.COMPLETE else str(now.state)
+    down = 12 if now.state is not DeclaredState.COMPLETE else 16
+    for nth, part in enumerate(textwrap.wrap(said, 16)[:2]):
+        yield ink.text(x, y + down + 11 * nth, part, size=10, ink="ink", halo=True)
+
+
+def _bars(side: Side, at: _Lanes, tops: list[int]) -> Iterator[str]:
+    """Yield the bars of the runs: one piece for each state, covered or not."""
+    for name, x in at.runs.items():
+        since, was = 0, None
+        for nth, moment in enumerate(side.walk):
+            now = moment.view.runs.get(name)
+            if was is None or now is None or (now.state, now.covered) != (was.state, was.covered):
+                yield from _piece(x, since, _y(tops, nth), was)
+                since, was = _y(tops, nth), now
+        yield from _piece(x, since, tops[-1], was)
+
+
+def _piece(x: int, top: int, bottom: int, was: object) -> Iterator[str]:
+    state = getattr(was, "state", DeclaredState.COMPLETE)
+    if was is not None and state is not DeclaredState.COMPLETE:
+        yield ink.bar(x, top, bottom, ink.COLOURS[state], hatched=bool(getattr(was, "covered", False)))
+
+
+def _calls(side: Side, at: _Lanes, tops: list[int]) -> Iterator[str]:
+    """Yield the bars of the runner calls, and a cross where a runner is told to stop."""
+    going_on: dict[str, tuple[int, int, bool]] = {}
+    crosses: list[str] = []
+    for nth, calls in enumerate([*(moment.view.calls for moment in side.walk), {}]):
+        y = _y(tops, nth) if nth < len(side.walk) else tops[-1]
+        for lead, (x, since, stopped) in list(going_on.items()):
+            if calls.get(lead) is stopped:
+                continue
+            yield ink.bar(x, since, y, ink.LIGHT["call"], hatched=stopped)
+            del going_on[lead]
+            if calls.get(lead):
+                crosses.append(_cross(x, y))
+                yield ink.text(x + 12, y + 14, "told to stop", size=10, halo=True)
+                going_on[lead] = x, y, True
+        for lead in calls:
+            if lead not in going_on:
+                taken = {x for x, _, _ in going_on.values()}
+                x = next(x for x in count(at.runner, 15) if x not in taken)
+                going_on[lead] = x, y, calls[lead]
+                yield ink.text(x + 9, y + 4, _short(lead), size=10, bold=True, ink="call", halo=True)
+    yield from crosses
+
+
+def _cross(x: int, y: int) -> str:
+    return ink.line(x - 7, y - 7, x + 7, y + 7, "bad", 3) + ink.line(x - 7, y + 7, x + 7, y - 7, "bad", 3)
+
+
+def _memory(before: View, moment: Moment) -> list[tuple[list[str], bool]]:
+    """Return what the sessions remember after a step, in lines, and whether the step has changed it."""
+    told = []
+    for name, value in moment.view.memory.items():
+        changed = before.memory.get(name) != value
+        equals = " =" if name.split(" of ")[0] in ("mark", "count") else ":"
+        told.append((_wrapped(f"{name}{equals} {value}", _MEMORY, 11), changed))
+    for name in before.memory:
+        if name not in moment.view.memory and name.split(" of ")[0] in _CANCEL_MEMORY:
+            entered = [event.run for event in moment.events if isinstance(event, Enter | Complete)]
+            by = f"consumed by {entered[0]}" if entered and not name.startswith("mark") else "removed"
+            told.append((_wrapped(f"{name}: {by}", _MEMORY, 11), True))
+    return told or [(["nothing"], bool(before.memory))]
+
+
+def _verdict(side: Side, at: _Lanes, top: int) -> tuple[str, int]:
+    """Return what is wrong at the end of a history, or what should have been, and its height."""
+    if not side.verdict:
+        return "", 4
+    width = at.right - at.left
+    lines = _wrapped(side.verdict, width - 24, 12)
+    height = 12 + 17 * len(lines)
+    name = "bad" if side.is_broken else "good"
+    parts = [ink.box(at.left, top, width, height, f"{name}-card", name)]
+    parts += [ink.text(at.left + 12, top + 19 + 17 * row, said, ink=name) for row, said in enumerate(lines)]
+    return "".join(parts), height + 4
+
+
+def _legend(y: int) -> str:
+    parts, x = [], _MARGIN
+    for state in DeclaredState:
         if state is not DeclaredState.COMPLETE:
-            bars.append(_bar(_x_of(panel, run), start, end, state))
-
-    offence = next((line for line in reversed(panel.lines) if not isinstance(line, Moves)), None)
-    for line in panel.lines:
-        if isinstance(line, Moves):
-            # The arrow of an accept is above its move; the arrow of any other move is below it.
-            at = y - _ROW if line.state is DeclaredState.ACCEPTED else y
-            if line.run in since:
-                until(line.run, at)
-            since[line.run] = (line.state, at)
-        else:
-            ink = _RED if panel.verdict and line is offence else _INK
-            arrows += _arrow(panel, line, y, ink) if isinstance(line, Arrow) else _note(line, y, ink)
-            y += _ROW
-    bottom = y - _ROW // 2
-    for run in list(since):
-        until(run, bottom)
-    heading = [_text(20, 18, panel.heading, size=14, fill=_INK, weight="bold")] if panel.heading else []
-    lanes = [
-        part
-        for lane in (CALLERS, SESSION, *panel.runs)
-        for part in _lane(_x_of(panel, lane), f"run {lane}" if lane in panel.runs else lane, top, bottom)
-    ]
-    verdict = list(_verdict(panel.verdict, bottom + 10, width)) if panel.verdict else []
-    height = bottom + (26 + 18 * len(_wrapped(panel.verdict, width - 60)) if panel.verdict else 6)
-    return [*heading, *lanes, *bars, *arrows, *verdict], height
-
-
-def _lane(x: int, name: str, top: int, bottom: int) -> Iterator[str]:
-    yield f"<line x1='{x}' y1='{top}' x2='{x}' y2='{bottom}' stroke='#cbd2d9' stroke-width='1.5'/>"
-    yield _text(x, top - 8, name, anchor="middle", weight="bold", fill=_SOFT)
-
-
-def _bar(x: int, start: int, end: int, state: DeclaredState) -> str:
-    height = max(end - start, 6)
-    return f"<rect x='{x - 6}' y='{start}' width='12' height='{height}' rx='3' fill='{COLOURS[state]}'/>"
-
-
-def _arrow(panel: Panel, arrow: Arrow, y: int, ink: str) -> list[str]:
-    x1, x2 = _x_of(panel, arrow.source), _x_of(panel, arrow.target)
-    toward = 1 if x2 > x1 else -1
-    # An arrow starts and ends beside the bar of a run, not on it.
-    x1 += toward * (8 if arrow.source not in _LANES else 0)
-    x2 -= toward * (8 if arrow.target not in _LANES else 1)
-    dash = " stroke-dasharray='5 4'" if arrow.reply else ""
-    head = f"{x2},{y} {x2 - toward * 9},{y - 5} {x2 - toward * 9},{y + 5}"
-    # The label is near the run that it is about; between callers and session it is in the middle.
-    if arrow.target not in _LANES:
-        label = _text(x2 - 6, y - 6, arrow.label, anchor="end", fill=ink, halo=True)
-    elif arrow.source not in _LANES:
-        label = _text(_LANES[SESSION] + 10, y - 6, arrow.label, fill=ink, halo=True)
-    else:
-        label = _text((x1 + x2) // 2, y - 6, arrow.label, anchor="middle", fill=ink, halo=True)
-    return [
-        f"<line x1='{x1}' y1='{y}' x2='{x2 - toward * 6}' y2='{y}' stroke='{ink}' stroke-width='1.3'{dash}/>",
-        f"<polygon points='{head}' fill='{ink}'/>",
-        label,
-    ]
-
-
-def _note(note: Note, y: int, ink: str) -> list[str]:
-    half = len(note.label) * 33 // 10 + 10
-    x = _LANES[SESSION]
-    box = f"x='{x - half}' y='{y - 16}' width='{2 * half}' height='21'"
-    return [
-        f"<rect {box} rx='4' fill='#f5f7fa' stroke='#9aa5b1'/>",
-        _text(x, y - 1, note.label, anchor="middle", fill=ink),
-    ]
-
-
-def _verdict(verdict: str, y: int, width: int) -> Iterator[str]:
-    lines = _wrapped(verdict, width - 60)
-    height = 12 + 18 * len(lines)
-    box = f"x='20' y='{y}' width='{width - 40}' height='{height}'"
-    yield f"<rect {box} rx='4' fill='#fdecea' stroke='{_RED}'/>"
-    for row, line in enumerate(lines):
-        yield _text(32, y + 20 + 18 * row, line, fill=_RED, size=13)
-
-
-def _legend(y: int) -> list[str]:
-    parts, x = [], 20
-    for state in (
-        DeclaredState.ACCEPTED,
-        DeclaredState.CANCEL_ON_ENTRY,
-        DeclaredState.QUEUED,
-        DeclaredState.ACTIVE,
-    ):
-        parts.append(f"<rect x='{x}' y='{y}' width='12' height='12' rx='3' fill='{COLOURS[state]}'/>")
-        parts.append(_text(x + 18, y + 10, str(state), size=11, fill=_SOFT))
-        x += 40 + 7 * len(state)
-    return parts
-
-
-def _text(
-    x: int,
-    y: int,
-    text: str,
-    *,
-    size: int = 12,
-    anchor: str = "start",
-    weight: str = "normal",
-    fill: str = _INK,
-    halo: bool = False,
-) -> str:
-    behind = " stroke='#ffffff' stroke-width='4' paint-order='stroke'" if halo else ""
-    style = f"font-size='{size}' font-weight='{weight}' fill='{fill}'{behind}"
-    return f"<text x='{x}' y='{y}' text-anchor='{anchor}' {_FONT} {style}>{escape(text)}</text>"
-
-
-def mermaid(scene: Scene) -> str:
-    """Return a scene as Mermaid source."""
-    runs = list(dict.fromkeys(run for panel in scene.panels for run in panel.runs))
-    lines = ["sequenceDiagram", f"    participant {CALLERS}", f"    participant {SESSION}"]
-    lines += [f"    participant {run} as run {run}" for run in runs]
-    for number, panel in enumerate(scene.panels):
-        if panel.heading:
-            lines.append(f"    {'else' if number else 'alt'} {panel.heading}")
-        lines += [f"    {line}" for line in _mermaid_lines(panel)]
-        if panel.verdict:
-            lines.append(f"    Note over {SESSION},{runs[-1]}: {_mermaid_text(panel.verdict)}")
-    if scene.panels[0].heading:
-        lines.append("    end")
-    return "\n".join(lines) + "\n"
-
-
-def _mermaid_lines(panel: Panel) -> Iterator[str]:
-    for line in panel.lines:
-        if isinstance(line, Arrow):
-            yield f"{line.source}{'-->>' if line.reply else '->>'}{line.target}: {_mermaid_text(line.label)}"
-        elif isinstance(line, Note):
-            yield f"Note over {SESSION}: {_mermaid_text(line.label)}"
-
-
-def _mermaid_text(text: str) -> str:
-    return text.replace(";", ",").replace("#", "")
+            parts.append(f"<rect x='{x}' y='{y}' width='12' height='12' rx='2' fill='{ink.COLOURS[state]}'/>")
+            parts.append(ink.text(x + 18, y + 10, str(state), size=11, ink="soft"))
+            x += 42 + 6 * len(state)
+    parts.append(
+        f"<rect x='{x}' y='{y}' width='12' height='12' rx='2' fill='{ink.COLOURS[DeclaredState.ACCEPTED]}'/>"
+    )
+    parts.append(
+        ink.hatching(x, y, 12, 12) + ink.text(x + 18, y + 10, "covered by a cancel", size=11, ink="soft")
+    )
+    x += 150
+    parts.append(
+        ink.box(x, y, 12, 12, "call") + ink.text(x + 18, y + 10, "the runner is at work", size=11, ink="soft")
+    )
+    return "".join(parts)
