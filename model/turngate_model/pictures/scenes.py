@@ -205,11 +205,12 @@ def races() -> list[Scene]:
 
 def play(script: tuple[str, ...]) -> tuple[Step, ...]:
     """Have the mechanism take the steps of a script. A step that breaks a property raises ValueError."""
-    steps = tuple(Step(0, _action(*(*line.split(), "", "")[:3]), ()) for line in script)
-    for line, moment in zip(script, walked(Mechanism, steps), strict=True):
+    steps = [Step(0, _action(*(*line.split(), "", "")[:3]), ()) for line in script]
+    walk = walked(Mechanism, steps)
+    for line, moment in zip(script, walk, strict=True):
         if moment.broken:
             raise ValueError(f"{line}: {moment.broken[0].property}: {moment.broken[0].what}")
-    return steps
+    return tuple(step._replace(events=moment.events) for step, moment in zip(steps, walk, strict=True))
 
 
 def _action(name: str, run: str, result: str) -> Action:

@@ -30,6 +30,7 @@ from turngate_verify.cli import verify as command
 from turngate_verify.cli.durable import hold
 from turngate_verify.cli.show import DriverLine, driver
 from turngate_verify.cli.show import out as out_terminal
+from turngate_verify.cli.verification import Verification, as_object, print_verification
 from turngate_verify.drivers.faults import inject_faults
 from turngate_verify.drivers.faults.found import Faults
 from turngate_verify.drivers.lockstep import compare
@@ -312,19 +313,19 @@ def test_what_the_model_of_processes_says_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, check, says)
-    verification = command.Verification()
+    verification = Verification()
     command._explore_processes(verification, (PROCESSES,), driver)
     assert verification.durable.verdict == verdict
     assert verification.verdict == ("violated" if verdict == "violated" else "unknown")
-    assert command.as_object(verification)["durable"]["verdict"] == verdict
-    command.print_verification(verification)
+    assert as_object(verification)["durable"]["verdict"] == verdict
+    print_verification(verification)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(about in line for line in lines)
     shown = page(verification)
     assert "every process" in shown
     assert ("no-fence is not refuted" in shown) == (check == "refuted")
     if verdict == "holds":
-        see_that_processes_hold_and_are_counted(SMALL, command.as_object(verification))
+        see_that_processes_hold_and_are_counted(SMALL, as_object(verification))
 
 
 DRIVERS = [
@@ -371,7 +372,7 @@ def test_the_lines_come_while_the_drivers_are_at_work(monkeypatch: pytest.Monkey
         return a_proof()
 
     monkeypatch.setattr(command, "prove", prove)
-    command.run_drivers(command.Verification(), SMALL)
+    command.run_drivers(Verification(), SMALL)
     assert counted_at == [1]
     assert len(printed) == len(DRIVERS)
 

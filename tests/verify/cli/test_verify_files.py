@@ -13,7 +13,7 @@ import pytest
 
 from surroundings import ROOT
 from turngate_verify.cli import verify
-from turngate_verify.cli.verify import Verification
+from turngate_verify.cli.verification import Verification
 from turngate_verify.report.provenance import own_checkout
 
 
