@@ -66,7 +66,7 @@ class SessionGraph:
         return passed
 
     def _explore(self) -> None:
-        start = (self.first, 0, False)
+        start: tuple[int, int, bool] = (self.first, 0, False)
         seen, frontier = {start}, [start]
         for node, used, closed in frontier:
             if self._most is not None and len(self.nodes) > self._most:

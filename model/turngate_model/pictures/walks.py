@@ -37,6 +37,8 @@ class Moment(NamedTuple):
     broken: tuple[Violation, ...] = ()
     missing: str = ""
     """Why there is no such step here; empty if there is one."""
+    about: str = ""
+    """The run that a caller's step is about; empty if it is about the session, or nobody can tell."""
 
 
 Walk: TypeAlias = tuple[Moment, ...]
@@ -129,7 +131,8 @@ def _sound(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
 
 
 def _moment(step: Step, events: tuple[Event, ...], view: View, broken: tuple[Violation, ...] = ()) -> Moment:
-    return Moment(step.session, step.action.actor, told(step.action), events, view, broken)
+    action = step.action
+    return Moment(step.session, action.actor, told(action), events, view, broken, about=action.run)
 
 
 def _sound_form(world: _World, step: Step) -> Action | None:

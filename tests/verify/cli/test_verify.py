@@ -381,6 +381,7 @@ def test_while_it_is_at_work_a_driver_says_how_far_it_is() -> None:
     line = DriverLine("rules")
     tally = Tally()
     line.counts = lambda: f"{tally.examples} examples"
-    assert str(line).split() == ["rules", "0", "examples", "0.0", "s"]
+    assert line.told().split() == ["rules", "0", "examples", "0.0", "s"]
     tally.examples = 7
-    assert "7 examples" in str(line)
+    assert "7 examples" in line.told()
+    assert [len(line.told(width)) for width in (200, 80, 10)] == [93, 80, 31]

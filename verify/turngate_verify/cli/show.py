@@ -111,8 +111,10 @@ class DriverLine:
     counts: Callable[[], str] = str
     seconds: float = 0.0
 
-    def __str__(self) -> str:
-        return f"{self.name:<10}  {self.counts():<72}  {self.seconds:5.1f} s"
+    def told(self, width: int = 100) -> str:
+        """Return the line, with the seconds in a column where so wide a terminal has room for that."""
+        room = min(72, width - 21)
+        return f"{self.name:<10}  {self.counts():<{max(room, 1)}}  {self.seconds:5.1f} s"
 
 
 class _Live(ProgressColumn):
@@ -142,7 +144,7 @@ def driver(name: str, *, quiet: bool = False) -> Iterator[DriverLine]:
         yield line
     line.seconds = time.monotonic() - began
     if not quiet:
-        out.print(str(line))
+        out.print(line.told(out.width))
         out.file.flush()
 
 

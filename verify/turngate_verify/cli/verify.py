@@ -121,7 +121,7 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
 
 def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> None:
     with line("model") as told:
-        within = f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions"
+        within = f"{bounds.prompts} prompts, {bounds.cancels} cancels"
         explorer = Explorer(bounds, progress=_states_shown(told, within))
         result = verification.model = explorer.run()
         extent = f"{result.states:,} states, {result.transitions:,} transitions; {within}"
@@ -176,7 +176,7 @@ def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], 
 
         def extent() -> str:
             states, steps = (sum(getattr(each, of) for each in results) for of in ("states", "steps"))
-            return f"{states:,} states, {steps:,} steps of the dispatcher beside the mechanism"
+            return f"{states:,} states, {steps:,} steps beside the mechanism"
 
         told.counts = extent
         for bounds in asked:
@@ -198,7 +198,7 @@ def _run_rules(verification: Verification, examples: int, line: Lines) -> None:
         told.counts = lambda: f"{tally.examples:,} of {examples:,} examples, {tally.steps:,} steps"
         result = run_rules(examples, tally=tally)
         told.counts = lambda: f"{result.examples:,} examples, {result.steps:,} steps"
-    verification.seed = f"none: the {examples:,} examples of the rules are the same every time"
+    verification.seed = "none: the examples of the rules are the same every time"
     verification.count("rules", "examples", result.examples)
     if result.violation:
         verification.broke(result.violation.property, f"{result.violation.what}; program:\n{result.program}")
