@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 import click
 
 from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, print_json, styled
-from turngate_verify.report.pages import write_trace
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
 from turngate_verify.trace_history import history_before
 
@@ -41,6 +40,8 @@ def trace(file: BinaryIO, as_json: bool, report: Path | None) -> int:
     else:
         print_checked(checked)
     if report:
+        from turngate_verify.report.pages import write_trace  # noqa: PLC0415 - a check without it needs no page
+
         history = history_before([*lines], checked.offence.line) if checked.offence else []
         err.print(f"wrote {write_trace(checked, history, file.name, report)}")
     return EXIT_CODES[checked.verdict]
