@@ -9,7 +9,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams oracles prove clean
+.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams play oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -73,6 +73,9 @@ lint: setup ## format, lint and type checks
 
 diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
 	$(BIN)/turngate diagrams
+
+play: setup ## write pictures/play.html, the page to play with
+	$(BIN)/turngate explore --html pictures/play.html
 
 oracles: setup ## hold the explorer against SPIN and TLC, number by number (go deeper: make oracles DEEP=--deep)
 	@if ! { command -v spin && command -v gcc && command -v java; } >/dev/null; then \

@@ -27,6 +27,8 @@ class NoAcceptTracking(Mechanism):
 class PendingFlag(Mechanism):
     """One boolean "pending cancel" per session, consumed by the first run that enters."""
 
+    pending_is = "flag"
+
     def raise_mark(self, s: ModelSession) -> None:
         s.pending = int(bool(s.accepted))
 
@@ -37,6 +39,8 @@ class PendingFlag(Mechanism):
 
 class PendingCount(Mechanism):
     """Cancel reserves one unit per accepted run, each entry consumes one."""
+
+    pending_is = "count"
 
     def raise_mark(self, s: ModelSession) -> None:
         s.pending = len(s.accepted)

@@ -88,6 +88,8 @@ class Mechanism:
 
     modes: tuple[Mode, ...] = ("fold", "queue", "interrupt")
 
+    pending_is: Literal["", "flag", "count"] = ""
+    """What ``ModelSession.pending`` is to a known-bad design. A sound mechanism does not use it."""
     common = 0
     """What all sessions share, places aside. A sound mechanism keeps nothing here; a broken one may."""
     places: ModelPlaces | None = None

@@ -167,6 +167,10 @@ def test_transitions_and_graphviz_are_each_behind_one_module() -> None:
     assert importers("graphviz") == {"turngate_model.pictures.dot"}
 
 
+def test_the_template_engine_is_behind_one_module() -> None:
+    assert importers("jinja2") == importers("markupsafe") == {"turngate_verify.report.rendering"}
+
+
 def test_a_solver_is_imported_when_it_is_first_asked_for() -> None:
     assert importers("z3") == importers("cvc5") == set()
 

@@ -81,10 +81,16 @@ class Nodes:
 
     def step(self, node: int, shared: int, session: int, action: Action, run: ModelRun | None = None) -> Edge:
         """Take one step of a node and return it as an edge."""
+        return self.step_shown(node, shared, session, action, run)[0]
+
+    def step_shown(
+        self, node: int, shared: int, session: int, action: Action, run: ModelRun | None = None
+    ) -> tuple[Edge, tuple[Event, ...]]:
+        """Take one step of a node and return it as an edge, with its events."""
         taken, held, abstract = self._taken(node, shared, session, action, run, self.witness)
         target = self._intern(held, abstract)
         violations = (*taken.violations, *self._faults[target])
-        return Edge(action, target, self._intern_shared(taken.shared), violations)
+        return Edge(action, target, self._intern_shared(taken.shared), violations), taken.events
 
     def events(self, node: int, shared: int, session: int, action: Action) -> tuple[Event, ...]:
         """Return the events of a step of a node. The node's runs must be named by rank."""

@@ -1,106 +1,83 @@
-"""Scenes: what a sequence diagram shows, before it is drawn.
+"""Scenes: what a drawing shows, before it is drawn.
 
-A scene has a lane for the callers, one for the session and one for each run. It comes from steps that the
-mechanism has really taken. So a picture cannot show anything that the mechanism does not do.
+A scene is made of walks, which are steps that a mechanism has really taken, or that somebody's dispatcher has
+really shown. So a picture cannot show anything that did not happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.counterexample import Counterexample, Step, consequences, told
-from turngate_model.checker.steps import Shared, at_rest, take
-from turngate_model.history import Accept, Complete, Enter, Event, Fold, Handoff
-from turngate_model.lifecycle import DeclaredState, successor
+from turngate_model.checker.counterexample import Counterexample, Step
 from turngate_model.mechanism import Action, Mechanism
-from turngate_model.model_session import ModelRun, ModelSession
+from turngate_model.pictures.walks import Walk, beside, walked
 
-CALLERS, SESSION = "callers", "session"
-
-
-class Arrow(NamedTuple):
-    """A message from one lane to another."""
-
-    source: str
-    target: str
-    label: str
-    reply: bool = False
+SOUND = "the sound mechanism"
 
 
-class Note(NamedTuple):
-    """A step of the session itself, or of its store."""
+class Side(NamedTuple):
+    """One history in a panel."""
 
     label: str
-
-
-class Moves(NamedTuple):
-    """A run moves to another state."""
-
-    run: str
-    state: DeclaredState
-
-
-Line = Arrow | Note | Moves
+    walk: Walk
+    verdict: str = ""
+    """What is broken at the end, or what happened instead; empty if there is nothing to compare with."""
+    is_broken: bool = False
+    judged: bool = True
+    remembers: str = "the session remembers"
 
 
 class Panel(NamedTuple):
-    """One history, drawn from top to bottom."""
+    """A script, and one history or several that came of it."""
 
     heading: str
-    lines: tuple[Line, ...]
-    verdict: str = ""
-    """The property that is broken at the end, and why; empty if none is."""
+    sides: tuple[Side, ...]
+
+    @property
+    def script(self) -> list[tuple[str, str]]:
+        """Who does what, step by step."""
+        return [(moment.actor, moment.words) for moment in self.sides[0].walk]
 
     @property
     def runs(self) -> list[str]:
         """The runs that take part, in the order of acceptance."""
-        return list(dict.fromkeys(line.run for line in self.lines if isinstance(line, Moves)))
+        return list(dict.fromkeys(run for side in self.sides for m in side.walk for run in m.view.runs))
 
 
 class Scene(NamedTuple):
-    """A picture: a title, and one history or several that differ in the order of two steps."""
+    """A picture: a title, and one panel or several."""
 
     name: str
     title: str
     panels: tuple[Panel, ...]
 
 
-def of_counterexample(name: str, flaw: str, example: Counterexample) -> Scene:
-    """Return the picture of a counterexample."""
-    verdict = f"{example.property}: {example.what}"
-    return Scene(name, f"{name}. {flaw}", (Panel("", tuple(_lines(example.steps)), verdict),))
+def of_counterexample(name: str, flaw: str, example: Counterexample, design: type[Mechanism]) -> Scene:
+    """Return the picture of a counterexample of a design, with the sound mechanism beside it."""
+    broken = Side(name, walked(design, example.steps), f"{example.property}: {example.what}", is_broken=True)
+    return Scene(name, f"{name}. {flaw}", (compared(broken, beside(example.steps)),))
 
 
-def _lines(steps: tuple[Step, ...]) -> Iterator[Line]:
-    for step in steps:
-        label = told(step.action)
-        if step.action.actor == "caller":
-            yield Arrow(CALLERS, SESSION, label)
-        elif step.action.actor == "runner":
-            yield Arrow(step.action.run, SESSION, label)
-        else:
-            yield Note(label)
-        for event in step.events:
-            yield from _seen(event)
+def compared(broken: Side, sound: Walk) -> Panel:
+    """Return a broken history beside what the sound mechanism makes of the same script."""
+    return Panel("", (broken, Side(SOUND, sound, instead(broken.walk, sound))))
 
 
-def _seen(event: Event) -> Iterator[Line]:
-    match event:
-        case Accept(run, _):
-            yield Moves(run, DeclaredState.ACCEPTED)
-        case Enter(run, state):
-            yield Moves(run, state)
-            yield Arrow(SESSION, run, str(state), reply=True)
-        case Handoff(run) | Fold(run, _):
-            yield Moves(run, DeclaredState.ACTIVE)
-            yield Arrow(SESSION, run, consequences((event,)), reply=True)
-        case Complete(run, _, _):
-            yield Moves(run, DeclaredState.COMPLETE)
-            yield Arrow(SESSION, run, consequences((event,)).replace(f" of {run}", ""), reply=True)
-        case _:
-            pass
+def instead(broken: Walk, sound: Walk) -> str:
+    """Say what is otherwise on the sound mechanism: at the end, or else in the last step that differs."""
+    for what in ("runs", "memory"):
+        for nth in reversed(range(len(sound))):
+            should, was = getattr(sound[nth].view, what), getattr(broken[nth].view, what)
+            differs = [
+                f"{name} is {value}" for name, value in should.items() if str(was.get(name)) != str(value)
+            ]
+            if what == "memory":
+                differs = [each.replace(" is ", ": ") for each in differs]
+                differs += [f"{name} is forgotten" for name in was if name not in should]
+            if differs:
+                when = "Instead" if nth == len(sound) - 1 else f"Instead, after step {nth + 1}"
+                return f"{when}: {'; '.join(differs)}."
+    return "The same happens here."
 
 
 # The races: a cancel and another step, in both orders.
@@ -217,7 +194,10 @@ def races() -> list[Scene]:
         Scene(
             name,
             title,
-            tuple(Panel(heading, tuple(_lines(play(script)))) for heading, script in panels.items()),
+            tuple(
+                Panel(heading, (Side("", walked(Mechanism, play(script)), judged=False),))
+                for heading, script in panels.items()
+            ),
         )
         for name, (title, panels) in _RACES.items()
     ]
@@ -225,18 +205,12 @@ def races() -> list[Scene]:
 
 def play(script: tuple[str, ...]) -> tuple[Step, ...]:
     """Have the mechanism take the steps of a script. A step that breaks a property raises ValueError."""
-    held, abstract = ModelSession(), AbstractSession(successor)
-    steps = []
-    for line in script:
-        name, run, result = (*line.split(), "", "")[:3]
-        action = _action(name, run, result)
-        created = ModelRun(run, len(abstract.states) + 1) if name == "accept" else None
-        taken = take(Mechanism, held, abstract, Shared(), action, created)
-        broken = (*taken.violations, *at_rest(Mechanism, held, abstract, refine=True))
-        if broken:
-            raise ValueError(f"{line}: {broken[0].property}: {broken[0].what}")
-        steps.append(Step(0, action, taken.events))
-    return tuple(steps)
+    steps = [Step(0, _action(*(*line.split(), "", "")[:3]), ()) for line in script]
+    walk = walked(Mechanism, steps)
+    for line, moment in zip(script, walk, strict=True):
+        if moment.broken:
+            raise ValueError(f"{line}: {moment.broken[0].property}: {moment.broken[0].what}")
+    return tuple(step._replace(events=moment.events) for step, moment in zip(steps, walk, strict=True))
 
 
 def _action(name: str, run: str, result: str) -> Action:

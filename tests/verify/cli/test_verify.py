@@ -28,8 +28,13 @@ from turngate_model.properties import DurableProperty
 from turngate_verify.cli import run
 from turngate_verify.cli import verify as command
 from turngate_verify.cli.durable import hold
+from turngate_verify.cli.show import DriverLine, driver
+from turngate_verify.cli.show import out as out_terminal
+from turngate_verify.cli.verification import Verification, as_object, print_verification
 from turngate_verify.drivers.faults import inject_faults
+from turngate_verify.drivers.faults.found import Faults
 from turngate_verify.drivers.lockstep import compare
+from turngate_verify.drivers.rules.reached import Tally
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
 from turngate_verify.drivers.schedules import Schedules, explore_schedules
@@ -106,6 +111,11 @@ class Explored(NamedTuple):
         return exploration(self)
 
 
+def explored(bounds: Bounds, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
+    assert callable(progress)
+    return Explored(bounds, mechanism)
+
+
 @cache
 def exploration(of: Explored) -> Exploration:
     return Explorer(*of).run()
@@ -134,17 +144,22 @@ def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, LoopMode]]],
 def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "QUICK", SMALL)
-    monkeypatch.setattr(command, "Explorer", Explored)
+    monkeypatch.setattr(command, "Explorer", explored)
     monkeypatch.setattr(command, "what_to_install", lambda: "")
-    monkeypatch.setattr(command, "prove", lambda _effort: a_proof())
-    monkeypatch.setattr(command, "compare", cache(compare))
+    monkeypatch.setattr(command, "prove", lambda _effort, _begin: a_proof())
+    monkeypatch.setattr(command, "compare", lambda bounds, result: compared(bounds))
     monkeypatch.setattr(command, "run_rules", rules)
     monkeypatch.setattr(command, "explore_in_turn", schedules)
     monkeypatch.setattr(command, "inject_faults", faults)
     monkeypatch.setattr(command, "refute", lambda design: refuted(design.name))
 
 
-faults = cache(partial(inject_faults, ("closed",)))
+compared = cache(compare)
+injected = cache(partial(inject_faults, ("closed",)))
+
+
+def faults(*, found: object) -> Faults:
+    return injected()
 
 
 @pytest.mark.usefixtures("_in_small")
@@ -162,8 +177,8 @@ def test_a_proof_that_cannot_be_made_is_named(
     assert "the proof for any number of runs: cvc5 not installed" in told["unchecked"]
 
 
-def proving(**about: Any) -> Callable[[Any], Proof]:
-    return lambda _effort: dataclasses.replace(a_proof(), **about)
+def proving(**about: Any) -> Callable[[Any, Any], Proof]:
+    return lambda _effort, _begin: dataclasses.replace(a_proof(), **about)
 
 
 def of_the_dispatcher(said: Rules) -> Callable[..., Rules]:
@@ -190,7 +205,7 @@ FINE = rules(300)
 HEARD: dict[str, tuple[str, Any, int, str]] = {
     "the model breaks": (
         "Explorer",
-        partial(Explored, mechanism=DESIGNS["leaky-session"].mechanism),
+        partial(explored, mechanism=DESIGNS["leaky-session"].mechanism),
         1,
         "NO_RESIDUE",
     ),
@@ -272,11 +287,11 @@ def unrefuted(name: str) -> DurableExploration:
     return DurableExploration(PROCESSES, name)
 
 
-def broken_model(bounds: DurableBounds) -> DurableExploration:
+def broken_model(bounds: DurableBounds, progress: object) -> DurableExploration:
     return DurableExplorer(bounds, DURABLE_DESIGNS["orphaned-accept"].mechanism).run()
 
 
-def untested_model(bounds: DurableBounds) -> DurableExploration:
+def untested_model(bounds: DurableBounds, progress: object) -> DurableExploration:
     return DurableExplorer(dataclasses.replace(bounds, crashes=0)).run()
 
 
@@ -298,16 +313,75 @@ def test_what_the_model_of_processes_says_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(command, check, says)
-    verification = command.Verification()
-    command._explore_processes(verification, (PROCESSES,), lambda _name: None)
+    verification = Verification()
+    command._explore_processes(verification, (PROCESSES,), driver)
     assert verification.durable.verdict == verdict
     assert verification.verdict == ("violated" if verdict == "violated" else "unknown")
-    assert command.as_object(verification)["durable"]["verdict"] == verdict
-    command.print_verification(verification)
+    assert as_object(verification)["durable"]["verdict"] == verdict
+    print_verification(verification)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(about in line for line in lines)
     shown = page(verification)
     assert "every process" in shown
     assert ("no-fence is not refuted" in shown) == (check == "refuted")
     if verdict == "holds":
-        see_that_processes_hold_and_are_counted(SMALL, command.as_object(verification))
+        see_that_processes_hold_and_are_counted(SMALL, as_object(verification))
+
+
+DRIVERS = [
+    "model",
+    "proof",
+    "lockstep",
+    "rules",
+    "schedules",
+    "faults",
+    "designs",
+    "sabotage",
+    "processes",
+    "diagrams",
+]
+
+
+@pytest.mark.usefixtures("_in_small")
+def test_in_a_pipe_each_driver_has_its_line_and_each_property_is_named_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["verify"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[: len(DRIVERS)]] == DRIVERS
+    assert lines[0].split()[1:3] == ["596", "states,"]
+    assert all(line.endswith(" s") for line in lines[: len(DRIVERS)])
+    assert lines[len(DRIVERS)] == ""
+    firsts = [line.split()[0] for line in lines if line.strip()]
+    for each in (*Property, *DurableProperty):
+        assert firsts.count(str(each)) == 1
+    assert out.count("596") == 1
+
+
+@pytest.mark.usefixtures("_in_small")
+def test_the_lines_come_while_the_drivers_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(out_terminal, "print", lambda *said, **_: printed.append(str(said[0])))
+    counted_at: list[int] = []
+
+    def prove(_effort: object, begin: Callable[[str], None]) -> Proof:
+        counted_at.append(len(printed))
+        begin("FIFO, 12 conditions")
+        return a_proof()
+
+    monkeypatch.setattr(command, "prove", prove)
+    command.run_drivers(Verification(), SMALL)
+    assert counted_at == [1]
+    assert len(printed) == len(DRIVERS)
+
+
+def test_while_it_is_at_work_a_driver_says_how_far_it_is() -> None:
+    line = DriverLine("rules")
+    tally = Tally()
+    line.counts = lambda: f"{tally.examples} examples"
+    assert line.told().split() == ["rules", "0", "examples", "0.0", "s"]
+    tally.examples = 7
+    assert "7 examples" in line.told()
+    assert [len(line.told(width)) for width in (200, 80, 10)] == [93, 80, 31]

@@ -13,7 +13,8 @@ import pytest
 
 from surroundings import ROOT
 from turngate_verify.cli import verify
-from turngate_verify.cli.verify import Verification, own_checkout
+from turngate_verify.cli.verification import Verification
+from turngate_verify.report.provenance import own_checkout
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_only_the_checkout_that_is_run_is_looked_at(
     monkeypatch.setattr(verify, "generate", lambda refuted: None)
     monkeypatch.setattr(verify, "stale", stale)
     verification = Verification()
-    verify._compare_diagrams(verification, lambda name: None)
+    assert verify._diagrams_compared(verification) == "1 stale"
     assert looked_at == [ROOT / "diagrams", ROOT / "SPEC.md"]
     assert (verification.problems, verification.unchecked) == (["it is stale"], [])
 
@@ -48,7 +49,7 @@ LOOKS = """
 import json
 from turngate_verify.cli import verify
 verification = verify.Verification()
-verify._compare_diagrams(verification, lambda name: None)
+assert verify._diagrams_compared(verification) == "not compared here"
 print(json.dumps([verification.problems, verification.unchecked]))
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from turngate_model.checker import SearchLimits
+from turngate_model.checker import Progress, SearchLimits
 from turngate_model.durable import (
     DURABLE_DESIGNS,
     JUDGED,
@@ -140,10 +140,14 @@ def print_durable_exploration(result: DurableExploration) -> None:
 # For ``turngate verify``.
 
 
-@cache
-def hold(bounds: DurableBounds) -> DurableExploration:
+_held: dict[DurableBounds, DurableExploration] = {}
+
+
+def hold(bounds: DurableBounds, progress: Callable[[Progress], None] | None = None) -> DurableExploration:
     """Explore the durable mechanism; what was explored once in a process need not be again."""
-    return DurableExplorer(bounds).run()
+    if bounds not in _held:
+        _held[bounds] = DurableExplorer(bounds, progress=progress).run()
+    return _held[bounds]
 
 
 @cache
@@ -194,25 +198,14 @@ class DurableVerification:
             },
         }
 
-    def show(self) -> None:
-        """Print it for people: a table of the properties, and one of the designs."""
-        properties = Table(
-            "with processes that die", "verdict", "checked how often", box=None, pad_edge=False
-        )
-        checked = ", ".join(
-            f"on death {each.bounds.on_death}: {each.states:,} states" for each in self.models
-        )
-        others = [each for each in JUDGED if not isinstance(each, DurableProperty)]
-        for each in (*DurableProperty, *(each for each in others if self.verdict_of(each) != "holds")):
-            properties.add_row(str(each), styled(self.verdict_of(each)), checked)
-        if all(self.verdict_of(each) == "holds" for each in others):
-            properties.add_row(f"{len(others)} of the others", styled("holds"), checked)
-        designs = Table("known-bad design", "verdict", "in the model", box=None, pad_edge=False)
+    def show_designs(self) -> None:
+        """Print the designs for people, and what is wrong with the model."""
+        designs = Table("known-bad design of processes", "verdict", "in the model", box=None, pad_edge=False)
         for name, result in self.designs.items():
             example = result.counterexample
             in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
             designs.add_row(name, styled("refuted" if example else "not refuted"), in_model)
-        out.print(properties, "", designs, "", sep="\n")
+        out.print(designs, "", sep="\n")
         for result in self.models:
             for reason in durable_reasons(result) if result.verdict == "unknown" else ():
                 out.print(f"on death {result.bounds.on_death}: {reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,12 +24,15 @@ from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
     bold,
+    err,
     out,
     print_counterexample,
     print_json,
     progress_of,
+    stages,
     styled,
 )
+from turngate_verify.report.play import BOUNDS, MOST_CANCELS, MOST_PROMPTS, space, write_play
 
 
 @click.command()
@@ -50,6 +54,13 @@ from turngate_verify.cli.show import (
     help="Give up at so much memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write one page to play with instead: every state of one session, the sound mechanism and every "
+    "known-bad design (three prompts and one cancel, unless told otherwise).",
+)
 @durable_options
 def explore(
     prompts: int,
@@ -61,6 +72,7 @@ def explore(
     max_seconds: float,
     max_memory: int,
     as_json: bool,
+    html: Path | None,
     durable: bool,
     **processes: Any,
 ) -> int:
@@ -78,6 +90,8 @@ def explore(
         for known in (DURABLE_DESIGNS if durable else DESIGNS).values():
             out.print(f"{known.name:20} {known.flaw}")
         return 0
+    if html:
+        return _write_page(html, as_json or durable or design is not None)
     try:
         limits = SearchLimits(max_seconds, max_memory)
         if durable or design in DURABLE_DESIGNS:
@@ -97,6 +111,37 @@ def explore(
     return EXIT_CODES[result.verdict]
 
 
+def _asked(name: str) -> Any:
+    """Return the value of an option if somebody has given it, else None."""
+    context = click.get_current_context()
+    given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    return context.params[name] if given else None
+
+
+def _write_page(path: Path, has_more: bool) -> int:
+    """Write the page to play with."""
+    if has_more or any(_asked(name) is not None for name in ("turns_limit", *OPTIONS, "on_death")):
+        raise click.UsageError("--html goes with --prompts and --cancels only: the page has every design")
+    if _asked("sessions") not in (None, 1):
+        raise click.UsageError("the page has one session")
+    asked = {name: value for name in ("prompts", "cancels") if (value := _asked(name)) is not None}
+    try:
+        bounds = replace(BOUNDS, **asked)
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from None
+    if bounds.prompts > MOST_PROMPTS or bounds.cancels > MOST_CANCELS:
+        raise click.UsageError(
+            f"the page has room for {MOST_PROMPTS} prompts and {MOST_CANCELS} cancels at the most"
+        )
+    with stages(1 + len(DESIGNS)) as begin:
+        held = space(bounds, begin)
+    options = "".join(f" --{name} {value}" for name, value in asked.items())
+    write_play(held, f"turngate explore{options} --html {path.name}", path)
+    size = path.stat().st_size / 1_000_000
+    err.print(f"wrote {path}: {held.states:,} states, {held.transitions:,} steps, {size:.1f} MB")
+    return 0
+
+
 def _refuse(processes: dict[str, Any]) -> None:
     """Refuse bounds on what there is not: processes, and what becomes of them."""
     for name, value in processes.items():
@@ -106,18 +151,13 @@ def _refuse(processes: dict[str, Any]) -> None:
 
 def _explore_processes(design: str | None, limits: SearchLimits, as_json: bool) -> int:
     """Explore processes that share a ledger, within the bounds that were asked for."""
-    context = click.get_current_context()
-
-    def asked(name: str) -> Any:
-        given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
-        return context.params[name] if given else None
-
-    if asked("sessions") not in (None, 1):
+    if _asked("sessions") not in (None, 1):
         raise ValueError("the model of processes has one session")
-    if asked("turns_limit") is not None:
+    if _asked("turns_limit") is not None:
         raise ValueError("the model of processes has no limit on turns: leave --turns-limit out")
-    bounds = durable_bounds({name: asked(name) for name in ("prompts", "cancels", "on_death", *OPTIONS)})
-    result = explore_durable(bounds, design, limits, symmetry=context.params["symmetry"])
+    bounds = durable_bounds({name: _asked(name) for name in ("prompts", "cancels", "on_death", *OPTIONS)})
+    symmetry = click.get_current_context().params["symmetry"]
+    result = explore_durable(bounds, design, limits, symmetry=symmetry)
     if as_json:
         print_json(durable_object(result))
     else:

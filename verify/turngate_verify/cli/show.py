@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from turngate_model.checker import Counterexample
@@ -21,7 +31,9 @@ from turngate_verify.visible import visible
 __all__ = [
     "EXIT_CODES",
     "SECONDS",
+    "DriverLine",
     "bold",
+    "driver",
     "err",
     "out",
     "print_but",
@@ -96,6 +108,51 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
             bar.update(task, description=visible(f"{title}: {told}"))
 
         yield show
+
+
+@dataclass
+class DriverLine:
+    """What a driver has done, in one line. ``counts`` may be asked at any time."""
+
+    name: str
+    counts: Callable[[], str] = str
+    seconds: float = 0.0
+
+    def told(self, width: int = 100) -> str:
+        """Return the line, with the seconds in a column where so wide a terminal has room for that."""
+        room = min(72, width - 21)
+        return f"{self.name:<10}  {self.counts():<{max(room, 1)}}  {self.seconds:5.1f} s"
+
+
+class _Live(ProgressColumn):
+    """The line of a driver while it is at work."""
+
+    def __init__(self, line: DriverLine) -> None:
+        super().__init__()
+        self._line = line
+
+    def render(self, task: Task) -> Text:
+        return Text(visible(f"{self._line.name:<10}  {self._line.counts()}"))
+
+
+@contextlib.contextmanager
+def driver(name: str, *, quiet: bool = False) -> Iterator[DriverLine]:
+    """Give a driver its line: live on a terminal; printed when the driver is done, in a pipe too.
+
+    With ``quiet`` nothing is printed when it is done.
+    """
+    stop_if_interrupted()
+    line, began = DriverLine(name), time.monotonic()
+    if err.is_terminal:
+        with Progress(SpinnerColumn(), _Live(line), TimeElapsedColumn(), console=err, transient=True) as bar:
+            bar.add_task(name, total=None)
+            yield line
+    else:
+        yield line
+    line.seconds = time.monotonic() - began
+    if not quiet:
+        out.print(line.told(out.width))
+        out.file.flush()
 
 
 @contextlib.contextmanager

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from turngate_verify.cli.show import EXIT_CODES, bold, out, print_but, print_json, styled
+from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, print_json, styled
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
+from turngate_verify.trace_history import history_before
 
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def trace(file: BinaryIO, as_json: bool) -> int:
+@click.option(
+    "--report",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write one self-contained page that steps through the violation to DIR/index.html.",
+)
+def trace(file: BinaryIO, as_json: bool, report: Path | None) -> int:
     """Check a recorded history: JSON lines in FILE, '-' for standard input.
 
     Exit code 0: nothing is broken; 1: a property is, and the line is named;
     2: the recording itself is broken; 3: it shows nothing.
     """
+    if report:
+        report.mkdir(parents=True, exist_ok=True)
+    lines: Iterable[bytes] = [*file] if report else file
     try:
-        checked = check(file)
+        checked = check(lines)
     except BadRecording as wrong:
         raise click.ClickException(f"{file.name}: {wrong}") from None
     if as_json:
         print_json(as_object(checked))
     else:
         print_checked(checked)
+    if report:
+        from turngate_verify.report.pages import write_trace  # noqa: PLC0415 - a check without it needs no page
+
+        history = history_before([*lines], checked.offence.line) if checked.offence else []
+        err.print(f"wrote {write_trace(checked, history, file.name, report)}")
     return EXIT_CODES[checked.verdict]
 
 

@@ -1,90 +1,38 @@
-"""``turngate verify``: makes every check there is, and prints one table."""
+"""``turngate verify``: makes every check there is, each in a line, and prints the verdicts once."""
 
 from __future__ import annotations
 
 import os
 import time
-import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import click
-from rich.table import Table
 
-import turngate_model
 from turngate_model import DESIGNS, Property
-from turngate_model.checker import Bounds, Exploration, Explorer
+from turngate_model.checker import Bounds, Explorer, Progress
 from turngate_model.durable import DURABLE_DESIGNS, DurableBounds
 from turngate_model.pictures import generate, refute, stale
 from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
 from turngate_model.proof import QUICK as QUICK_PROOF
 from turngate_model.proof import WHOLE as WHOLE_PROOF
-from turngate_verify.cli.durable import DurableVerification, hold, refuted
+from turngate_verify.cli.durable import hold, refuted
 from turngate_verify.cli.explore import reasons
-from turngate_verify.cli.show import EXIT_CODES, err, out, print_counterexample, print_json, stages, styled
+from turngate_verify.cli.show import EXIT_CODES, DriverLine, driver, err, print_json
+from turngate_verify.cli.verification import Verification, as_object, print_verification
 from turngate_verify.drivers.faults import inject_faults
-from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, compare
+from turngate_verify.drivers.faults.found import Faults
+from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, Lockstep, compare
+from turngate_verify.drivers.rules.reached import Tally
 from turngate_verify.drivers.rules.search import run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
 from turngate_verify.report.pages import write_report
+from turngate_verify.report.provenance import own_checkout
 from turngate_verify.world.stage import LoopMode
-
-Begin: TypeAlias = Callable[[str], None]
-PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
-
-
-@dataclass
-class Verification:
-    """The results of all checks."""
-
-    checks: dict[Property, dict[str, dict[str, int]]] = field(
-        default_factory=lambda: {each: {} for each in Property}
-    )
-    violated: dict[Property, str] = field(default_factory=dict)
-    unknown: dict[Property, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    """What is wrong and breaks no property, such as a stale diagram."""
-    unchecked: list[str] = field(default_factory=list)
-    """What could not be checked here, and why."""
-    untested: list[str] = field(default_factory=list)
-    """What a check should have reached and did not. Then every verdict is unknown."""
-    designs: dict[str, Exploration] = field(default_factory=dict)
-    sabotaged: dict[str, str] = field(default_factory=dict)
-    """For each design, what refuted it on the real dispatcher."""
-    model: Exploration | None = None
-    durable: DurableVerification = field(default_factory=DurableVerification)
-    """The model of processes that share a ledger, and its designs."""
-    seconds: float = 0.0
-
-    def count(self, check: str, unit: str, number: int) -> None:
-        """Note how much a check of the real dispatcher has done. It checks every property."""
-        for each in Property:
-            self.checks[each][check] = {unit: number}
-
-    def broke(self, each: Property | None, what: str) -> None:
-        """Note that a property is violated, or that something else is wrong."""
-        if each is None:
-            self.problems.append(what)
-        else:
-            self.violated.setdefault(each, what)
-
-    def verdict_of(self, each: Property) -> str:
-        """Return one of holds, violated and unknown; what was never checked is unknown."""
-        if each in self.violated:
-            return "violated"
-        return "unknown" if each in self.unknown or self.untested or not self.checks[each] else "holds"
-
-    @property
-    def verdict(self) -> str:
-        """The verdict on everything."""
-        verdicts = {self.durable.verdict, *(self.verdict_of(each) for each in Property)}
-        refuted = all(result.counterexample for result in self.designs.values())
-        if "violated" in verdicts or self.problems or not refuted:
-            return "violated"
-        return "unknown" if "unknown" in verdicts or set(self.designs) != set(DESIGNS) else "holds"
 
 
 @dataclass(frozen=True)
@@ -103,6 +51,8 @@ class Thoroughness:
     proof: ProofThoroughness = QUICK_PROOF
 
 
+Lines: TypeAlias = Callable[[str], AbstractContextManager[DriverLine]]
+"""Gives a driver its line, by its name."""
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
 PLACES = (WITH_PLACES, IN_LINE)
 QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL, places=PLACES)
@@ -136,8 +86,8 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     if report:
         report.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    verification = Verification()
-    run_stages(verification, DEEP if deep else QUICK)
+    verification = Verification(command="turngate verify --deep" if deep else "turngate verify")
+    run_drivers(verification, DEEP if deep else QUICK, quiet=as_json)
     verification.seconds = time.monotonic() - began
     if as_json:
         print_json(as_object(verification))
@@ -148,26 +98,34 @@ def verify(deep: bool, as_json: bool, report: Path | None) -> int:
     return EXIT_CODES[verification.verdict]
 
 
-def run_stages(verification: Verification, thoroughness: Thoroughness) -> None:
-    """Run every stage. On a terminal, show which one is running."""
-    schedules = len(thoroughness.scenarios) * len(MODES)
-    durable = len(thoroughness.durable) + len(DURABLE_DESIGNS)
-    with stages(6 + schedules + 2 * len(DESIGNS) + durable) as begin:
-        _explore_model(verification, thoroughness.model, begin)
-        _prove(verification, thoroughness.proof, begin)
-        _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), begin)
-        _run_rules(verification, thoroughness.examples, begin)
-        _explore_schedules(verification, thoroughness.scenarios, begin)
-        _inject_faults(verification, begin)
-        _refute_designs(verification, begin)
-        _find_sabotages(verification, thoroughness.seeds, begin)
-        _explore_processes(verification, thoroughness.durable, begin)
-        _compare_diagrams(verification, begin)
+def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet: bool = False) -> None:
+    """Ask every driver, one after the other. Each has a line; with ``quiet`` none is printed."""
+
+    @contextmanager
+    def line(name: str) -> Iterator[DriverLine]:
+        with driver(name, quiet=quiet) as one:
+            yield one
+        verification.drivers.append(one)
+
+    _explore_model(verification, thoroughness.model, line)
+    _prove(verification, thoroughness.proof, line)
+    _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), line)
+    _run_rules(verification, thoroughness.examples, line)
+    _explore_schedules(verification, thoroughness.scenarios, line)
+    _inject_faults(verification, line)
+    _refute_designs(verification, line)
+    _find_sabotages(verification, thoroughness.seeds, line)
+    _explore_processes(verification, thoroughness.durable, line)
+    _compare_diagrams(verification, line)
 
 
-def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> None:
-    begin(f"the model, {bounds.prompts} prompts and {bounds.cancels} cancels")
-    result = verification.model = Explorer(bounds).run()
+def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> None:
+    with line("model") as told:
+        within = f"{bounds.prompts} prompts, {bounds.cancels} cancels"
+        explorer = Explorer(bounds, progress=_states_shown(told, within))
+        result = verification.model = explorer.run()
+        extent = f"{result.states:,} states, {result.transitions:,} transitions; {within}"
+        told.counts = lambda: extent
     for each in Property:
         verification.checks[each]["model"] = {"states": result.states}
         if each in result.counterexamples:
@@ -176,44 +134,71 @@ def _explore_model(verification: Verification, bounds: Bounds, begin: Begin) -> 
             verification.unknown[each] = "; ".join(reasons(result))
 
 
-def _prove(verification: Verification, thoroughness: ProofThoroughness, begin: Begin) -> None:
-    begin("the proof, for any number of runs")
-    if lacking := what_to_install():
-        verification.unchecked.append(f"the proof for any number of runs: {lacking}")
-        return
-    proof = prove(thoroughness)
+def _states_shown(told: DriverLine, within: str) -> Callable[[Progress], None]:
+    """Return what an explorer calls now and then, so that its line says how far it is."""
+
+    def show(now: Progress) -> None:
+        told.counts = lambda: f"{now.states:,} states, {now.frontier:,} to go; {within}"
+
+    return show
+
+
+def _prove(verification: Verification, thoroughness: ProofThoroughness, line: Lines) -> None:
+    with line("proof") as told:
+        if lacking := what_to_install():
+            verification.unchecked.append(f"the proof for any number of runs: {lacking}")
+            told.counts = lambda: "not made here"
+            return
+        parts: list[str] = []
+        told.counts = lambda: f"part {len(parts)}: {parts[-1]}" if parts else ""
+        proof = prove(thoroughness, parts.append)
+        proved = f"{sum(proof.conditions.values()):,} conditions, for any number of runs"
+        told.counts = lambda: proved
     for each in Property:
         verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
     for part in PARTS:
         # The invariant and liveness are no properties of their own: they are there so that nothing is owed.
         each = Property.__members__.get(part, Property.EXACTLY_ONE_COMPLETE)
-        told = f"the proof of {part}: {_first_problem(proof)}"
+        why = f"the proof of {part}: {_first_problem(proof)}"
         if proof.verdict_of(part) == "violated":
-            verification.violated.setdefault(each, told)
+            verification.violated.setdefault(each, why)
         elif proof.verdict_of(part) == "unknown":
-            verification.unknown.setdefault(each, told)
+            verification.unknown.setdefault(each, why)
 
 
 def _first_problem(proof: Proof) -> str:
     return next(iter(proof.problems), "no condition was ever asked about")
 
 
-def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], begin: Begin) -> None:
-    begin("the dispatcher in lockstep with the mechanism")
-    results = [compare(bounds) for bounds in asked]
+def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], line: Lines) -> None:
+    with line("lockstep") as told:
+        results: list[Lockstep] = []
+
+        def extent() -> str:
+            states, steps = (sum(getattr(each, of) for each in results) for of in ("states", "steps"))
+            return f"{states:,} states, {steps:,} steps beside the mechanism"
+
+        told.counts = extent
+        for bounds in asked:
+            results.append(Lockstep())
+            results[-1] = compare(bounds, result=results[-1])
     verification.count("lockstep", "states", sum(result.states for result in results))
     for result in results:
         if result.violation:
-            told = f"{result.violation.what}; after {', '.join(result.path)}"
-            verification.broke(result.violation.property, told)
+            said = f"{result.violation.what}; after {', '.join(result.path)}"
+            verification.broke(result.violation.property, said)
     if results[0].unseen and not results[0].violation:
         moves = ", ".join(" ".join(move) for move in sorted(results[0].unseen))
         verification.unknown[Property.DECLARED_MOVE] = f"never seen on the dispatcher: {moves}"
 
 
-def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
-    begin(f"rules on the dispatcher, {examples:,} examples")
-    result = run_rules(examples)
+def _run_rules(verification: Verification, examples: int, line: Lines) -> None:
+    with line("rules") as told:
+        tally = Tally()
+        told.counts = lambda: f"{tally.examples:,} of {examples:,} examples, {tally.steps:,} steps"
+        result = run_rules(examples, tally=tally)
+        told.counts = lambda: f"{result.examples:,} examples, {result.steps:,} steps"
+    verification.seed = "none: the examples of the rules are the same every time"
     verification.count("rules", "examples", result.examples)
     if result.violation:
         verification.broke(result.violation.property, f"{result.violation.what}; program:\n{result.program}")
@@ -223,150 +208,101 @@ def _run_rules(verification: Verification, examples: int, begin: Begin) -> None:
         verification.untested.append(f"rules never reached {', '.join(sorted(result.missed))}")
 
 
-def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], begin: Begin) -> None:
+def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], line: Lines) -> None:
     asked: list[tuple[str, LoopMode]] = [(scenario, mode) for scenario in scenarios for mode in MODES]
-    results = explore_in_turn(asked)
-    total = 0
-    for scenario, mode in asked:
-        begin(f"schedules of {scenario}, {mode}")
-        result = next(results)
-        total += result.schedules
-        if result.failure:
-            verification.broke(result.failure.broken, "; ".join(result.failure.told()))
-        elif not result.complete:
-            verification.untested.append(f"schedules of {scenario}, {mode}: not complete")
+    with line("schedules") as told:
+        done = total = 0
+        told.counts = lambda: f"{total:,} schedules, {done} of {len(asked)} scenarios in their modes"
+        for (scenario, mode), result in zip(asked, explore_in_turn(asked), strict=True):
+            done, total = done + 1, total + result.schedules
+            if result.failure:
+                verification.broke(result.failure.broken, "; ".join(result.failure.told()))
+            elif not result.complete:
+                verification.untested.append(f"schedules of {scenario}, {mode}: not complete")
     verification.count("schedules", "schedules", total)
 
 
-def _inject_faults(verification: Verification, begin: Begin) -> None:
-    begin("faults in the dispatcher")
-    result = inject_faults()
+def _inject_faults(verification: Verification, line: Lines) -> None:
+    with line("faults") as told:
+        found = Faults()
+        told.counts = lambda: f"{found.injections.total():,} injections"
+        result = inject_faults(found=found)
+        told.counts = lambda: f"{result.injections.total():,} injections, in {len(result.injections)} ways"
     verification.count("faults", "examples", result.injections.total())
     if result.failure:
         verification.broke(result.failure.broken, "; ".join(result.failure.told()))
 
 
-def _refute_designs(verification: Verification, begin: Begin) -> None:
-    for design in DESIGNS.values():
-        begin(f"the design {design.name} in the model")
-        verification.designs[design.name] = refute(design)
+def _refute_designs(verification: Verification, line: Lines) -> None:
+    with line("designs") as told:
+        found = verification.designs
+        told.counts = lambda: (
+            f"{sum(each.counterexample is not None for each in found.values())} of {len(DESIGNS)} "
+            "known-bad designs refuted in the model"
+        )
+        for design in DESIGNS.values():
+            found[design.name] = refute(design)
 
 
-def _find_sabotages(verification: Verification, seeds: int, begin: Begin) -> None:
-    for name, sabotage in SABOTAGES.items():
-        begin(f"the design {name} on the dispatcher")
-        found = [
-            run_rules(EXAMPLES, make=sabotage.make, seed=seed, claimed=sabotage.breaks)
-            for seed in range(seeds)
-        ]
-        broken = [result.violation.property for result in found if result.violation]
-        if len(broken) < seeds:
-            verification.problems.append(
-                f"{name} on the real dispatcher was not found in {EXAMPLES} examples"
-            )
-        else:
-            worst = max(result.examples for result in found)
-            verification.sabotaged[name] = f"{broken[0]} in {_counted(worst, 'example')}"
+def _find_sabotages(verification: Verification, seeds: int, line: Lines) -> None:
+    with line("sabotage") as told:
+        worst = 0
+        told.counts = lambda: (
+            f"{len(verification.sabotaged)} of {len(SABOTAGES)} found on the dispatcher, "
+            f"in at most {_counted(worst, 'example')}"
+        )
+        for name, sabotage in SABOTAGES.items():
+            found = [
+                run_rules(EXAMPLES, make=sabotage.make, seed=seed, claimed=sabotage.breaks)
+                for seed in range(seeds)
+            ]
+            broken = [result.violation.property for result in found if result.violation]
+            if len(broken) < seeds:
+                verification.problems.append(
+                    f"{name} on the real dispatcher was not found in {EXAMPLES} examples"
+                )
+                continue
+            longest = max(result.examples for result in found)
+            worst = max(worst, longest)
+            verification.sabotaged[name] = f"{broken[0]} in {_counted(longest, 'example')}"
 
 
 def _counted(number: int, unit: str) -> str:
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
-def _explore_processes(verification: Verification, bounds: tuple[DurableBounds, ...], begin: Begin) -> None:
-    for each in bounds:
-        begin(f"the model of {each.processes} processes, on death {each.on_death}")
-        verification.durable.models.append(hold(each))
-    for name in DURABLE_DESIGNS:
-        begin(f"the design {name} in the model of processes")
-        verification.durable.designs[name] = refuted(name)
+def _explore_processes(verification: Verification, bounds: tuple[DurableBounds, ...], line: Lines) -> None:
+    durable = verification.durable
+    with line("processes") as told:
+        for each in bounds:
+            show = _states_shown(told, f"{each.processes} processes, on death {each.on_death}")
+            durable.models.append(hold(each, show))
+        states = sum(result.states for result in durable.models)
+        told.counts = lambda: (
+            f"{states:,} states, processes that die; "
+            f"{sum(each.counterexample is not None for each in durable.designs.values())} of "
+            f"{len(DURABLE_DESIGNS)} designs refuted"
+        )
+        for name in DURABLE_DESIGNS:
+            durable.designs[name] = refuted(name)
 
 
-def _compare_diagrams(verification: Verification, begin: Begin) -> None:
-    begin("the diagrams")
+def _compare_diagrams(verification: Verification, line: Lines) -> None:
+    with line("diagrams") as told:
+        said = _diagrams_compared(verification)
+        told.counts = lambda: said
+
+
+def _diagrams_compared(verification: Verification) -> str:
     checkout = own_checkout()
     if checkout is None:
         verification.unchecked.append("the diagrams, which only a checkout of Turngate has")
-        return
+        return "not compared here"
     if not all(found.counterexamples for found in verification.designs.values()):
         verification.unchecked.append("the diagrams, which show how each design is refuted")
-        return
+        return "not compared"
     here = Path(os.path.relpath(checkout))
     generated = generate(refuted=verification.designs)
-    verification.problems += stale(generated, here / "diagrams", here / "SPEC.md")
-
-
-def own_checkout() -> Path | None:
-    """Return the checkout of Turngate that this code is imported from; None if it is installed.
-
-    The current folder does not count: a folder called diagrams there may be anybody's.
-    """
-    model = Path(turngate_model.__file__).resolve()
-    root = model.parents[2]
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-        is_ours = project["project"]["name"] == "turngate"
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return root if is_ours and model == root / "model" / "turngate_model" / "__init__.py" else None
-
-
-def as_object(verification: Verification) -> dict[str, Any]:
-    """Return a verification as the object that ``--json`` prints."""
-    return {
-        "verdict": verification.verdict,
-        "properties": {
-            str(each): {"verdict": verification.verdict_of(each), "checks": verification.checks[each]}
-            for each in PROMISES
-        },
-        "model": {str(each): verification.verdict_of(each) for each in Property if each not in PROMISES},
-        "designs": {
-            name: {
-                "refuted": result.counterexample is not None,
-                "by": [str(each) for each in result.claimed if each in result.counterexamples],
-                "steps": len(result.counterexample.steps) if result.counterexample else 0,
-                "real": verification.sabotaged.get(name),
-            }
-            for name, result in verification.designs.items()
-        },
-        "durable": verification.durable.as_object(),
-        "problems": [*verification.problems, *verification.untested],
-        "unchecked": verification.unchecked,
-        "seconds": round(verification.seconds, 3),
-    }
-
-
-def print_verification(verification: Verification) -> None:
-    """Print a verification for people."""
-    properties = Table(
-        "property", "verdict", "checked how often", box=None, pad_edge=False, title_justify="left"
-    )
-    for each in Property:
-        checks = ", ".join(
-            f"{name}: {count:,} {unit}"
-            for name, counts in verification.checks[each].items()
-            for unit, count in counts.items()
-        )
-        properties.add_row(str(each), styled(verification.verdict_of(each)), checks)
-    designs = Table(
-        "known-bad design", "verdict", "in the model", "on the dispatcher", box=None, pad_edge=False
-    )
-    for name, result in verification.designs.items():
-        example = result.counterexample
-        shown = styled("refuted" if example else "not refuted")
-        in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
-        designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
-    out.print(properties, "", designs, "", sep="\n")
-    verification.durable.show()
-    for problem in (*verification.problems, *verification.untested):
-        for line in problem.splitlines():
-            out.print(line, style="red")
-    for each, why in (*verification.violated.items(), *verification.unknown.items()):
-        for line in f"{each}: {why}".splitlines():
-            out.print(line)
-    for thing in verification.unchecked:
-        out.print(f"not checked: {thing}")
-    if verification.model:
-        for example in verification.model.counterexamples.values():
-            print_counterexample(example)
-    out.print("verdict:", styled(verification.verdict), f"in {verification.seconds:.0f} s")
+    out_of_date = stale(generated, here / "diagrams", here / "SPEC.md")
+    verification.problems += out_of_date
+    return f"{len(out_of_date)} stale" if out_of_date else "as the model draws them"

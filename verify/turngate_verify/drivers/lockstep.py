@@ -61,16 +61,18 @@ class Lockstep:
         return DECLARED - self.moves
 
 
-def compare(bounds: Bounds, *, make: Make = Dispatcher) -> Lockstep:
-    """Compare the real dispatcher with the mechanism on every step within bounds."""
+def compare(bounds: Bounds, *, make: Make = Dispatcher, result: Lockstep | None = None) -> Lockstep:
+    """Compare the real dispatcher with the mechanism on every step within bounds.
+
+    Whoever wants to watch gives the ``result`` to be filled in.
+    """
     if bounds.turns_limit is None:
         bounds = replace(bounds, sessions=1)
     with without_log():
-        return _compare_all(Explorer(bounds), make)
+        return _compare_all(Explorer(bounds), make, Lockstep() if result is None else result)
 
 
-def _compare_all(explorer: Explorer, make: Make) -> Lockstep:
-    result = Lockstep()
+def _compare_all(explorer: Explorer, make: Make, result: Lockstep) -> Lockstep:
     for way, steps in ways(explorer):
         result.states += 1
         for step in steps:

@@ -1,87 +1,193 @@
-"""The report: one self-contained page with the verdicts, the lifecycle and every counterexample."""
+"""The reports: one self-contained page with the verdicts, and every counterexample step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
-from importlib import resources
+from collections.abc import Iterable
 from pathlib import Path
-from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turngate_model import DESIGNS, Property
-from turngate_model.durable import DURABLE_DESIGNS
-from turngate_model.pictures import lifecycle_svg, sequence_svg
-from turngate_model.properties import AnyProperty, DurableProperty
+from turngate_model.durable import DURABLE_DESIGNS, DurableCounterexample
+from turngate_model.pictures import lifecycle_svg
+from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
+from turngate_model.pictures.walks import Shown, following, shown
+from turngate_model.properties import AnyProperty, DurableProperty, Violation
 from turngate_verify.conform import Conformance
+from turngate_verify.report.cases import Case, CaseStep, SideStep, of_scene, panel_of, slug, state_rows
+from turngate_verify.report.provenance import provenance
+from turngate_verify.report.rendering import Markup, drawing, render, written
+from turngate_verify.trace import Checked
+from turngate_verify.trace_history import Recorded
 from turngate_verify.visible import visible
 
 if TYPE_CHECKING:
-    from turngate_verify.cli.verify import Verification
+    from turngate_verify.cli.verification import Verification
 
-PAGE = Template(resources.files("turngate_verify.report").joinpath("page.html").read_text(encoding="utf-8"))
+_FOLLOWS = "follows from the history"
+_MOST_STEPS = 60
+"""Of a long recording, the page shows so many events before the violation."""
+
+
+class PropertyCard(NamedTuple):
+    """A property on a page."""
+
+    name: str
+    verdict: str
+    sentence: str
+    why: str = ""
+    checks: str = ""
 
 
 def write_report(verification: Verification, folder: Path) -> Path:
-    """Write the page and return its path."""
-    return _written(page(verification), folder)
+    """Write the page about everything, and return its path."""
+    return written(page(verification), folder / "index.html")
 
 
 def write_conformance(result: Conformance, folder: Path) -> Path:
-    """Write the page about another dispatcher and return its path."""
-    return _written(conformance_page(result), folder)
+    """Write the page about another dispatcher, and return its path."""
+    return written(conformance_page(result), folder / "index.html")
 
 
-def _written(text: str, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "index.html"
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return path
+def write_trace(checked: Checked, history: list[Recorded], name: str, folder: Path) -> Path:
+    """Write the page about a recording, and return its path."""
+    return written(trace_page(checked, history, name), folder / "index.html")
+
+
+def _page(subject: str, verdict: str, command: str, **about: Any) -> str:
+    drawn, missing = lifecycle_svg()
+    rest: dict[str, Any] = {
+        "problems": [],
+        "conversation": [],
+        "remarks": [],
+        "drivers": [],
+        "unrefuted": [],
+        "cases": [],
+        "lifecycle": drawing(drawn) if drawn else Markup(""),
+    }
+    remarks = [*about.pop("remarks", []), *([missing] if missing else [])]
+    made = {"command": visible(command), **about.pop("made", {}), **provenance()}
+    told = {**rest, **about, "remarks": remarks}
+    return render("report.html", subject=visible(subject), verdict=verdict, made=made, **told)
+
+
+# Everything.
 
 
 def page(verification: Verification) -> str:
-    """Return the page."""
-    wrong = (*verification.problems, *verification.untested)
-    problems = (f"<p class='problem'>{escape(problem)}</p>" for problem in wrong)
-    return PAGE.substitute(
-        subject="Turngate",
-        pictures="Known-bad designs",
-        about="Each looked right to good engineers. Open one to see who did what, in what order, and what "
-        "should have been.",
-        verdict=verification.verdict,
-        facts="".join(_facts(verification)),
-        problems="".join(problems),
-        properties="".join((*(_property(verification, each) for each in Property), *_durable(verification))),
-        lifecycle=_lifecycle(),
-        designs="".join((*_designs(verification), *_durable_designs(verification))),
+    """Return the page about everything."""
+    cases = [*_designs(verification), *_durable_designs(verification)]
+    designs, durable = verification.designs, verification.durable.designs
+    return _page(
+        "Turngate",
+        verification.verdict,
+        verification.command,
+        made={"seed": verification.seed or "none", "took": f"{verification.seconds:.0f} s"},
+        about="One turn at a time per session, cancels that cover what came before and nothing after, "
+        "exactly one RunComplete per run.",
+        problems=[visible(each) for each in (*verification.problems, *verification.untested)],
+        remarks=[f"not checked: {thing}" for thing in verification.unchecked],
+        drivers=[
+            (line.name, visible(line.counts()), f"{line.seconds:.1f} s") for line in verification.drivers
+        ],
+        properties=[*_properties(verification), *_durable_properties(verification)],
+        heading="Known-bad designs",
+        hint="Each looked right to good engineers.",
+        unrefuted=[
+            *(name for name, result in designs.items() if result.counterexample is None),
+            *(name for name, result in durable.items() if result.counterexample is None),
+        ],
+        cases=cases,
     )
+
+
+def _properties(verification: Verification) -> Iterable[PropertyCard]:
+    for each in Property:
+        why = verification.violated.get(each) or verification.unknown.get(each, "")
+        yield PropertyCard(str(each), verification.verdict_of(each), each.sentence, visible(why))
+
+
+def _durable_properties(verification: Verification) -> Iterable[PropertyCard]:
+    models = verification.durable.models
+    for each in DurableProperty:
+        broken = [result.counterexamples[each].what for result in models if each in result.counterexamples]
+        verdict = verification.durable.verdict_of(each)
+        yield PropertyCard(str(each), verdict, each.sentence, visible("; ".join(broken)))
+
+
+def _designs(verification: Verification) -> Iterable[Case]:
+    for name, result in verification.designs.items():
+        example = result.counterexample
+        if example is None:
+            continue
+        found = verification.sabotaged.get(name, "")
+        by = _by(example.property, len(example.steps)) + (f"; on the real code {found}" if found else "")
+        design = DESIGNS[name]
+        scene = of_counterexample(name, design.flaw, example, design.mechanism)
+        replay = f"turngate explore --design {name}"
+        yield of_scene(name, scene, chip="refuted", flaw=design.flaw, by=by, replay=replay)
+
+
+def _by(each: AnyProperty, steps: int) -> str:
+    return f"{each} in {steps} step" + ("s" if steps != 1 else "")
+
+
+def _durable_designs(verification: Verification) -> Iterable[Case]:
+    for name, result in verification.durable.designs.items():
+        if example := result.counterexample:
+            yield _durable_case(name, example)
+
+
+def _durable_case(name: str, example: DurableCounterexample) -> Case:
+    """Return a case among processes. Their pictures would need a lane for each, so there is none."""
+    steps = []
+    before: dict[str, str] = {}
+    for number, (words, after) in enumerate(zip(example.steps, example.states, strict=True), 1):
+        verdict = f"{example.property}: {example.what}" if number == len(example.steps) else ""
+        who, _, does = words.partition(" ")
+        is_process = who[:1] == "P" and who[1:].isdigit()
+        side = SideStep(name, True, words, state_rows(before, after), verdict)
+        steps.append(CaseStep(number, who if is_process else "", does if is_process else words, [side]))
+        before = after
+    flaw, replay = DURABLE_DESIGNS[name].flaw, f"turngate explore --design {name}"
+    by = _by(example.property, len(steps))
+    return Case(slug(name), name, "refuted", flaw, by, replay, steps, Markup(""))
+
+
+# Another dispatcher.
 
 
 def conformance_page(result: Conformance) -> str:
     """Return the page about another dispatcher."""
-    problems, conversation = "", ""
-    if failed := result.failed:
-        problems = f"<p class='problem'>it could not be judged to the end: {escape(visible(failed.what))}</p>"
-        conversation = f"<pre>{escape(chr(10).join(map(visible, failed.conversation)))}</pre>"
-    left_out = "".join(f"<p class='soft'>left out: {escape(words)}</p>" for words in result.left_out)
-    return PAGE.substitute(
-        subject=escape(result.subject),
-        pictures="Counterexamples",
-        about="For each property that is violated, the shortest program found and how to replay it.",
-        verdict=result.verdict,
-        facts="".join(_conformance_facts(result)),
-        problems=problems + conversation + left_out,
-        properties="".join(
-            _card(
-                each,
+    failed = result.failed
+    problems = [f"it could not be judged to the end: {failed.what}"] if failed else []
+    extents = {1: "one session", 2: "two sessions"}
+    played = [
+        ("short", f"every program of up to {depth} operations in {extents[sessions]}", "")
+        for sessions, depth in result.depths.items()
+    ]
+    return _page(
+        result.subject,
+        result.verdict,
+        "turngate conform " + (f"-- {result.subject}" if result.is_command else result.subject),
+        made={"seed": str(result.seed), "took": f"{result.seconds:.0f} s"},
+        about="Held to the promises of Turngate by the conformance kit: short programs, then random ones.",
+        problems=[visible(each) for each in (*problems, *filter(None, [result.gave_up]))],
+        conversation=[visible(line) for line in failed.conversation] if failed else [],
+        remarks=[f"left out: {words}" for words in result.left_out],
+        drivers=[*played, ("played", f"{result.played:,} short programs", "")],
+        properties=[
+            PropertyCard(
+                str(each),
                 result.verdict_of(each),
-                _why(result, each),
-                result.checks(each),
+                each.sentence,
+                visible(_why(result, each)),
+                _counts(result.checks(each)),
             )
             for each in result.judged
-        ),
-        lifecycle=_lifecycle(),
-        designs="".join(_counterexamples(result)),
+        ],
+        heading="Counterexamples",
+        hint="For each property that is violated, the shortest program found.",
+        cases=[_conformance_case(result, each) for each in result.counterexamples],
     )
 
 
@@ -95,103 +201,79 @@ def _why(result: Conformance, each: AnyProperty) -> str:
     return result.why_unknown(each)
 
 
-def _conformance_facts(result: Conformance) -> Iterator[str]:
-    for sessions, depth in result.depths.items():
-        extent = "one session" if sessions == 1 else "two sessions"
-        yield f"<div><b>{depth}</b><span class='soft'>operations, every program in {extent}</span></div>"
-    yield f"<div><b>{result.played:,}</b><span class='soft'>short programs</span></div>"
-    yield f"<div><b>{result.seconds:.0f} s</b><span class='soft'>in all</span></div>"
-
-
-def _counterexamples(result: Conformance) -> Iterator[str]:
-    for each, example in result.counterexamples.items():
-        steps = f"{len(example.steps)} steps"
-        yield (
-            f"<details><summary><code>{each}</code><span class='chip violated'>violated</span>"
-            f"<span>{escape(result.replay_command(each))}</span><span class='by'>{steps}</span></summary>"
-            f"<div class='picture'>{sequence_svg(each, each.sentence, example)}</div></details>"
-        )
-
-
-def _facts(verification: Verification) -> Iterator[str]:
-    """Yield how much each check has done, in its own unit."""
-    totals: dict[tuple[str, str], int] = {}
-    for checks in verification.checks.values():
-        for name, counts in checks.items():
-            for unit, count in counts.items():
-                totals[name, unit] = max(totals.get((name, unit), 0), count)
-    for (name, unit), count in totals.items():
-        yield f"<div><b>{count:,}</b><span class='soft'>{escape(unit)}, {escape(name)}</span></div>"
-    refuted = sum(result.counterexample is not None for result in verification.designs.values())
-    yield f"<div><b>{refuted} of {len(DESIGNS)}</b><span class='soft'>known-bad designs refuted</span></div>"
-    yield f"<div><b>{verification.seconds:.0f} s</b><span class='soft'>in all</span></div>"
-
-
-def _property(verification: Verification, each: Property) -> str:
-    why = verification.violated.get(each) or verification.unknown.get(each, "")
-    return _card(each, verification.verdict_of(each), why, verification.checks[each])
-
-
-def _durable(verification: Verification) -> Iterator[str]:
-    """Yield a card for each property of processes that share a ledger."""
-    models = verification.durable.models
-    for each in DurableProperty:
-        broken = [result.counterexamples[each].what for result in models if each in result.counterexamples]
-        checked = {
-            f"model of {result.bounds.processes} processes, on death {result.bounds.on_death}": {
-                "states": result.states
-            }
-            for result in models
-        }
-        yield _card(each, verification.durable.verdict_of(each), "; ".join(broken), checked)
-
-
-def _durable_designs(verification: Verification) -> Iterator[str]:
-    for name, result in verification.durable.designs.items():
-        example = result.counterexample
-        if example is None:
-            yield f"<p class='problem'>{escape(name)} is not refuted</p>"
-            continue
-        steps = "".join(f"<li>{escape(step)}</li>" for step in example.told())
-        yield (
-            f"<details><summary><code>{escape(name)}</code><span class='chip refuted'>refuted</span>"
-            f"<span>{escape(DURABLE_DESIGNS[name].flaw)}</span>"
-            f"<span class='by'>{example.property} in {len(example.steps)} steps</span></summary>"
-            f"<ol>{steps}</ol><p class='problem'>but {escape(example.what)}</p></details>"
-        )
-
-
-def _card(each: AnyProperty, verdict: str, why: str, checked: dict[str, dict[str, int]]) -> str:
-    checks = "".join(
-        f"<li>{escape(name)}: {count:,} {escape(unit)}</li>"
-        for name, counts in checked.items()
-        for unit, count in counts.items()
-    )
-    return (
-        f"<div class='card'><h3><span>{each}</span><span class='chip {verdict}'>{verdict}</span></h3>"
-        f"<p>{escape(each.sentence)}</p>"
-        + (f"<p class='problem'>{escape(why)}</p>" if why else "")
-        + f"<ul class='checks'>{checks}</ul></div>"
+def _counts(checks: dict[str, dict[str, int]]) -> str:
+    return ", ".join(
+        f"{name}: {count:,} {unit}" for name, counts in checks.items() for unit, count in counts.items()
     )
 
 
-def _lifecycle() -> str:
-    drawn, missing = lifecycle_svg()
-    return f"<div class='picture'>{drawn}</div>" if drawn else f"<p class='soft'>{escape(missing)}</p>"
+def _conformance_case(result: Conformance, each: AnyProperty) -> Case:
+    example = result.counterexamples[each]
+    steps = [
+        Shown(f"session {step.session + 1}", step.action.actor, words.partition(":")[0], step.events)
+        for step, words in zip(example.steps, example.told(), strict=True)
+    ]
+    return _case_of_history(
+        str(each),
+        steps,
+        Violation(each, example.what),
+        by=f"{len(steps)} steps",
+        replay=result.replay_command(each),
+        at_once=True,
+    )
 
 
-def _designs(verification: Verification) -> Iterator[str]:
-    for name, result in verification.designs.items():
-        example = result.counterexample
-        if example is None:
-            yield f"<p class='problem'>{escape(name)} is not refuted</p>"
-            continue
-        found = verification.sabotaged.get(name, "")
-        by = f"{example.property} in {len(example.steps)} steps" + (
-            f"; on the real code {found}" if found else ""
+def _case_of_history(
+    subject: str, steps: list[Shown], violation: Violation, *, by: str, replay: str, at_once: bool
+) -> Case:
+    """Return a case about a history that somebody else's dispatcher has shown."""
+    broken, sound = shown(steps), following(steps, at_once=at_once)
+    said = f"{violation.property}: {visible(violation.what)}"
+    sides = (
+        Side("this dispatcher", broken, said, is_broken=True, remembers=_FOLLOWS),
+        Side(SOUND, sound, instead(broken, sound)),
+    )
+    scene = Scene(subject, f"{violation.property}. {violation.property.sentence}", (panel_of(*sides),))
+    flaw = violation.property.sentence
+    return of_scene(str(violation.property), scene, chip="violated", flaw=flaw, by=by, replay=replay)
+
+
+# A recording.
+
+
+def trace_page(checked: Checked, history: list[Recorded], name: str) -> str:
+    """Return the page about a recording. ``history`` is what led to the violation, if there is one."""
+    cases = []
+    command = f"turngate trace {name}"
+    if checked.offence:
+        violation = Violation(checked.offence.property, checked.offence.what)
+        steps = [Shown(each.session, each.actor, each.words, each.events) for each in history[-_MOST_STEPS:]]
+        by = f"line {checked.offence.line}"
+        cases.append(
+            _case_of_history(str(violation.property), steps, violation, by=by, replay=command, at_once=False)
         )
-        yield (
-            f"<details><summary><code>{escape(name)}</code><span class='chip refuted'>refuted</span>"
-            f"<span>{escape(DESIGNS[name].flaw)}</span><span class='by'>{escape(by)}</span></summary>"
-            f"<div class='picture'>{sequence_svg(name, DESIGNS[name].flaw, example)}</div></details>"
-        )
+    left_out = len(history) - _MOST_STEPS
+    remarks = [f"not checked: {each}" for each in checked.unchecked]
+    if left_out > 0:
+        remarks.append(f"the first {left_out:,} events of the session are not shown")
+    return _page(
+        name,
+        checked.verdict,
+        command,
+        made={"seed": "none: nothing is drawn"},
+        about=f"A recorded history: {checked.events:,} events, {checked.runs:,} runs, "
+        + ("a whole recording." if checked.whole else "up to the first violation." if cases else "partial."),
+        remarks=remarks,
+        properties=_traced(checked),
+        heading="The violation",
+        hint="The history of the session in which it happened.",
+        cases=cases,
+    )
+
+
+def _traced(checked: Checked) -> list[PropertyCard]:
+    """Return the card of the property that is violated; of the others a recording tells too little."""
+    if not checked.offence:
+        return []
+    broken = checked.offence.property
+    return [PropertyCard(str(broken), "violated", broken.sentence, visible(checked.offence.what))]

@@ -15,9 +15,14 @@ from turngate_verify.drivers.faults.trials import FaultStop
 from turngate_verify.world.world import Make, without_log
 
 
-def inject_faults(scenarios: Iterable[str] = SPOILED, *, make: Make = Dispatcher) -> Faults:
-    """Make every injection into each scenario; stop at the first after which something does not hold."""
-    found = Faults()
+def inject_faults(
+    scenarios: Iterable[str] = SPOILED, *, make: Make = Dispatcher, found: Faults | None = None
+) -> Faults:
+    """Make every injection into each scenario; stop at the first after which something does not hold.
+
+    Whoever wants to watch gives the result, ``found``, to be filled in.
+    """
+    found = Faults() if found is None else found
     with _warnings_collected() as warned, contextlib.suppress(FaultStop):
         for name in scenarios:
             Injections(name, make, found, warned).make_all()

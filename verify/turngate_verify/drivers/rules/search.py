@@ -83,13 +83,14 @@ def run_rules(
     seed: int | None = None,
     steps: int = 40,
     claimed: Sequence[Property] = (),
+    tally: Tally | None = None,
 ) -> Rules:
     """Run examples up to the first that fails, and shrink its program.
 
     The same seed gives the same examples, and so does no seed. With ``claimed``, only a violation of one of
-    these properties is a failure.
+    these properties is a failure. Whoever wants to watch gives the ``tally`` to be kept.
     """
-    tally = Tally()
+    tally = Tally() if tally is None else tally
     machine = rules_of(make, claimed=claimed, tally=tally)
     if seed is not None:
         machine = hypothesis.seed(seed)(machine)

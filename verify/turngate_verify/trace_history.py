@@ -1,0 +1,94 @@
+"""What led to a violation in a recording: the events of the session in which it happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.lifecycle import DeclaredState
+from turngate_verify.visible import visible
+
+
+class Recorded(NamedTuple):
+    """One line of a recording: its number, its session, who did what, and the event."""
+
+    line: int
+    session: str
+    actor: str
+    words: str
+    events: tuple[Event, ...]
+
+
+def history_before(lines: Sequence[str | bytes], last: int) -> list[Recorded]:
+    """Return the events of one session up to a line: the session that the line is about.
+
+    The history begins where the session was last quiet, or earlier if the line is about an earlier run. If
+    the line is the end of the recording, the session is the first in which a run is in flight.
+    """
+    session_of: dict[str, str] = {}
+    in_flight: dict[str, set[str]] = {}
+    told: list[tuple[int, str, dict[str, Any]]] = []
+    for number, line in enumerate(lines[:last], 1):
+        if not line.strip():
+            continue
+        record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
+        run, session = record.get("run", ""), record.get("session", "")
+        if record["event"] == "accept":
+            session_of.setdefault(run, session)
+            in_flight.setdefault(session, set()).add(run)
+        session = session or session_of.get(run, "")
+        if record["event"] == "complete":
+            in_flight[session].discard(run)
+        told.append((number, session, record))
+    _, about, ended = told[-1]
+    if ended["event"] == "end":
+        about = next((session for session, runs in in_flight.items() if runs), "")
+        told[-1] = (last, about, ended)
+    own = [(number, record) for number, session, record in told if session == about]
+    return [Recorded(number, visible(about), *_said(record)) for number, record in own[_beginning(own) :]]
+
+
+def _beginning(own: list[tuple[int, dict[str, Any]]]) -> int:
+    """Return the place at which the history begins that the last record belongs to."""
+    about = own[-1][1].get("run", "")
+    begin, in_flight = 0, set[str]()
+    for place, (_, record) in enumerate(own):
+        if record["event"] == "accept" and not in_flight and not _accepted(own[begin:place], about):
+            begin = place
+        if record["event"] == "accept":
+            in_flight.add(record["run"])
+        elif record["event"] == "complete":
+            in_flight.discard(record["run"])
+    return begin
+
+
+def _accepted(records: list[tuple[int, dict[str, Any]]], run: str) -> bool:
+    return any(record["event"] == "accept" and record["run"] == run for _, record in records)
+
+
+def _said(record: dict[str, Any]) -> tuple[str, str, tuple[Event, ...]]:
+    """Return who did what, and the event that it is to the model."""
+    run = visible(record.get("run", ""))
+    match record["event"]:
+        case "accept":
+            return "caller", f"accept {run}", (Accept(run),)
+        case "enter":
+            return "caller", f"enter {run}", (Enter(run, DeclaredState(record["state"])),)
+        case "fold":
+            into = visible(record["into"])
+            return "runner", f"fold {run} into {into}", (Fold(run, into),)
+        case "handoff":
+            return "session", f"handoff {run}", (Handoff(run),)
+        case "cancel":
+            named = record.get("runs")
+            return "caller", "cancel", (Cancel(None if named is None else frozenset(map(visible, named))),)
+        case "clear":
+            return "caller", "clear the queue", (Clear(),)
+        case "complete":
+            error = record.get("error")
+            complete = Complete(run, record["cancelled"], None if error is None else visible(error))
+            return "session", f"RunComplete of {run}", (complete,)
+        case _:
+            return "", "the end of the recording", ()
