@@ -26,7 +26,7 @@ async def clean_up(awaitable: Awaitable[T], within: float) -> T:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
-    work = CleanUp(_awaited(awaitable), loop=loop)
+    work = CleanUp(_awaited(awaitable), loop=loop, name="clean-up")
     interrupt: asyncio.CancelledError | None = None
     try:
         while not work.done() and (left := deadline - loop.time()) > 0:

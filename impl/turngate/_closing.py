@@ -121,7 +121,7 @@ class Closing(Shell):
             timer.cancel()
         self._journal.end()
         self._guard("closing the subscriptions", self._subscribers.close)
-        self._guard("waking those who wait for completions", self._completions.close)
+        self._guard("waking those who wait for completions", self._completions.wake)
         self._guard("waking those who close", self._close_waiters.wake)
 
     def _remind(self) -> None:

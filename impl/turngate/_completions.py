@@ -40,7 +40,7 @@ class Completions:
     """
 
     def __init__(self, limit: int, bytes_limit: int, name: str) -> None:
-        self._waiters: Waiters | None = None
+        self.waiters: Waiters | None = None
         self._limit = limit
         self._bytes_limit = bytes_limit
         self._name = name
@@ -74,8 +74,6 @@ class Completions:
             self._bytes += _EACH
         if self._bytes > self._bytes_limit or len(self._kept) > self._limit:
             self._forget()
-        if self._waiters is not None:
-            self._waiters.wake()
 
     def _forget(self) -> None:
         while self._bytes > self._bytes_limit or len(self._order) - self._gone > self._limit:
@@ -134,14 +132,14 @@ class Completions:
 
     async def wait(self, loop: AbstractEventLoop) -> None:
         """Wait for the next completion, or for the end of all."""
-        if self._waiters is None:
-            self._waiters = Waiters()
-        await self._waiters.wait(loop)
+        if self.waiters is None:
+            self.waiters = Waiters()
+        await self.waiters.wait(loop)
 
-    def close(self) -> None:
-        """Wake those who wait: nothing more will come."""
-        if self._waiters is not None:
-            self._waiters.wake()
+    def wake(self) -> None:
+        """Wake those who wait: there is a new completion, or nothing more will come."""
+        if self.waiters is not None:
+            self.waiters.wake()
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._kept

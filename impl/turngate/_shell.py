@@ -155,9 +155,9 @@ class Shell(Surroundings):
         assert loop is not None
         if turn.since is None:
             turn.since = time.time()
-        if self._loop_ends and self._held_back(turn):
-            return
         if self._places is not None and not self._places.take(turn):
+            return
+        if self._loop_ends and self._held_back(turn):
             return
         context = run._context
         assert context is not None
@@ -210,6 +210,8 @@ class Shell(Surroundings):
         assert complete is not None
         run_id = run.run_id
         self._completions.keep(run, complete, not run_id.startswith(self._run_prefix))
+        if self._completions.waiters is not None:
+            self._guard("waking those who wait for completions", self._completions.wake)
         self._runs.pop(run_id, None)
         run._context = None
         if run._waiters is not None:

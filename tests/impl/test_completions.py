@@ -107,7 +107,7 @@ async def test_a_reader_that_gives_up_and_comes_again_loses_none() -> None:
         await d.ask("s", "p", run_id="last")
         _, complete = await asyncio.wait_for(anext(completions), HANG)
         assert complete.run_id == "last"
-        assert not d._completions._waiters
+        assert not d._completions.waiters
 
 
 @in_loop

@@ -298,7 +298,7 @@ class Explorer:
         """Check that the one turn that can be called is the one that the abstract places would call next."""
         abstract = self.nodes.shared(state >> _SHARED_SHIFT & 0xFF).abstract_places
         assert abstract is not None
-        should = [] if abstract.first is None else [abstract.first]
+        should = [int(each) for each in abstract.due[:1]]
         if calls != should:
             said = f"sessions whose turn can be called: {[each + 1 for each in calls]}"
             wrong = f"{said}, but should be {[each + 1 for each in should]}"

@@ -170,7 +170,7 @@ def _unrefined_places(shared: Shared) -> Iterator[Violation]:
         return
     pairs: dict[str, tuple[object, object]] = {
         "free places": (held.free, abstract.limit - len(abstract.called)),
-        "sessions in line": ([each + 1 for each in held.line], [each + 1 for each in abstract.waiting]),
+        "sessions in line": ([each + 1 for each in held.line], [int(each) + 1 for each in abstract.waiting]),
     }
     for name, (has, should) in pairs.items():
         if has != should:

@@ -27,18 +27,18 @@ def test_the_dispatcher_stands_every_fault() -> None:
     found = inject_faults()
     assert found.failure is None, "\n".join(found.failure.told())
     assert dict(found.injections) == {
-        "cancel": 220,
-        "store": 60,
-        "callback": 62,
-        "logging": 5,
-        "factory": 105,
-        "interrupt": 364,
-        "shutdown": 110,
-        "dropped": 110,
+        "cancel": 300,
+        "store": 78,
+        "callback": 79,
+        "logging": 6,
+        "factory": 133,
+        "interrupt": 456,
+        "shutdown": 139,
+        "dropped": 139,
     }
     assert set(found.injections) == set(KINDS)
-    assert found.awaits == 52
-    assert found.timed_out == 10, "a write that takes too long, which is one of six faults of each write"
+    assert found.awaits == 65
+    assert found.timed_out == 13, "a write that takes too long, which is one of six faults of each write"
 
 
 BROKEN = {

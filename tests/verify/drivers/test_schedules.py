@@ -50,6 +50,14 @@ COUNTED = {  # schedules in any order, and in stock order
     "closed-slowly": (384, 143),
     "sessions": (1890, 815),
     "submitted": (2654, 930),
+    "one-place": (4867, 2636),
+    "in-line": (4950, 4950),
+    "fair-line": (4950, 4950),
+    "taken-back": (3334, 2506),
+    "streamed": (1597, 459),
+    "streamed-late": (15665, 3136),
+    "followed": (32756, 4296),
+    "tidied": (1144, 182),
 }
 
 
@@ -71,7 +79,9 @@ def test_three_prompts_in_stock_order() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["one", "two", "folded", "slow-store", "waited-for"])
+@pytest.mark.parametrize(
+    "name", ["one", "two", "folded", "slow-store", "waited-for", "taken-back", "streamed", "tidied"]
+)
 def test_the_reduction_changes_neither_the_outcomes_nor_the_number_of_schedules(
     name: str, mode: LoopMode
 ) -> None:

@@ -19,10 +19,13 @@ from enum import Enum
 from typing import Any
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
+from turngate._completions import CompletionStream
 from turngate._core import SessionCore
 from turngate._lifecycle import Phase
+from turngate._places import Places
 from turngate._queue import Queue
 from turngate._settle import _Clock
+from turngate._stream import TextStream
 from turngate._waiters import Waiters
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.stage import Stage
@@ -69,15 +72,17 @@ def _of_actors(world: World) -> Hashable:
     """Return what the runner and the store are doing, and what they have written."""
     runner, store, now = world.runner, world.store, world.loop.time()
     players = [
-        (lead, player.swallows, _of_all(player._commands), player.listens)
+        (lead, player.swallows, player.tidy, _of_all(player._commands), player.listens, player.cleans_up)
         for lead, player in runner.players.items()
     ]
     return (
         tuple(players),
+        _of_all(world.followers),
         tuple([left.waits for left in runner.left]),
         tuple([(lead, tuple(parts)) for lead, parts in runner.parts.items()]),
         tuple([(store.about[door], _of_future(door)) for door in store.waiting]),
         tuple([(lead, now - since) for lead, since in store.since.items()]),
+        world.blocked,
         len(store.plans),
         tuple([_of_all(of_session.values()) for of_session in store._inner._sessions.values()]),
     )
@@ -102,6 +107,7 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
         tuple(others),
         len(dispatcher._journal.untold),
         tuple(subscribers),
+        _of(dispatcher._completions.waiters),
     )
 
 
@@ -110,13 +116,17 @@ def _of_monitor(monitor: Monitor) -> Hashable:
     return (
         tuple([_of_run(run) for run in monitor.runs.values()]),
         frozenset(monitor.active),
+        frozenset(monitor.called),
+        frozenset(monitor.settling),
+        tuple(monitor.completed),
         monitor.ended,
+        monitor.waiting and monitor.waiting.key(),
         tuple([(name, abstract.key()) for name, abstract in monitor.sessions.items()]),
     )
 
 
 def _of_run(run: Run) -> Hashable:
-    waiters = _of_waiters(run._waiters) if run._waiters else ()
+    waiters = (_of(run._waiters), _of(run._listeners))
     complete = run.complete and _of_complete(run.complete)
     return (run.run_id, run.seq, run.state, run.covered, complete, run.on_complete is None, waiters)
 
@@ -133,7 +143,7 @@ def _of_core(core: SessionCore) -> Hashable:
 
 def _of_turn(turn: Turn) -> Hashable:
     runs = tuple([run.run_id for run in turn._runs])
-    begun = (turn._made is None, turn.task is None)
+    begun = (turn._made is None, turn.task is None, turn.has_place)
     return (runs, turn.covered, turn.phase, tuple(turn.parts or ()), *_outcome_of(turn), begun)
 
 
@@ -222,6 +232,9 @@ _LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     asyncio.Future: _of_future,
     Queue: lambda queue: _of_all(queue.in_order()),
     Waiters: _of_waiters,
+    Places: lambda places: (places._free, _of_all(places._line)),
+    TextStream: lambda stream: (stream._index, stream._skip, stream.offset),
+    CompletionStream: lambda stream: stream._number,
     Mapping: _of_mapping,
     set | frozenset: _of_set,
     list | tuple | deque: _of_all,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import types
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 
@@ -17,6 +18,9 @@ from turngate_verify.world.virtual_loop import VirtualLoop
 
 Plan: TypeAlias = Literal["now", "slow", "stuck", "fails"] | BaseException
 """What a write will be like. One that is slow waits for an answer; one that is stuck waits for ever."""
+
+CLEAN_UP = 4.0
+"""The seconds that a runner has to clean up."""
 
 _ACCEPTED_AS: ContextVar[str] = ContextVar("accepted as")
 """The run that is accepted in this context. Its turn must run in a copy of the context."""
@@ -49,6 +53,7 @@ class ScriptedRunner:
         """Be the runner that the dispatcher calls."""
         session, lead = turn.run.session_id, turn.run.run_id
         self._expect_right_call(session, lead)
+        self._monitor.saw_runner_called(turn.run)
         self.parts[lead] = []
         player = self.players[lead] = Player(self, turn)
         text = None
@@ -71,6 +76,10 @@ class ScriptedRunner:
         if _ACCEPTED_AS.get("") != lead:
             elsewhere = f"the runner is called for {lead} in the context of {_ACCEPTED_AS.get('nobody')!r}"
             self._monitor.errors.append(AssertionError(f"{elsewhere}: it should be that of its accept"))
+
+    def complain(self, what: str) -> None:
+        """Have the monitor raise this at the next check."""
+        self._monitor.errors.append(AssertionError(what))
 
     def is_running(self, turn: Turn) -> bool:
         """Say whether the call for this turn still goes on."""
@@ -121,10 +130,23 @@ class Player:
         self.turn = turn
         self.swallows = 0
         """How many cancellations will not stop it."""
+        self.tidy = False
+        """Whether it cleans up when a cancellation stops it."""
         self.folded: list[Run] = []
         self._runner = runner
         self._commands: deque[tuple[Any, ...]] = deque()
         self._wake: asyncio.Future[None] | None = None
+        self._cleaning: asyncio.Future[None] | None = None
+
+    @property
+    def cleans_up(self) -> bool:
+        """Whether it cleans up, and waits for that to be done."""
+        return self._cleaning is not None and not self._cleaning.done()
+
+    def cleaned_up(self) -> None:
+        """Have the clean-up be done, when its task runs next."""
+        assert self._cleaning is not None
+        self._cleaning.set_result(None)
 
     @property
     def listens(self) -> bool:
@@ -150,6 +172,8 @@ class Player:
                 self.tell("finish", 42)
             case "swallow":
                 self.swallows += 1
+            case "tidy":
+                self.tidy = True
             case "strike":
                 assert self.turn.task is not None
                 self.turn.task.cancel()
@@ -164,21 +188,49 @@ class Player:
                     self._wake = self._runner.loop.create_future()
                     await self._wake
             except asyncio.CancelledError:
-                if not self.swallows:
-                    raise
-                self.swallows -= 1
-                continue
+                if self.swallows:
+                    self.swallows -= 1
+                    continue
+                if self.tidy:
+                    until = self._runner.loop.time() + CLEAN_UP
+                    with suppress(TimeoutError):
+                        await self.turn.clean_up(self._clean_up(until), within=CLEAN_UP)
+                raise
             match self._commands.popleft():
                 case "write", text:
                     self._runner.write(self.turn, text)
                 case ("fold",):
-                    self.folded += await self.turn.fold()
+                    await self._fold()
                 case ("leave",):
                     self._runner.left.append(LeftOver(self._runner, self.turn))
                 case "finish", text:
                     return text  # type: ignore[no-any-return]  # nonsense is returned on purpose
                 case "fail", error:
                     raise error
+
+    async def _fold(self) -> None:
+        """Fold, and expect to get what was said to be waiting."""
+        waiting = self.turn.waiting()
+        folded = await self.turn.fold()
+        self.folded += folded
+        if folded != waiting:
+            self._runner.complain(f"a fold takes {folded}, but {waiting} was said to be waiting")
+
+    @types.coroutine
+    def _clean_up(self, until: float) -> Generator[Any, Any, None]:
+        """Clean up until it is done. Nothing may cut it short before its time is up.
+
+        Unlike a coroutine, a generator may be dropped before it has begun: a driver drops many worlds.
+        """
+        loop = self._runner.loop
+        self._cleaning = loop.create_future()
+        try:
+            yield from self._cleaning
+        except asyncio.CancelledError:
+            if loop.time() < until:
+                lead = self.turn.run.run_id
+                self._runner.complain(f"the clean-up of the runner of {lead} is cut short")
+            raise
 
 
 class LeftOver:
@@ -244,6 +296,7 @@ class Store:
         given, messages = messages, tuple(messages)
         if isinstance(given, list):
             given.clear()  # a store may do with a list what it likes
+        self._monitor.saw_settling(messages[-1].run_id)
         try:
             plan = self.plans.popleft() if self.plans else self.always
             if plan in ("slow", "stuck"):

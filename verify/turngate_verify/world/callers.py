@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from turngate import Covered, Dispatcher, Run, RunComplete, State, WhenBusy
+from turngate import Covered, CursorExpired, Dispatcher, Run, RunComplete, State, WhenBusy
 from turngate_model import Property
 from turngate_model.history import Cancel
 from turngate_verify.world.actors import accepted_as
+from turngate_verify.world.followers import CompletionsFollower, Follower, TextFollower, is_expired
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -19,12 +20,17 @@ T = TypeVar("T")
 class Callers:
     """The callers of one dispatcher. What they do is done at once, unless it is done in a task."""
 
+    completions_kept = 100_000
+    """How many completions the dispatcher keeps."""
+
     def __init__(self, loop: VirtualLoop, dispatcher: Dispatcher, monitor: Monitor) -> None:
         self.loop = loop
         self.dispatcher = dispatcher
         self.monitor = monitor
         self.waits: dict[asyncio.Task[RunComplete], str] = {}
         """The tasks of callers who wait for a run, each with the run_id."""
+        self.followers: list[Follower] = []
+        """Those who follow the text of a run, or the completions."""
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -118,17 +124,36 @@ class Callers:
         """Cancel a session."""
         return self._cancel(session, None, "cancel", self.dispatcher.cancel(session))
 
-    def cancel_run(self, run_id: str) -> Covered:
-        """Cancel one run."""
+    def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+        """Cancel one run, or only take it back: while its runner has not been called."""
         session = self.runs[run_id].session_id if run_id in self.runs else None
-        return self._cancel(session, run_id, f"cancel run {run_id}", self.dispatcher.cancel_run(run_id))
+        what = f"{'take back' if waiting_only else 'cancel run'} {run_id}"
+        known = self.knows(run_id)
+        cancelling = self.dispatcher.cancel_run(run_id, waiting_only=waiting_only)
+        covered = self._cancel(session, run_id, what, cancelling, waiting_only=waiting_only)
+        if covered.known != known:
+            wrong = f"{what} says known={covered.known}: it should be {known}"
+            self.monitor.errors.append(AssertionError(wrong))
+        return covered
+
+    def knows(self, run_id: str) -> bool:
+        """Say whether the dispatcher must know a run."""
+        return run_id in self.runs
 
     def _cancel(
-        self, session: str | None, run_id: str | None, what: str, cancelling: Coroutine[Any, Any, Covered]
+        self,
+        session: str | None,
+        run_id: str | None,
+        what: str,
+        cancelling: Coroutine[Any, Any, Covered],
+        *,
+        waiting_only: bool = False,
     ) -> Covered:
         """Cancel a session or one run; expect that it covers what it should, and otherwise does nothing."""
         abstract = self.monitor.sessions.get(session or "")
         should = abstract.covered_by_cancel(run_id) if abstract else []
+        if waiting_only and abstract and run_id in abstract.turn and self._was_called(abstract.lead):
+            should = []
         seen = len(self.monitor.history)
         covered = self._within(session, what, cancelling)
         followed = [event for _, event in self.monitor.history[seen:] if not isinstance(event, Cancel)]
@@ -143,6 +168,10 @@ class Callers:
             self.monitor.violate(Property.FULL_COVERAGE, wrong)
         return covered
 
+    def _was_called(self, lead: str) -> bool:
+        """Say whether the runner was called for a turn, or never will be, as the turn is being written."""
+        return self.runs[lead].seq in self.monitor.called | self.monitor.settling
+
     def cancel_all(self) -> None:
         """Cancel every session."""
         self.call(self.dispatcher.cancel_all(), "cancel all")
@@ -154,3 +183,40 @@ class Callers:
     def close(self, finish: float = 0.0) -> asyncio.Task[None]:
         """Close the dispatcher in a task, which somebody may cancel."""
         return self.loop.create_task(self.dispatcher.aclose(finish=finish), name="closes")
+
+    def begin_close(self, finish: float = 0.0) -> None:
+        """Begin to close the dispatcher, as a signal handler does, without waiting for the end."""
+        with self.loop:
+            self.dispatcher.begin_close(finish=finish)
+
+    # Those who follow.
+
+    def follow_text(self, run_id: str, start: int = 0) -> TextFollower:
+        """Follow the text of a run from an offset on, in whatever state the run is."""
+        run = self.runs[run_id]
+        follower = TextFollower(run, start, run.stream(start))
+        self.followers.append(follower)
+        return follower
+
+    def follow_completions(self, behind: CompletionsFollower | None = None) -> CompletionsFollower | None:
+        """Follow the completions from the oldest kept on, or from where another follower has come to.
+
+        None if what comes behind that is no longer all kept: then the dispatcher must say so.
+        """
+        completed, kept = self.monitor.completed, self.completions_kept
+        number, after = max(len(completed) - kept, 0), None
+        if behind is not None and behind.cursors:
+            number, after = behind.number, behind.cursors[-1]
+        expired = is_expired(number, completed, kept)
+        try:
+            stream = self.dispatcher.completions(after)
+        except CursorExpired:
+            if not expired:
+                raise
+            return None
+        if expired:
+            forgotten = f"the cursor behind number {number} is taken, and should be refused"
+            self.monitor.errors.append(AssertionError(forgotten))
+        follower = CompletionsFollower(stream, number, completed, kept)
+        self.followers.append(follower)
+        return follower

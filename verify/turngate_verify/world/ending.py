@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from turngate import State, TurngateError
 from turngate_model import Property
 from turngate_verify.world.expecting import expect
+from turngate_verify.world.followers import CompletionsFollower, TextFollower
 from turngate_verify.world.onlookers import read_text
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def come_to_rest(world: World, closing: asyncio.Task[None] | None = None) -> Non
 def _go_on(world: World) -> bool:
     """Let one runner, write, left-over task or timer that waits go on; return False if none waits."""
     for player in world.runner.players.values():
-        player.tell("finish", None)
+        if player.cleans_up:
+            player.cleaned_up()
+        else:
+            player.tell("finish", None)
         return True
     for door in world.store.waiting:
         if not door.done():
@@ -147,6 +151,15 @@ def _expect_right_streams(world: World) -> None:
             for start in (0, 1, len(should)):
                 text = read_text(world.loop, world.dispatcher, run_id, start)
                 expect(text in (None, should[start:]), f"a stream of {run_id} from {start} gives {text!r}")
+    for follower in world.followers:
+        follower.read_rest(world.loop)
+        if isinstance(follower, TextFollower) and follower.run.complete is not None:
+            follower.expect_text(monitor.should_stream(follower.run.complete))
+        elif isinstance(follower, CompletionsFollower):
+            expect(not follower.wrong, "; ".join(follower.wrong))
+            told = {complete.seq: complete for complete in monitor.published.values()}
+            for complete in follower.read_so_far:
+                expect(complete == told[complete.seq], f"among the completions is {complete}")
 
 
 def _expect_right_messages(world: World, session: str) -> None:

@@ -15,11 +15,24 @@ from typing import Any
 
 from turngate import Delta, Dispatcher, Message, Note, Run, RunComplete, WhenBusy
 from turngate_model import AbstractSession, Property, Successor, Violation, successor
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Called,
+    Cancel,
+    Clear,
+    Complete,
+    Ended,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Wrote,
+)
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.expecting import Broken
 from turngate_verify.world.onlookers import MovesSubscriber, compare_view
 from turngate_verify.world.virtual_loop import VirtualLoop
+from turngate_verify.world.waiting import WaitingTurns
 
 _DECLARED = {state.value: state for state in DeclaredState}
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
@@ -30,13 +43,20 @@ class Monitor:
     """Hears everything about one dispatcher.
 
     ``claimed`` are the properties that a known-bad design is said to break. With it, the monitor raises for
-    these alone, whatever else the design breaks.
+    these alone, whatever else the design breaks. ``turns_limit`` is that of the dispatcher.
     """
 
     def __init__(
-        self, loop: VirtualLoop, *, claimed: Iterable[Property] = (), declared: Successor = successor
+        self,
+        loop: VirtualLoop,
+        *,
+        claimed: Iterable[Property] = (),
+        declared: Successor = successor,
+        turns_limit: int | None = None,
     ) -> None:
         self.claimed = frozenset(claimed)
+        self.waiting = None if turns_limit is None else WaitingTurns(turns_limit)
+        """The turns that wait for a place, if the dispatcher has a limit."""
         self.runs: dict[str, Run] = {}
         """Every run accepted, by id, in the order of acceptance."""
         self.sessions: dict[str, AbstractSession] = {}
@@ -60,6 +80,12 @@ class Monitor:
         """The runs that were ever active or cancelled on entry. These leave messages."""
         self.entered: set[str] = set()
         """The runs that have entered."""
+        self.called: set[int] = set()
+        """The sequences of the lead runs for whose turns the runner was called."""
+        self.settling: set[int] = set()
+        """The sequences of the lead runs whose turns the store was asked to write."""
+        self.completed: list[int] = []
+        """The sequences of the complete runs, in the order in which they became complete."""
         self.ended = False
         """Whether the recording has come to its end."""
         self._loop = loop
@@ -118,6 +144,7 @@ class Monitor:
             event = Complete(run, entry["cancelled"], entry.get("error"))
             self._outcomes[run] = event[1:]
             self._unread_outcomes = True
+            self.completed.append(entry["seq"])
         elif kind == "cancel":
             event = Cancel(frozenset(entry["runs"]) if "runs" in entry else None)
         elif kind == "clear":
@@ -142,12 +169,24 @@ class Monitor:
             return Enter(run, _DECLARED[entry["state"]])
         return Handoff(run) if kind == "handoff" else Fold(run, entry.get("into", ""))
 
+    def saw_runner_called(self, lead: Run) -> None:
+        """Note that the runner is called for a turn."""
+        self.called.add(lead.seq)
+        if self.waiting is not None:
+            self.observe(lead.session_id, Called(lead.run_id))
+
     def saw_runner_end(self, lead: Run, text: str, written: str, kept: object) -> None:
         """Note that the runner of a turn is over: what it has produced, written and kept."""
         self._kept[lead.seq] = kept
         self._texts[lead.run_id] = text
         self._streamed[lead.seq] = written or text
         self.observe(lead.session_id, Ended(lead.run_id))
+
+    def lead_of(self, run: Run) -> str:
+        """Return the lead of the active turn that a run is part of; empty if it is part of none."""
+        abstract = self.sessions.get(run.session_id)
+        part = abstract is not None and self.runs.get(run.run_id) is run and run.run_id in abstract.turn
+        return abstract.lead if abstract is not None and part else ""
 
     def should_keep(self, complete: RunComplete) -> object:
         """Return the data that should be beside the reply to a complete run."""
@@ -156,6 +195,16 @@ class Monitor:
     def should_stream(self, complete: RunComplete) -> str:
         """Return what a stream should give of a complete run: what was written, else what was returned."""
         return self._streamed.get(self._lead_of.get(complete.seq, complete.seq), "")
+
+    def saw_settling(self, lead: str) -> None:
+        """Note that a turn is about to be written. It waits for no place, also if it was never called."""
+        run = self.runs.get(lead)
+        if run is None:
+            return
+        self.settling.add(run.seq)
+        session = run.session_id
+        if self.waiting is not None and self.waiting.waits(session) and self.sessions[session].lead == lead:
+            self.observe(session, Ended(lead))
 
     def saw_write(self, messages: Sequence[Message], reason: Any) -> None:
         """Note that the store has written the messages of some runs, or could not write them."""
@@ -168,9 +217,12 @@ class Monitor:
         self.history.append((session, event))
         abstract = self.sessions.get(session)
         if abstract is None:
-            abstract = self.sessions[session] = AbstractSession(self._declared)
+            limited = self.waiting is not None
+            abstract = self.sessions[session] = AbstractSession(self._declared, limited=limited)
         try:
             self.violations += abstract.observe(event)
+            if self.waiting is not None:
+                self.violations += self.waiting.observe(session, event, abstract)
         except Exception as exc:
             # The dispatcher catches what a recording raises. The monitor raises it at the next check.
             self.errors.append(exc)
@@ -258,6 +310,11 @@ class Monitor:
             if abstract.quiet and session in held:
                 residue = f"the dispatcher holds {held[session]}, which is quiet: it should hold nothing"
                 self.violate(Property.NO_RESIDUE, residue)
+
+    def at_rest(self) -> None:
+        """Look for turns that wait for nothing, while the loop has nothing to do."""
+        if self.waiting is not None and not self.claimed:
+            self.violations += self.waiting.at_rest(self._dispatcher)
 
     def _compare(self, session: str, abstract: AbstractSession) -> None:
         dispatcher = self._dispatcher

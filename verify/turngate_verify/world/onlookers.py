@@ -82,6 +82,10 @@ def compare_view(dispatcher: Dispatcher, session: str, abstract: AbstractSession
     ):
         if sorted(runs) != sorted(should) or (name == "queued" and runs != should):
             yield f"a look at {session} shows {runs} {name}: it should show {should}"
+    for leads, runs_so_led in ((view.active, view.folded), (None, (*view.accepted, *view.queued))):
+        for run in runs_so_led:
+            if run.lead is not leads:
+                yield f"{run.run_id} of {session} says that {run.lead} leads its turn"
     if lead != abstract.lead or view.covered != (lead in abstract.covered):
         yield f"a look at {session} shows {lead!r} active, covered {view.covered}"
 

@@ -2,12 +2,15 @@
 
 An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
-``cancel``, ``cancel t`` (of another session), ``cancel run a``,
-``cancel all``, ``clear``, ``wait a``, ``give up a`` (the waiter's task is
-cancelled), ``close``, ``close gently`` (let what is in flight finish for a
-while), ``read`` (events, to their end), ``hold`` (the dispatcher open, in a
-task that closes it at its end) and ``leave`` (end that task). Commands of the
-runner that are separated by ``/`` are alternatives.
+``cancel``, ``cancel t`` (of another session), ``cancel run a``, ``take back a``
+(cancel it while its runner has not been called), ``cancel all``, ``clear``,
+``wait a``, ``give up a`` (the waiter's task is cancelled), ``stream a`` (its
+text, to its end), ``tail a`` (the same from some character on), ``completions``
+(to their end), ``close``, ``close gently`` (let what is in flight finish for a
+while), ``begin close`` (and do not wait), ``read`` (events, to their end),
+``hold`` (the dispatcher open, in a task that closes it at its end) and
+``leave`` (end that task). Commands of the runner that are separated by ``/``
+are alternatives.
 """
 
 from __future__ import annotations
@@ -32,13 +35,15 @@ class Scenario:
     callers: tuple[tuple[str, ...], ...]
     """What each caller does."""
     runner: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """What the runner does when called for a lead run: fold, write, swallow, leave, finish, fail."""
+    """What the runner does when called for a lead run: fold, write, swallow, tidy, leave, finish, fail."""
     store: tuple[Plan, ...] = ()
     """What the writes are like, one after the other; those after the last are immediate."""
     answers: tuple[Answer, ...] = ("ok",)
     """How a slow write may go on. With ``late`` its time runs out, with ``half`` some of it passes."""
     sessions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The sessions of the runs that are not of session s."""
+    turns_limit: int | None = None
+    """How many runner calls may go on at once."""
 
     def session_of(self, run: str) -> str:
         """Return the session that a run is of."""
@@ -139,6 +144,51 @@ SCENARIOS: dict[str, Scenario] = {
         (_A, _B, ("cancel",)),
         {"a": ("fail",)},
         sessions={"b": "t"},
+    ),
+    "one-place": Scenario(
+        "two sessions that share a place, a slow write, and a cancel of the one that may wait",
+        (_A, _B, ("cancel t",)),
+        store=("slow",),
+        sessions={"b": "t"},
+        turns_limit=1,
+    ),
+    "in-line": Scenario(
+        "three sessions that share a place",
+        (_A, _B, _C),
+        sessions={"b": "t", "c": "u"},
+        turns_limit=1,
+    ),
+    "fair-line": Scenario(
+        "a session with a queue that shares a place with another",
+        (_A, _B, _C),
+        sessions={"c": "t"},
+        turns_limit=1,
+    ),
+    "taken-back": Scenario(
+        "two sessions that share a place, and callers who take their prompts back",
+        (_A, _B, ("take back a",), ("take back b",)),
+        sessions={"b": "t"},
+        turns_limit=1,
+    ),
+    "streamed": Scenario(
+        "somebody who follows the text of a turn, and a cancel",
+        (_A, ("stream a",), ("cancel",)),
+        {"a": ("write", "write", "finish/fail")},
+    ),
+    "streamed-late": Scenario(
+        "somebody who follows the text of a follow-up from some character on, and a turn that folds it",
+        (_A, _prompt("b"), ("tail b",)),
+        {"a": ("write", "fold", "write", "finish")},
+    ),
+    "followed": Scenario(
+        "somebody who follows the completions while the dispatcher begins to close",
+        (("completions",), ("accept a hook", "enter a", "begin close"), ("submit b",)),
+    ),
+    "tidied": Scenario(
+        "a runner that cleans up, and two cancels",
+        (_A, ("cancel run a", "cancel")),
+        {"a": ("tidy", "finish")},
+        answers=("late",),
     ),
     "submitted": Scenario(
         "two prompts submitted, a cancel and a release",

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Dispatcher, DispatcherClosed, SessionBusy, TurngateError
+from turngate._clean_up import CleanUp
 from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
 from turngate_model.checker.counterexample import consequences
@@ -29,6 +30,8 @@ MODES: dict[LoopMode, str] = {
 RUN, CALL, TELL, ANSWER, LEFT = "run", "call", "tell", "answer", "left"
 Option: TypeAlias = tuple[str, Any, str]
 
+TAIL = 3
+"""From which character on a text is followed by who joins late."""
 MOST_TIMES = 3
 """How often time may pass. A close that waits always has a next timer, so there must be a limit."""
 _TIME = {"half": 0.6, "late": 1.0}
@@ -82,6 +85,10 @@ class PatientWorld(World):
             if waits_for := task._fut_waiter:  # type: ignore[attr-defined]  # not in the stubs
                 with contextlib.suppress(RuntimeError):  # the loop may be closed
                     waits_for.cancel()
+        for handle in self.loop.ready:
+            begins = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]  # not in the stubs
+            if isinstance(begins, CleanUp):  # made by no loop, so it is not among the tasks
+                begins.get_coro().close()
         gone.__traceback__ = None
         self.loop.tasks.clear()
         self.loop.ready.clear()
@@ -108,7 +115,8 @@ class Stage:
     ) -> None:
         self.scenario = scenario
         # A known-bad design may break anything. Only what it is said to break counts.
-        self.world = world or PatientWorld(make, claimed=getattr(make, "claimed", ()))
+        claimed = getattr(make, "claimed", ())
+        self.world = world or PatientWorld(make, claimed=claimed, turns_limit=scenario.turns_limit)
         self.world.store.plans.extend(scenario.store)
         self.done = [0] * len(scenario.callers)
         """How many of its operations each caller has done."""
@@ -144,6 +152,8 @@ class Stage:
             if player.listens:
                 commands = self.scenario.commands(lead)[self.told.get(lead, 0) :]
                 options += [(TELL, lead, each) for each in (commands[0].split("/") if commands else ())]
+            elif player.cleans_up:
+                options.append((TELL, lead, "clean up"))
         for nth, door in enumerate(world.store.waiting):
             if not door.done() and door not in world.store.stuck:
                 options += [(ANSWER, nth, each) for each in self.scenario.answers if each not in _TIME]
@@ -161,7 +171,7 @@ class Stage:
         if self._busy and caller in self._busy and not self._busy[caller].done():
             return False
         verb, _, run = operation.rpartition(" ")
-        if verb in ("enter", "release", "wait", "cancel run"):
+        if verb in ("enter", "release", "wait", "cancel run", "take back", "stream", "tail"):
             return run in self.world.runs
         if operation == "leave":
             return not self._held.done()
@@ -238,6 +248,8 @@ class Stage:
                 world.release(run)
             case ["cancel", "run", run]:
                 world.cancel_run(run)
+            case ["take", "back", run]:
+                world.cancel_run(run, waiting_only=True)
             case ["cancel", "all"]:
                 world.cancel_all()
             case ["cancel", *session]:
@@ -253,8 +265,15 @@ class Stage:
                 world.close()
             case ["close", "gently"]:
                 world.close(finish=world.dispatcher._settle_timeout)
+            case ["begin", "close"]:
+                world.begin_close()
             case ["read"]:
                 world.read()
+            case [("stream" | "tail") as how, run]:
+                world.follow_text(run, 0 if how == "stream" else TAIL).read(world.loop, to_end=True)
+            case ["completions"]:
+                if follower := world.follow_completions():
+                    follower.read(world.loop, to_end=True)
             case ["hold"]:
                 _, self._held = world.hold()
             case ["leave"]:
@@ -287,9 +306,12 @@ class Stage:
 
     def _command(self, lead: str, command: str) -> None:
         player = self.world.runner.players[lead]
+        if command == "clean up":
+            player.cleaned_up()
+            return
         self.told[lead] = self.told.get(lead, 0) + 1
-        if command == "swallow":
-            player.swallows += 1
+        if command in ("swallow", "tidy"):
+            player.obey(command)
         elif command in RAISED:
             player.tell("fail", self._to_raise(command, "the runner has failed"))
         elif command in ("fold", "leave"):
@@ -320,6 +342,10 @@ class Stage:
                 return "clear the queue"
             case "call", "close":
                 return "close the dispatcher"
+            case "call", "begin close":
+                return "begin to close the dispatcher"
+            case "call", "completions":
+                return "follow the completions"
             case "call", _:
                 return what
             case "tell", "fold":
@@ -328,6 +354,10 @@ class Stage:
                 return f"the runner of {who} leaves a task and a thread behind"
             case "tell", "swallow":
                 return f"the runner of {who} decides to swallow a cancel"
+            case "tell", "tidy":
+                return f"the runner of {who} decides to clean up when it is cancelled"
+            case "tell", "clean up":
+                return f"the runner of {who} has cleaned up"
             case "tell", _:
                 return f"the runner of {who} {_PRESENT[what]}"
             case "left", _:

@@ -17,6 +17,7 @@ from turngate_model import Property, Successor, successor
 from turngate_verify.world import ending
 from turngate_verify.world.actors import ScriptedRunner, Store
 from turngate_verify.world.callers import Callers
+from turngate_verify.world.followers import CompletionsFollower, TextFollower
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -37,16 +38,20 @@ class World(Callers):
         *,
         claimed: Sequence[Property] = (),
         declared: Successor = successor,
+        turns_limit: int | None = None,
         **options: Any,
     ) -> None:
         loop = VirtualLoop()
-        monitor = self.monitor_class(loop, claimed=claimed, declared=declared)
+        monitor = self.monitor_class(loop, claimed=claimed, declared=declared, turns_limit=turns_limit)
         self.runner = ScriptedRunner(loop, monitor)
         self.store = Store(loop, monitor)
         self.blocked = 0.0
-        """For how many seconds the loop was blocked."""
+        """For how many seconds the loop was blocked, or had something to do and did not do it."""
+        if turns_limit is not None:
+            options["turns_limit"] = turns_limit
         dispatcher = make(self.runner.run, messages=self.store, record=self.record, **options)
         dispatcher._message_prefix = "msg-"  # otherwise it would be another one each time
+        dispatcher._completions._name = "completions"  # so would this
         dispatcher._warns_if_dropped = False  # drivers drop many worlds before their end
         super().__init__(loop, dispatcher, monitor)
         monitor.watch(dispatcher)
@@ -60,7 +65,7 @@ class World(Callers):
         until = self.loop.next_timer()
         if not blocked and until is not None:
             seconds = min(seconds, until - self.loop.time())
-        self.blocked += seconds if blocked else 0.0
+        self.blocked += seconds if blocked or self.loop.ready else 0.0
         self.loop.advance(seconds)
 
     def check(self) -> None:
@@ -70,8 +75,20 @@ class World(Callers):
         if not self.loop.ready:
             within = self.dispatcher._settle_timeout + 2 * self.blocked
             self.monitor.errors += map(AssertionError, self.store.overdue(within))
+            self.monitor.at_rest()
+            self._expect_awake()
         self.monitor.compare()
         self.monitor.raise_what_is_broken()
+
+    def _expect_awake(self) -> None:
+        """Expect that no follower sleeps while there is something to read."""
+        for follower in [] if self.monitor.claimed else self.followers:
+            if isinstance(follower, CompletionsFollower):
+                follower.expect_awake()
+            elif isinstance(follower, TextFollower):
+                lead = self.monitor.lead_of(follower.run)
+                if lead in self.runner.players:
+                    follower.expect_awake("".join(self.runner.parts[lead]))
 
     def finish(self) -> None:
         """Let everything come to its end, and close; raise if anything is owed or left over."""

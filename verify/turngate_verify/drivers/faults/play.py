@@ -22,7 +22,7 @@ class Play:
     """One scenario in plain order, spoiled once."""
 
     def __init__(self, scenario: Scenario, make: Make) -> None:
-        self.world = FaultyWorld(make)
+        self.world = FaultyWorld(make, turns_limit=scenario.turns_limit)
         self.stage = Stage(scenario, "stock", make, self.world)
         self.interrupts = 0
         """How often an injected KeyboardInterrupt or SystemExit has come out of the loop."""

@@ -32,6 +32,16 @@ SPOILED: dict[str, Scenario] = {
         sessions={"d": "t"},
         store=("slow",),
     ),
+    "limited": Scenario(
+        "sessions that share a place, a prompt taken back, a runner that cleans up, and followers",
+        (
+            ("submit a", "stream a", "completions", "submit b", "tail b", "submit c"),
+            ("submit d", "cancel run a", "take back d", "take back b", "begin close"),
+        ),
+        {"a": ("tidy", "write", "finish"), "b": ("write", "finish")},
+        sessions={"b": "t", "c": "u", "d": "t"},
+        turns_limit=1,
+    ),
 }
 LEAD_RUNS = "abcd"
 """The runs of these scenarios, each of which may lead a turn."""

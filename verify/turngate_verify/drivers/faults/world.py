@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from turngate import Run, RunComplete, State
-from turngate._lifecycle import STARTING
+from turngate._lifecycle import STARTING, WAITING
 from turngate_model import Property, Violation
 from turngate_verify.world.ending import come_to_rest
 from turngate_verify.world.expecting import Broken, expect
@@ -80,7 +80,13 @@ class FaultyWorld(PatientWorld):
                 raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, wrong))
 
     def _never_began(self, run: Run) -> bool:
-        """Whether the run waits for a turn whose task has not begun. Nobody can complete such a run."""
+        """Whether the run waits for a turn whose task has not begun. Nobody can complete such a run.
+
+        The same is true of a run that waits for the place which such a turn has.
+        """
         core = self.dispatcher._sessions.get(run.session_id)
         turn = None if core is None else core.settling.get(run.seq) or core.turn
-        return turn is not None and turn.phase is STARTING
+        if turn is None:
+            return False
+        others = [each.turn.phase for each in self.dispatcher._sessions.values() if each.turn is not None]
+        return turn.phase is STARTING or (turn.phase is WAITING and STARTING in others)

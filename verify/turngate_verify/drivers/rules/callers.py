@@ -60,6 +60,12 @@ class CallerRules(RefusalsExpected):
     _run_ids = 0
     """How many run_ids the callers have used for new prompts."""
 
+    @when(lambda self: not self.program)
+    @rule(limit=st.sampled_from((1, 1, 2)))
+    def turns_limit(self, limit: int) -> None:
+        """Limit the runner calls: the dispatcher of this example has so many places, for three sessions."""
+        self.world = self._new_world(limit)
+
     # Prompts.
 
     @when(lambda self: len(self.accepted) < MOST_ACCEPTED)
@@ -146,10 +152,10 @@ class CallerRules(RefusalsExpected):
         self.world.cancel(session)
 
     @when(lambda self: self.uncovered)
-    @rule(run=one_of(lambda self: [*self.uncovered, *self.runs, "nobody"]))
-    def cancel_run(self, run: str) -> None:
-        """Cancel one run, or a run that does not exist."""
-        self.world.cancel_run(run)
+    @rule(run=one_of(lambda self: [*self.uncovered, *self.runs, "nobody"]), waiting_only=st.booleans())
+    def cancel_run(self, run: str, waiting_only: bool = False) -> None:
+        """Cancel one run, or a run that does not exist; or take it back while its runner is not called."""
+        self.world.cancel_run(run, waiting_only=waiting_only)
 
     @when(lambda self: self.queued)
     @rule(session=one_of(lambda self: self.sessions_of(self.queued)))
@@ -174,7 +180,7 @@ class CallerRules(RefusalsExpected):
     @when(lambda self: self.callers)
     @rule(nth=one_of(lambda self: range(len(self.callers))))
     def cancel_caller(self, nth: int) -> None:
-        """Cancel the task of somebody who waits, asks, reads or closes."""
+        """Cancel the task of somebody who waits, asks, reads, follows or closes."""
         self.callers[nth].cancel()
 
     @when(lambda self: len(self.runs) > RUNS_BEFORE_CLOSING and not self.world.closing)
@@ -182,6 +188,12 @@ class CallerRules(RefusalsExpected):
     def close(self, finish: float) -> None:
         """Close the dispatcher, in a task; runs may finish for so many seconds."""
         self._callers.append(self.world.close(finish))
+
+    @when(lambda self: len(self.runs) > RUNS_BEFORE_CLOSING and not self.world.closing)
+    @rule(finish=st.sampled_from((0.0, 3.0, math.inf)))
+    def begin_close(self, finish: float) -> None:
+        """Begin to close the dispatcher, as a signal handler does: nobody waits for the end."""
+        self.world.begin_close(finish)
 
     # Another loop.
 

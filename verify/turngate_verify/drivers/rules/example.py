@@ -92,16 +92,7 @@ class Example(stateful.RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.tally.examples += 1
-        self.world = RulesWorld(
-            self.make,
-            claimed=self.claimed,
-            declared=DeclaredMovesNoted(self.tally.reached),
-            settle_timeout=SETTLE_TIMEOUT,
-            queue_limit=QUEUE_LIMIT,
-            delta_limit=1,
-            complete_limit=COMPLETE_LIMIT,
-            completions_kept=COMPLETIONS_KEPT,
-        )
+        self.world = self._new_world(None)
         self.program: list[RuleCall] = []
         """The rules called so far."""
         self.readers: list[Reader] = []
@@ -109,6 +100,20 @@ class Example(stateful.RuleBasedStateMachine):
         """What the ``on_complete`` of each run does; the empty string if the run has none."""
         self._callers: list[asyncio.Task[Any]] = []
         self._broken = False
+
+    def _new_world(self, turns_limit: int | None) -> RulesWorld:
+        """Return a world in which nothing has happened yet."""
+        return RulesWorld(
+            self.make,
+            claimed=self.claimed,
+            declared=DeclaredMovesNoted(self.tally.reached),
+            turns_limit=turns_limit,
+            settle_timeout=SETTLE_TIMEOUT,
+            queue_limit=QUEUE_LIMIT,
+            delta_limit=1,
+            complete_limit=COMPLETE_LIMIT,
+            completions_kept=COMPLETIONS_KEPT,
+        )
 
     # What a rule can choose from.
 
@@ -156,6 +161,11 @@ class Example(stateful.RuleBasedStateMachine):
     def players(self) -> list[str]:
         """The lead runs of the turns whose runner has not returned."""
         return [*self.world.runner.players]
+
+    @property
+    def cleaning(self) -> list[str]:
+        """The lead runs of the turns whose runner is cleaning up."""
+        return [run for run, player in self.world.runner.players.items() if player.cleans_up]
 
     @property
     def followed(self) -> list[str]:

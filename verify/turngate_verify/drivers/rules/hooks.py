@@ -11,6 +11,7 @@ import asyncio
 
 from turngate import RunComplete
 from turngate_verify.drivers.rules.refusals import RefusalsExpected
+from turngate_verify.drivers.rules.world import RulesWorld
 from turngate_verify.world.failures import RunnerFailed
 
 HOOKS = (
@@ -27,9 +28,10 @@ HOOKS = (
 class HookActions(RefusalsExpected):
     """An example whose hooks act. When a run completes, its hook does what ``hooks`` says."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world.on_hook = self._call_hook
+    def _new_world(self, turns_limit: int | None) -> RulesWorld:
+        world = super()._new_world(turns_limit)
+        world.on_hook = self._call_hook
+        return world
 
     def _call_hook(self, complete: RunComplete) -> None:
         does = self.hooks[complete.run_id]

@@ -7,6 +7,7 @@ from typing import Any
 
 from turngate import (
     AlreadyEntered,
+    CursorExpired,
     DispatcherClosed,
     QueueFull,
     RunConflict,
@@ -21,7 +22,16 @@ from turngate_model.lifecycle import DeclaredState
 from turngate_verify.drivers.rules.example import QUEUE_LIMIT, Example
 from turngate_verify.world.expecting import expect
 
-REFUSALS = (AlreadyEntered, DispatcherClosed, QueueFull, RunConflict, SessionBusy, UnknownRun, WrongLoop)
+REFUSALS = (
+    AlreadyEntered,
+    CursorExpired,
+    DispatcherClosed,
+    QueueFull,
+    RunConflict,
+    SessionBusy,
+    UnknownRun,
+    WrongLoop,
+)
 """The refusals that the examples together must meet."""
 
 

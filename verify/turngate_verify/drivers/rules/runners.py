@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from turngate_verify.drivers.rules.example import Example, one_of, rule, when
 
-COMMANDS = ("finish", "fold", "fail", "write", "swallow", "nonsense", "strike", "leave")
+COMMANDS = ("finish", "fold", "fail", "write", "swallow", "tidy", "nonsense", "strike", "leave")
 """The commands that a runner obeys; ``Player.obey`` says what each does."""
 
 _COMMANDS = st.lists(st.sampled_from(("finish", *COMMANDS)), min_size=1, max_size=3)
@@ -34,6 +34,13 @@ class RunnerRules(Example):
         """Give every runner the same commands."""
         for run in self.players:
             self._command(run, does)
+
+    @when(lambda self: self.cleaning)
+    @rule(run=one_of(lambda self: self.cleaning))
+    def cleaned_up(self, run: str) -> None:
+        """Have a runner that is cleaning up come to the end of that."""
+        if run in self.cleaning:  # in a shrunk program it may not be
+            self.world.runner.players[run].cleaned_up()
 
     @when(lambda self: self.world.runner.left)
     @rule(nth=one_of(lambda self: range(len(self.world.runner.left))), thread=st.booleans())

@@ -1,17 +1,20 @@
-"""The rules of subscribers: they subscribe, read, lag behind and unsubscribe."""
+"""The rules of subscribers and followers: they subscribe, read, lag behind and unsubscribe, or follow."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from turngate import CursorExpired
 from turngate_verify.drivers.rules.example import COMPLETE_LIMIT, SESSIONS, Example, one_of, rule, when
 from turngate_verify.drivers.rules.readers import Reader
+from turngate_verify.world.followers import CompletionsFollower
 
 MOST_READERS = 2
+MOST_FOLLOWERS = 6
 
 
 class SubscriberRules(Example):
-    """What subscribers do."""
+    """What subscribers do, and those who follow the text of a run or the completions."""
 
     @when(lambda self: len(self.readers) < MOST_READERS and self.uncovered)
     @rule(session=st.one_of(st.none(), SESSIONS))
@@ -26,4 +29,35 @@ class SubscriberRules(Example):
         if stops:
             self.readers[nth].unsubscribe()
         if task := self.readers[nth].read():
+            self._callers.append(task)
+
+    @when(lambda self: self.uncovered and len(self.world.followers) < MOST_FOLLOWERS)
+    @rule(
+        run=one_of(lambda self: [*self.players, *self.uncovered, *self.runs]),
+        start=st.sampled_from((0, 0, 1, 5, 99)),
+        to_end=st.booleans(),
+    )
+    def stream(self, run: str, start: int, to_end: bool) -> None:
+        """Follow the text of a run from an offset on, in a task: before its turn, during it or after it."""
+        task = self.world.follow_text(run, start).read(self.world.loop, to_end=to_end)
+        assert task is not None
+        self._callers.append(task)
+
+    @when(lambda self: self.world.monitor.completed and len(self.world.followers) < MOST_FOLLOWERS)
+    @rule(behind=one_of(lambda self: [-1, *range(len(self.world.followers))]), to_end=st.booleans())
+    def completions(self, behind: int, to_end: bool) -> None:
+        """Follow the completions in a task, from the oldest kept or from where another follower is."""
+        other = self.world.followers[behind] if 0 <= behind < len(self.world.followers) else None
+        known = other if isinstance(other, CompletionsFollower) else None
+        follower = self.world.follow_completions(known)
+        if follower is None:
+            self.tally.reached.add(f"refused: {CursorExpired.__name__}")
+        elif task := follower.read(self.world.loop, to_end=to_end):
+            self._callers.append(task)
+
+    @when(lambda self: any(not follower.waits for follower in self.world.followers))
+    @rule(nth=one_of(lambda self: range(len(self.world.followers))), to_end=st.booleans())
+    def follow(self, nth: int, to_end: bool) -> None:
+        """Go on following, one piece or to the end: after the first piece, or after a task was cancelled."""
+        if task := self.world.followers[nth].read(self.world.loop, to_end=to_end):
             self._callers.append(task)

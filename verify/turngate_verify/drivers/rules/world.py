@@ -25,6 +25,7 @@ class RulesWorld(World):
 
     def __init__(self, make: Make = Dispatcher, *, completions_kept: int, **options: Any) -> None:
         super().__init__(make, completions_kept=completions_kept, **options)
+        self.completions_kept = completions_kept
         self.closing = False
         """Whether the dispatcher has begun to close."""
         self.former: dict[str, Run] = {}
@@ -33,10 +34,7 @@ class RulesWorld(World):
         """What a hook does when the dispatcher calls it."""
         self.recording: list[str] = []
         """What the dispatcher has recorded; two runs with the same run_id have different names there."""
-        self._kept = completions_kept
         self._recorded_as: dict[str, str] = {}
-        self._completed: list[int] = []
-        """The sequences of the complete runs, in the order of their completion."""
         self._to_hooks: set[int] = set()
         """The sequences of the runs whose RunComplete went to a hook."""
 
@@ -64,6 +62,11 @@ class RulesWorld(World):
         self.closing = True
         await self.dispatcher.aclose(finish=finish)
 
+    def begin_close(self, finish: float = 0.0) -> None:
+        """Begin to close the dispatcher, without waiting for the end."""
+        self.closing = True
+        super().begin_close(finish)
+
     # Hooks.
 
     def hook(self, complete: RunComplete) -> None:
@@ -88,8 +91,6 @@ class RulesWorld(World):
         """Pass an entry to the monitor, and keep it."""
         super().record(entry)
         self.recording.append(json.dumps(self._with_recorded_names(entry)))
-        if entry["event"] == "complete":
-            self._completed.append(entry["seq"])
 
     def _with_recorded_names(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Rename the runs of an entry, so that no two runs of the recording have the same name."""
@@ -104,7 +105,8 @@ class RulesWorld(World):
 
     def knows(self, run_id: str) -> bool:
         """Whether the dispatcher must know a run: it is in flight, or among the last to complete."""
-        return run_id in self.runs and self.runs[run_id].seq not in self._completed[: -self._kept]
+        forgotten = self.monitor.completed[: -self.completions_kept]
+        return run_id in self.runs and self.runs[run_id].seq not in forgotten
 
     def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
         """Wait for a run in a task. The dispatcher may have forgotten the run by the time the task runs."""
@@ -149,9 +151,9 @@ class RulesWorld(World):
         self.monitor.raise_what_is_broken()
         if not self.monitor.claimed:
             held = [*self.dispatcher._runs, *self.dispatcher._completions._kept]
-            expect(len(held) <= self._kept, f"of the runs, all of them complete, {held} are kept")
+            expect(len(held) <= self.completions_kept, f"of the runs, all of them complete, {held} are kept")
             told = [complete.seq for complete in self.monitor.delivered]
-            decided = [seq for seq in self._completed if seq not in self._to_hooks]
+            decided = [seq for seq in self.monitor.completed if seq not in self._to_hooks]
             expect(told == decided, f"subscribers are told of {told}, which became complete as {decided}")
             self._expect_clean_recording()
 

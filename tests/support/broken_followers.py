@@ -1,0 +1,172 @@
+"""Dispatchers with a mistake in what servers need: places, taking back, streams, completions, clean-up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from turngate import Covered, Dispatcher, Run, Turn
+from turngate._completions import Completions
+from turngate._lifecycle import STARTING, WAITING
+from turngate._places import Places
+from turngate_verify.drivers.sabotage import Core, Sabotaged
+
+T = TypeVar("T")
+
+
+class WithPlaces(Dispatcher):
+    """Has places of another kind."""
+
+    kind: type[Places] = Places
+
+    def __init__(self, *args: Any, turns_limit: int | None = None, **options: Any) -> None:
+        super().__init__(*args, turns_limit=turns_limit, **options)
+        if turns_limit is not None:
+            self._places = self.kind(turns_limit)
+
+
+class CallsOneTooMany(WithPlaces):
+    class kind(Places):  # noqa: N801
+        def __init__(self, limit: int) -> None:
+            super().__init__(limit + 1)
+
+
+class CallsTheLastInLine(WithPlaces):
+    class kind(Places):  # noqa: N801
+        def give_back(self, turn: Turn) -> Turn | None:
+            self._line = dict(reversed(self._line.items()))
+            return super().give_back(turn)
+
+
+class StarvesOthers(Dispatcher):
+    """A busy session keeps its place from turn to turn, and no other session ever gets it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._keeping: set[str] = set()
+
+    def _give_back_place(self, turn: Turn) -> None:
+        session = turn.run.session_id
+        if self._sessions[session].queue:
+            self._keeping.add(session)
+        else:
+            super()._give_back_place(turn)
+
+    def _start(self, turn: Turn) -> None:
+        if turn.run.session_id in self._keeping:
+            self._keeping.remove(turn.run.session_id)
+            turn.has_place = True
+        super()._start(turn)
+
+
+class KeepsThePlaceWhileItSettles(Dispatcher):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._settling: list[Turn] = []
+
+    def _give_back_place(self, turn: Turn) -> None:
+        self._settling.append(turn)
+
+    def _publish(self, run: Run) -> None:
+        super()._publish(run)
+        for turn in [each for each in self._settling if each.run is run]:
+            self._settling.remove(turn)
+            super()._give_back_place(turn)
+
+
+class LosesThePlaceOfTheCancelled(Dispatcher):
+    def _give_back_place(self, turn: Turn) -> None:
+        if not turn.covered:
+            super()._give_back_place(turn)
+
+
+class CallsTheCancelled(Sabotaged):
+    class core(Core):  # noqa: N801
+        def begin(self, turn: Turn) -> bool:
+            covered, turn.covered = turn.covered, turn in self.settling.values()
+            try:
+                return super().begin(turn)
+            finally:
+                turn.covered = covered
+
+
+class TakesBackTheCalled(Dispatcher):
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+        return await super().cancel_run(run_id)
+
+
+class TakesBackNoneInLine(Dispatcher):
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+        run = self.find(run_id)
+        turn = run and self._turn_of(run)
+        if waiting_only and turn and turn.phase in (WAITING, STARTING):
+            return Covered([])
+        return await super().cancel_run(run_id, waiting_only=waiting_only)
+
+
+class KnowsEverybody(Dispatcher):
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+        covered = await super().cancel_run(run_id, waiting_only=waiting_only)
+        return Covered(covered.runs)
+
+
+class LetsReadersSleep(Dispatcher):
+    def _wake_listeners(self, turn: Turn) -> None:
+        pass
+
+
+class LetsFoldedReadersSleep(Dispatcher):
+    def _wake_listeners(self, turn: Turn) -> None:
+        if turn.run._listeners is not None:
+            turn.run._listeners.wake()
+
+
+class LetsFollowersSleep(Dispatcher):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        wake = self._completions.wake
+
+        def wake_at_the_end() -> None:
+            if self._closed:
+                wake()
+
+        self._completions.wake = wake_at_the_end  # type: ignore[method-assign]
+
+
+class TellsWhatIsLeft(Dispatcher):
+    """Says nothing of the completions that it has forgotten."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._completions.__class__ = _Forgiving
+
+
+class _Forgiving(Completions):
+    def after(self, number: int) -> Any:
+        return None if number < self._forgotten else super().after(number)
+
+
+class ClosesAStepLater(Dispatcher):
+    def begin_close(self, *, finish: float = 0.0) -> None:
+        self._here().call_soon(lambda: super(ClosesAStepLater, self).begin_close(finish=finish))
+
+
+class CutsCleanUpShort(Dispatcher):
+    async def _clean_up(self, awaitable: Awaitable[T], within: float) -> T:
+        async with asyncio.timeout(within):
+            return await awaitable
+
+
+class ShowsNobodyWaiting(Dispatcher):
+    def _foldable(self, turn: Turn) -> list[Run]:
+        return []
+
+
+class WakesUnguarded(Dispatcher):
+    """What is raised by waking those who follow the completions stops the rest."""
+
+    def _guard(self, about: str, call: Any, *args: Any) -> object:
+        if call == self._completions.wake:
+            return call(*args)
+        return super()._guard(about, call, *args)
