@@ -16,7 +16,6 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from served_process import process  # noqa: E402 - found only now
 
-
 PICTURES = (
     ("light", 1360, 850, "light"),
     ("dark", 1360, 850, "dark"),

@@ -45,7 +45,7 @@ from turngate_model.proof.terms import (
     implies,
     not_,
 )
-from turngate_model.properties import Property
+from turngate_model.properties import AnyProperty
 
 _WITHOUT = NOT_IN_DESIGNS | {"again"}
 _CANCELS = 9
@@ -56,7 +56,7 @@ class Refuted(NamedTuple):
     """What became of unrolling a design."""
 
     design: str
-    breaks: Property
+    breaks: AnyProperty
     explored: int
     """The steps that the explorer needs."""
     found: tuple[str, ...]
@@ -76,7 +76,7 @@ class _Instance(NamedTuple):
     taken: Taken
     lines: list[str]
     happens: Formula
-    breaks: dict[Property, Formula]
+    breaks: dict[AnyProperty, Formula]
 
 
 def shortest(design: Design) -> Counterexample:
@@ -107,7 +107,7 @@ def refute_by_unrolling(name: str, solver: Z3) -> Refuted:
 class Unrolled:
     """The relation of a design over so many runs, written out once per step."""
 
-    def __init__(self, kind: type[Relation], runs: int, broken: Property) -> None:
+    def __init__(self, kind: type[Relation], runs: int, broken: AnyProperty) -> None:
         self.side = RelationSide(kind, runs, _WITHOUT)
         self.reading = self.side.reading
         self.kind = kind
@@ -153,7 +153,7 @@ class Unrolled:
         in_turn: Formula = True
         if step.name == "accept" and about[0]:
             in_turn = differ(self.now["state"](about[0] - 1), State.UNBORN)
-        broken: dict[Property, Formula] = {}
+        broken: dict[AnyProperty, Formula] = {}
         for each in path.obligations:
             broken[each.property] = any_of(broken.get(each.property, False), not_(each.holds))
         lines = [defined(each) for each in path.definitions]
@@ -199,10 +199,10 @@ def _at(lines: str, depth: int) -> str:
     return lines.replace("@now", f"@{depth}").replace("@next", f"@{depth + 1}")
 
 
-def _replays(name: str, broken: Property, steps: list[Taken]) -> bool:
+def _replays(name: str, broken: AnyProperty, steps: list[Taken]) -> bool:
     """Play steps on a design in Python, and tell whether the last one breaks the property."""
     design, how, what = DESIGNS[name].mechanism, ModelSession(), AbstractSession()
-    found: set[Property] = set()
+    found: set[AnyProperty] = set()
     for taken in steps:
         action = Action("caller", taken.name, taken.run, taken.how)
         if taken.name == "resume":

@@ -11,7 +11,7 @@ from turngate_model.durable import DURABLE_DESIGNS, DurableCounterexample
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
 from turngate_model.pictures.walks import Shown, following, shown
-from turngate_model.properties import AnyProperty, DurableProperty, Violation
+from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.conform import Conformance
 from turngate_verify.report.cases import Case, CaseStep, SideStep, of_scene, panel_of, slug, state_rows
 from turngate_verify.report.provenance import provenance
@@ -214,9 +214,9 @@ def _conformance_case(result: Conformance, each: AnyProperty) -> Case:
         for step, words in zip(example.steps, example.told(), strict=True)
     ]
     return _case_of_history(
-        str(each),
+        each,
+        example.what,
         steps,
-        Violation(each, example.what),
         by=f"{len(steps)} steps",
         replay=result.replay_command(each),
         at_once=True,
@@ -224,18 +224,17 @@ def _conformance_case(result: Conformance, each: AnyProperty) -> Case:
 
 
 def _case_of_history(
-    subject: str, steps: list[Shown], violation: Violation, *, by: str, replay: str, at_once: bool
+    broken: AnyProperty, what: str, steps: list[Shown], *, by: str, replay: str, at_once: bool
 ) -> Case:
     """Return a case about a history that somebody else's dispatcher has shown."""
-    broken, sound = shown(steps), following(steps, at_once=at_once)
-    said = f"{violation.property}: {visible(violation.what)}"
+    seen, sound = shown(steps), following(steps, at_once=at_once)
+    said = f"{broken}: {visible(what)}"
     sides = (
-        Side("this dispatcher", broken, said, is_broken=True, remembers=_FOLLOWS),
-        Side(SOUND, sound, instead(broken, sound)),
+        Side("this dispatcher", seen, said, is_broken=True, remembers=_FOLLOWS),
+        Side(SOUND, sound, instead(seen, sound)),
     )
-    scene = Scene(subject, f"{violation.property}. {violation.property.sentence}", (panel_of(*sides),))
-    flaw = violation.property.sentence
-    return of_scene(str(violation.property), scene, chip="violated", flaw=flaw, by=by, replay=replay)
+    scene = Scene(str(broken), f"{broken}. {broken.sentence}", (panel_of(*sides),))
+    return of_scene(str(broken), scene, chip="violated", flaw=broken.sentence, by=by, replay=replay)
 
 
 # A recording.
@@ -246,11 +245,12 @@ def trace_page(checked: Checked, history: list[Recorded], name: str) -> str:
     cases = []
     command = f"turngate trace {name}"
     if checked.offence:
-        violation = Violation(checked.offence.property, checked.offence.what)
         steps = [Shown(each.session, each.actor, each.words, each.events) for each in history[-_MOST_STEPS:]]
         by = f"line {checked.offence.line}"
         cases.append(
-            _case_of_history(str(violation.property), steps, violation, by=by, replay=command, at_once=False)
+            _case_of_history(
+                checked.offence.property, checked.offence.what, steps, by=by, replay=command, at_once=False
+            )
         )
     left_out = len(history) - _MOST_STEPS
     remarks = [f"not checked: {each}" for each in checked.unchecked]
