@@ -37,9 +37,11 @@ REMEMBERING = [
     for each in SMALL
     if each.calls in ((A, CANCEL), (A, B), (A,)) and each.on_death == "fail"
 ]
-SMALL += REMEMBERING
+SLOW = [each for each in REMEMBERING if each.calls == (A, B) and each.faults]
+SMALL += [each for each in REMEMBERING if each not in SLOW]
 LARGE = [
     *(each for each in ALL if each not in SMALL),
+    *SLOW,
     Scenario("a submit, a lost lease, noticed at any moment", (A,), ("lease",), "retry", looks=1),
     Scenario("a submit, a kill, noticed at any moment", (A,), ("kill",), "retry", looks=1),
     Scenario("two submits and a cancel, no fault", (A, B, CANCEL)),
