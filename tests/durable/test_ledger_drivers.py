@@ -37,7 +37,7 @@ def test_one_fault_at_every_point(remembers: bool) -> None:
 def test_whatever_is_drawn_holds(on_death: Any) -> None:
     reached: set[str] = set()
 
-    @settings(NEVER_LATE, max_examples=150, derandomize=True)
+    @settings(NEVER_LATE, max_examples=300, derandomize=True)
     @given(programs())
     def holds(program: list[Any]) -> None:
         wrong, outcomes = play(program, on_death=on_death)

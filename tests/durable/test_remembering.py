@@ -153,7 +153,7 @@ class Sent:
         return await self._send(worker, steps, wanted)
 
 
-@pytest.mark.needs()
+@pytest.mark.needs
 @pytest.mark.parametrize("trouble", [None, Conflict, Refused])
 def test_steps_that_wait_together_are_saved_together_and_each_by_itself(
     trouble: type[Exception] | None, tmp_path: Path
