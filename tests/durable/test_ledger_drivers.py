@@ -13,9 +13,8 @@ from turngate_verify.drivers.ledger_lockstep import compare_on_ledger
 from turngate_verify.drivers.ledger_rules import play, programs
 from turngate_verify.drivers.ledger_sabotage import sabotaged
 
-NEVER_LATE = settings(
-    deadline=None, database=None, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large)
-)
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
+NEVER_LATE = settings(deadline=None, database=None, suppress_health_check=SLOW)
 
 
 @pytest.mark.requirement("REFINES")
