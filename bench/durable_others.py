@@ -6,6 +6,7 @@ DBOS            a workflow with one step, enqueued with the session as the parti
                 partition; its result is awaited.
 
 Neither has a cancel that is exact, nor folds; and neither was tuned beyond what its documentation offers.
+Both are installed by `make bench` alone.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ async def _rate(call: Callable[[int], Awaitable[Any]], clients: int, seconds: fl
 
 async def procrastinate(dsn: str, clients: int, seconds: float) -> float:
     """Return the jobs per second."""
-    import procrastinate as library  # noqa: PLC0415 - for this alone
+    import procrastinate as library  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
     app = library.App(connector=library.PsycopgConnector(conninfo=dsn))
     ended: dict[str, asyncio.Future[None]] = {}
 
-    @app.task(name="turn")
-    async def turn(ask: str) -> str:
+    async def end(ask: str) -> str:
         asyncio.get_running_loop().call_soon(ended[ask].set_result, None)
         return "done"
+
+    turn: Any = app.task(name="turn")(end)
 
     async with app.open_async():
         with contextlib.suppress(Exception):  # it is there already
@@ -78,7 +80,7 @@ async def procrastinate(dsn: str, clients: int, seconds: float) -> float:
 
 async def dbos(dsn: str, clients: int, seconds: float) -> float:
     """Return the workflows per second."""
-    from dbos import DBOS, SetEnqueueOptions  # noqa: PLC0415 - for this alone
+    from dbos import DBOS, SetEnqueueOptions  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     url = dsn.replace("postgresql://", "postgresql+psycopg://")
     DBOS(

@@ -24,6 +24,7 @@ async def echo(turn: Turn) -> str:
     return turn.run.prompt
 
 
+@pytest.mark.needs
 def test_a_proxy_that_pools_transactions_is_enough(caplog: pytest.LogCaptureFixture) -> None:
     """More connections than the proxy has to give, and no notifications: everything works, by polling."""
 

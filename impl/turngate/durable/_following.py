@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from turngate._events import RunComplete
+    from turngate.durable._flight import Flight
     from turngate.durable._handles import DurableTurn
     from turngate.durable._ledger import Finished
-    from turngate.durable._worker import Flight
 
 _PAGE: Final = 500
 _DIGITS: Final = 19

@@ -65,7 +65,7 @@ class Steps:
     def step(self, connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
         """Decide a step; what it raises leaves nothing behind."""
         if self._number is None:
-            ((self._number,),) = connection.execute("SELECT number FROM meta")
+            self._number = int(connection.execute("SELECT number FROM meta").fetchone()[0])
         number = self._number + 1
         loaded = self._load(connection, ask, number)
         decision = decide(loaded, ask.step_id)

@@ -22,13 +22,14 @@ from turngate._guard import complain
 from turngate._lifecycle import ACTIVE, COMPLETE, QUEUED, RUNNING
 from turngate._shell import Shell
 from turngate._waiters import Waiters
+from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import LeaseLost, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, Task
+    from asyncio import Future, Task
     from collections.abc import Callable, Coroutine
     from contextvars import Context
 
@@ -53,32 +54,6 @@ class Newcomer:
         self.context = context
         self.on_complete = on_complete
         self.handle: DurableRun | None = None
-
-
-class Flight:
-    """A step that was sent and is not answered yet."""
-
-    __slots__ = ("_landed", "_loop", "position")
-
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
-        self._landed: Future[None] | None = None
-        self.position: int | None = None
-        """Where it was saved, 0 if nowhere, None as long as that is not known."""
-
-    def land(self) -> None:
-        """Take note that no answer is awaited any more."""
-        self.position = self.position or 0
-        if self._landed is not None:
-            self._landed.set_result(None)
-
-    async def landed(self) -> int:
-        """Wait for its end, and return the position."""
-        if self.position is None:
-            self._landed = self._landed or self._loop.create_future()
-            await asyncio.shield(self._landed)
-        assert self.position is not None
-        return self.position
 
 
 class Worker(Shell):

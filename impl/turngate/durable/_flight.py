@@ -1,0 +1,35 @@
+"""A step between its being sent and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
+
+class Flight:
+    """A step that was sent and is not answered yet."""
+
+    __slots__ = ("_landed", "_loop", "position")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._landed: Future[None] | None = None
+        self.position: int | None = None
+        """Where it was saved, 0 if nowhere, None as long as that is not known."""
+
+    def land(self) -> None:
+        """Take note that no answer is awaited any more."""
+        self.position = self.position or 0
+        if self._landed is not None:
+            self._landed.set_result(None)
+
+    async def landed(self) -> int:
+        """Wait for its end, and return the position."""
+        if self.position is None:
+            self._landed = self._landed or self._loop.create_future()
+            await asyncio.shield(self._landed)
+        assert self.position is not None
+        return self.position
