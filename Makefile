@@ -9,7 +9,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams oracles prove clean
+.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams vectors oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -72,6 +72,9 @@ lint: setup ## format, lint and type checks
 
 diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
 	$(BIN)/turngate diagrams
+
+vectors: setup ## write the minimal set of test vectors to vectors/
+	$(BIN)/turngate vectors vectors/minimal.jsonl
 
 oracles: setup ## hold the explorer against SPIN and TLC, number by number (go deeper: make oracles DEEP=--deep)
 	@if ! { command -v spin && command -v gcc && command -v java; } >/dev/null; then \
