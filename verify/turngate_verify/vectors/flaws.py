@@ -16,7 +16,7 @@ from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 UNSHOWN = {
     "unlocked-drain": "a cancel would have to come in the middle of a fold, and operations come one by one",
     "idle-gap": "a run would have to enter in the middle of a handoff, and operations come one by one",
-    "unserialized-entry": "a run would have to enter in the middle of another, and operations come one by one",
+    "unserialized-entry": "a run would have to enter while another does, and operations come one by one",
     "unlocked-clear": "a run would have to enter in the middle of a clear, and operations come one by one",
     "late-mark": "a handle would have to close in the middle of a cancel, and operations come one by one",
     "untracked": "the port has one way to accept a prompt, and the design needs one more, without a sequence",
