@@ -1,4 +1,4 @@
-"""The pair in Go: what the kit finds in a dispatcher as it was built in earnest, and nothing in its repaired twin."""
+"""The pair in Go: what the kit finds in the one, which was built in earnest, and that its twin is sound."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ BROKEN = {
     ],
     Property.NO_STRAND: ["accept a, enter a, accept b, enter b, fail a"],
     Property.LAST_WORD: ["accept a, enter a, accept b, enter b, finish a"],
-    Property.FIFO: [
-        "accept a, enter a, accept b, accept c, enter c, enter b, finish a",
-    ],
+    Property.FIFO: ["accept a, accept b, accept c, enter a, enter c, enter b, finish a"],
 }
 """What the dispatcher breaks, and programs that show each of its flaws."""
 
 
 def built(name: str, folder: Path) -> Path:
-    """Build one of the pair. Nothing is fetched, and nothing is written to the home of whoever runs the tests."""
+    """Build one of the pair. Nothing is fetched, and nothing is written outside of the folder."""
     program = folder / name
     surroundings = os.environ | {"GOCACHE": str(folder / "cache"), "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
     subprocess.run(["go", "vet", "./..."], cwd=GO, env=surroundings, check=True)
