@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turngate import Dispatcher, MemoryMessages, Message, Run, Turn
+from turngate import Dispatcher, MemoryMessages, Message, Run, SessionBusy, Turn
 from turngate_verify.conform import AsyncioSubject, Features, Wrote, observed
 
 _COMMANDS = ("accept", "cancel", "clear", "end")
@@ -17,7 +17,10 @@ _COMMANDS = ("accept", "cancel", "clear", "end")
 class TurngateSubject(AsyncioSubject):
     """The adapter. The dispatcher tells its moves itself, by its recording."""
 
-    features = Features(two_phase=True, folds=True, clear=True, messages=True)
+    features = Features(
+        two_phase=True, folds=True, clear=True, messages=True, cancel_run=True, interrupt=True, reject=True,
+        wait=True, residue=True, bursts=True,
+    )  # fmt: skip
 
     def start(self) -> None:
         """Make the dispatcher."""
@@ -39,6 +42,17 @@ class TurngateSubject(AsyncioSubject):
         """Accept."""
         self.runs[run] = await self.dispatcher.accept(session, run, run_id=run)
 
+    async def do_interrupt(self, session: str, run: str) -> None:
+        """Accept, and cancel what came before."""
+        self.runs[run] = await self.dispatcher.accept(session, run, run_id=run, when_busy="interrupt")
+
+    async def do_reject(self, session: str, run: str) -> None:
+        """Accept, unless the session is busy."""
+        try:
+            self.runs[run] = await self.dispatcher.accept(session, run, run_id=run, when_busy="reject")
+        except SessionBusy:
+            self.refused(run)
+
     async def do_enter(self, run: str) -> None:
         """Enter."""
         await self.dispatcher.enter(self.runs[run])
@@ -46,6 +60,10 @@ class TurngateSubject(AsyncioSubject):
     async def do_cancel(self, session: str) -> None:
         """Cancel."""
         await self.dispatcher.cancel(session)
+
+    async def do_cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        await self.dispatcher.cancel_run(run)
 
     async def do_clear(self, session: str) -> None:
         """Clear."""
@@ -55,6 +73,10 @@ class TurngateSubject(AsyncioSubject):
         """Fold; the recording shows what is taken in."""
         await self.turns[run].fold()
         return ()
+
+    def residue(self) -> int:
+        """Count the sessions that the dispatcher holds."""
+        return len(self.dispatcher.sessions())
 
     async def do_close(self) -> None:
         """Shut down."""

@@ -14,6 +14,8 @@ from turngate_verify.conform import (
     Fold,
     Handoff,
     Observed,
+    Op,
+    Refused,
     Subject,
     Wrote,
 )
@@ -138,6 +140,57 @@ class Plain:
 
     def close(self) -> None:
         pass
+
+
+class Able(Plain):
+    """The same with every operation of the port that needs no process of its own."""
+
+    features = Plain.features._replace(
+        cancel_run=True, interrupt=True, reject=True, wait=True, residue=True, bursts=True
+    )
+
+    def cancel_run(self, run: str) -> None:
+        lane = self.lane(self.session_of[run])
+        self.covered.add(run)
+        if run in lane.turn:
+            self.covered.update(lane.turn)
+            self.end(lane, cancelled=True)
+        elif run in lane.queue:
+            lane.queue.remove(run)
+            self.seen.append(Complete(run, cancelled=True))
+
+    def interrupt(self, session: str, run: str) -> None:
+        if self.flaw != "interrupts nobody":
+            self.cancel(session)
+        self.accept(session, run)
+        if self.flaw == "interrupts itself":
+            self.covered.add(run)
+
+    def reject(self, session: str, run: str) -> None:
+        lane = self.lane(session)
+        mine = [each for each in self.accepted if self.session_of[each] == session]
+        busy = bool(lane.turn or lane.queue or (mine and self.flaw != "forgets the accepted"))
+        if busy and self.flaw != "rejects nobody":
+            self.seen.append(Refused(run))
+        else:
+            self.accept(session, run)
+
+    def wait(self) -> None:
+        for lane in self.lanes.values():
+            if self.flaw == "forgets the queue in time":
+                lane.queue.clear()
+
+    def residue(self) -> int:
+        if self.flaw == "keeps every lane":
+            return len(self.lanes)
+        return len(self.session_of) if self.flaw == "keeps every run" else 0
+
+    def burst(self, operations: Sequence[Op]) -> None:
+        for op in operations:
+            getattr(self, op.name)(*op.arguments.values())
+
+    def working(self) -> list[str]:
+        return [lane.turn[0] for lane in self.lanes.values() if lane.turn]
 
 
 FLAWS: dict[str, tuple[Property, str]] = {

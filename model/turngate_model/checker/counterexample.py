@@ -11,7 +11,7 @@ from turngate_model.history import Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import Successor
 from turngate_model.mechanism import Action, Mechanism
 from turngate_model.model_session import ModelRun, ModelSession
-from turngate_model.properties import Property, Violation
+from turngate_model.properties import AnyProperty, Violation
 
 Way: TypeAlias = list[tuple[int, Action]]
 """Steps one after another, each with the number of its session."""
@@ -23,16 +23,19 @@ class Step(NamedTuple):
     session: int
     action: Action
     events: tuple[Event, ...]
+    at_once: bool = False
+    """Whether the next step is taken in the same moment."""
 
     def __str__(self) -> str:
         """Say the step and its consequences in the words of SPEC.md."""
-        return told(self.action) + _outcome(self.action, self.events)
+        at_once = ", and in the same moment" if self.at_once else ""
+        return told(self.action) + _outcome(self.action, self.events) + at_once
 
 
 class Counterexample(NamedTuple):
     """A shortest way to break a property."""
 
-    property: Property
+    property: AnyProperty
     what: str
     steps: tuple[Step, ...]
 

@@ -41,7 +41,7 @@ QUICK = Effort(programs=1000, depth=5, examples=5)
 
 SUBJECTS: dict[type[AsyncioSubject], dict[Property, str]] = {
     queue_worker.QueueWorkerSubject: {
-        Property.EXACTLY_ONE_COMPLETE: "accept a, cancel, finish a",
+        Property.EXACTLY_ONE_COMPLETE: "accept a, cancel",
         Property.NO_STRAND: "accept a, finish a, cancel, accept b",
         Property.IDLE_CANCEL: "accept a, finish a, cancel, accept b",
         Property.DECLARED_MOVE: "accept a, finish a, cancel, accept b",
@@ -63,9 +63,11 @@ def test_what_the_subjects_of_the_examples_break(subject: type[AsyncioSubject]) 
     result = check(subject, effort=QUICK)
     assert broken_by(result) == SUBJECTS[subject]
     assert result.verdict == ("violated" if SUBJECTS[subject] else "holds")
-    unknown = {Property.NO_RESIDUE} | ({Property.ON_RECORD} if not subject.features.messages else set())
+    unknown = set(result.not_shown)
+    if subject is queue_worker.QueueWorkerSubject:
+        unknown.add(Property.FULL_COVERAGE)  # every cancel with something in flight ends in another offence
     assert {each for each in JUDGED if result.verdict_of(each) == "unknown"} == unknown
-    assert len(result.left_out) == 5 - len(subject.features.names)
+    assert len(result.left_out) == len(Features._fields) - 1 - len(subject.features.names)
 
 
 def test_an_adapter_is_at_most_thirty_lines() -> None:
@@ -75,7 +77,7 @@ def test_an_adapter_is_at_most_thirty_lines() -> None:
 
 def test_a_sound_subject_holds_in_everything_that_the_port_shows() -> None:
     result = check(Plain, effort=Effort(programs=2000, examples=30))
-    assert (broken_by(result), result.verdict, result.left_out) == ({}, "holds", [])
+    assert (broken_by(result), result.verdict) == ({}, "holds")
     assert result.depths == {1: 5, 2: 5}
     assert {each for each in JUDGED if result.verdict_of(each) != "holds"} == {Property.NO_RESIDUE}
 
@@ -101,7 +103,8 @@ def test_an_idle_cancel_that_changes_something_is_found() -> None:
         "enter a: cancel_on_entry",
     ]
     assert example.what == (
-        "without the idle cancel, enter a gives: a is active; with it: a is cancel_on_entry"
+        "without the idle cancel, enter a gives: a is active; "
+        "with it: a is cancel_on_entry, RunComplete of a: cancelled"
     )
 
 
@@ -130,13 +133,20 @@ def test_what_a_subject_cannot_do_is_left_out_and_listed() -> None:
         "clear",
         "cancel",
         "messages",
+        "cancel_run",
+        "interrupt",
+        "reject",
+        "wait",
+        "crash",
+        "residue",
+        "bursts",
     ]
     assert result.why_unknown(Property.FULL_COVERAGE) == "the subject cannot be cancelled"
     assert result.verdict == "holds"
 
 
 def test_what_was_never_put_to_the_test_is_unknown() -> None:
-    result = check(Plain, effort=Effort(programs=10, examples=0))
+    result = check(Plain, effort=Effort(programs=0, examples=0))
     assert result.verdict == "unknown"
     assert result.why_unknown(Property.FIFO) == "nothing has put it to the test"
 
@@ -215,10 +225,10 @@ class Waits(AsyncioSubject):
 
     __test__ = False
 
-    wait = 0.5
+    delay = 0.5
 
     async def do_accept(self, session: str, run: str) -> None:
-        await asyncio.sleep(self.wait)
+        await asyncio.sleep(self.delay)
         await self.runner(run)
         self.completed(run)
 
@@ -226,7 +236,7 @@ class Waits(AsyncioSubject):
 @pytest.mark.parametrize(("wait", "state"), [(0.5, "active"), (2.0, "queued")])
 def test_an_operation_waits_for_timers_but_not_for_ever(wait: float, state: str) -> None:
     subject = Waits()
-    subject.wait = wait
+    subject.delay = wait
     subject.accept("s", "a")
     assert [event.state for event in subject.observe() if isinstance(event, Enter)] == [state]
     subject.close()

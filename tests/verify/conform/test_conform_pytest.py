@@ -73,7 +73,7 @@ def test_an_adapter_is_one_test_per_property(stranding: Path) -> None:
         "  replay: turngate conform --replay 'accept a, accept b, enter a, enter b, fail a' "
         "test_mine.py:Stranding\n"
     ) in printed
-    assert "NO_RESIDUE is unknown: the port does not show what a dispatcher holds in memory" in printed
+    assert "NO_RESIDUE is unknown: the subject does not show what it holds in memory" in printed
 
 
 def test_the_usual_options_work(stranding: Path) -> None:

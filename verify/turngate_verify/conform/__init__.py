@@ -72,13 +72,25 @@ from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.asyncio_subject import AsyncioSubject
 from turngate_verify.conform.judge import ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Features, Observed, Subject, SubjectFactory, SubjectFailed, observed
+from turngate_verify.conform.port import (
+    AbleSubject,
+    Features,
+    Observed,
+    Refused,
+    Subject,
+    SubjectFactory,
+    SubjectFailed,
+    observed,
+)
 from turngate_verify.conform.programs import BadProgram, Op, Program, parsed, written
+from turngate_verify.conform.realtime_subject import RealtimeSubject
 from turngate_verify.conform.suites import JUDGED, Conformance, Effort, Played, check, play, replay
+from turngate_verify.conform.timing import Timing
 from turngate_verify.world.failures import RunnerFailed
 
 __all__ = [
     "JUDGED",
+    "AbleSubject",
     "AsyncioSubject",
     "BadProgram",
     "Command",
@@ -95,10 +107,13 @@ __all__ = [
     "Played",
     "Program",
     "ProgramLimits",
+    "RealtimeSubject",
+    "Refused",
     "RunnerFailed",
     "Subject",
     "SubjectFactory",
     "SubjectFailed",
+    "Timing",
     "Wrote",
     "check",
     "collect",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.conform.port import Features, Observed, SubjectFailed
+from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
+from turngate_verify.conform.programs import Op
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -28,6 +29,8 @@ class AsyncioSubject:
     features: Features = Features()
     patience: float = 1.0
     """For how many virtual seconds an operation waits for timers."""
+    wait_for: float = 3600.0
+    """How many virtual seconds ``wait`` lets pass."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -35,6 +38,8 @@ class AsyncioSubject:
         self._told: dict[str, asyncio.Future[str]] = {}
         self._watched: dict[str, asyncio.Future[Any]] = {}
         self._undecided: set[str] = set()
+        self._at_work: set[str] | None = None
+        self._in_a_burst = False
         with self.loop:
             self.start()
 
@@ -59,6 +64,18 @@ class AsyncioSubject:
         """Clear the queue of a session."""
         raise NotImplementedError
 
+    async def do_cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        raise NotImplementedError
+
+    async def do_interrupt(self, session: str, run: str) -> None:
+        """Take a prompt in that cancels all that came before it; this may wait like ``do_accept``."""
+        raise NotImplementedError
+
+    async def do_reject(self, session: str, run: str) -> None:
+        """Take a prompt in, or call ``self.refused``, if the session is busy; may wait like ``do_accept``."""
+        raise NotImplementedError
+
     async def do_fold(self, run: str) -> Sequence[str]:
         """Take follow-ups into the turn of this run; return those not shown yet. The runner calls this."""
         raise NotImplementedError
@@ -75,6 +92,13 @@ class AsyncioSubject:
 
     async def work(self, run: str) -> str:
         """Do the work of one turn. For an adapter that shows by itself when the turn starts."""
+        self._at_work = {*(self._at_work or ()), run}
+        try:
+            return await self._work(run)
+        finally:
+            self._at_work.discard(run)
+
+    async def _work(self, run: str) -> str:
         while True:
             self._told[run] = asyncio.get_running_loop().create_future()
             try:
@@ -100,6 +124,11 @@ class AsyncioSubject:
         self._undecided.discard(run)
         self.saw(Complete(run, cancelled, error))
 
+    def refused(self, run: str) -> None:
+        """Show that a prompt was not taken in, because its session is busy."""
+        self._undecided.discard(run)
+        self.saw(Refused(run))
+
     def watch(self, run: str, done: asyncio.Future[Any]) -> None:
         """Show the RunComplete of a run once this future is done, even before its callbacks have run."""
         self._watched[run] = done
@@ -119,14 +148,20 @@ class AsyncioSubject:
         self._seen.append(event)
 
     def drive(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a call in a task until nothing more happens; the call may still wait then."""
+        """Run a call in a task until nothing more happens; the call may still wait then.
+
+        In a burst, run it up to where it first waits, and nothing else.
+        """
         task = self.loop.create_task(work)
-        self._quiesce()
+        if self._in_a_burst:
+            self.loop.step(len(self.loop.ready) - 1)
+        else:
+            self._quiesce(self.patience)
         if task.done() and not task.cancelled() and (error := task.exception()):
             raise SubjectFailed(f"it raised {error!r}") from error
 
-    def _quiesce(self) -> None:
-        until = self.loop.time() + self.patience
+    def _quiesce(self, seconds: float) -> None:
+        until = self.loop.time() + seconds
         try:
             self.loop.settle()
             while (due := self.loop.next_timer()) is not None and due <= until:
@@ -139,10 +174,21 @@ class AsyncioSubject:
 
     def accept(self, session: str, run: str) -> None:
         """Take a prompt in."""
+        self._take_in(run, self.do_accept(session, run))
+
+    def interrupt(self, session: str, run: str) -> None:
+        """Take a prompt in that cancels all that came before it."""
+        self._take_in(run, self.do_interrupt(session, run))
+
+    def reject(self, session: str, run: str) -> None:
+        """Take a prompt in unless its session is busy."""
+        self._take_in(run, self.do_reject(session, run))
+
+    def _take_in(self, run: str, work: Coroutine[Any, Any, Any]) -> None:
         if self.features.two_phase:
-            self.drive(self.do_accept(session, run))
+            self.drive(work)
         else:
-            self._decide(run, self.do_accept(session, run))
+            self._decide(run, work)
 
     def enter(self, run: str) -> None:
         """Enter an accepted run."""
@@ -151,9 +197,36 @@ class AsyncioSubject:
     def _decide(self, run: str, work: Coroutine[Any, Any, Any]) -> None:
         self._undecided.add(run)
         self.drive(work)
-        if run in self._undecided:
+        if not self._in_a_burst:
+            self._show_queued()
+
+    def _show_queued(self) -> None:
+        for run in sorted(self._undecided):
             # The run has neither started nor ended, so it waits in the queue.
             self.saw(Enter(run, DeclaredState.QUEUED))
+
+    def burst(self, operations: Sequence[Op]) -> None:
+        """Call several operations in the same moment: each up to where it first waits."""
+        self._in_a_burst = True
+        for op in operations:
+            getattr(self, op.name)(*op.arguments.values())
+        self._in_a_burst = False
+        self._quiesce(self.patience)
+        self._show_queued()
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        self.drive(self.do_cancel_run(run))
+
+    def wait(self) -> None:
+        """Let virtual time pass."""
+        until = self.loop.time() + self.wait_for
+        self._quiesce(self.wait_for)
+        self.loop.advance(until - self.loop.time())
+
+    def working(self) -> Collection[str] | None:
+        """Return the runs whose runner is at work; None if this adapter does not use ``work``."""
+        return self._at_work
 
     def cancel(self, session: str) -> None:
         """Cancel a session."""
@@ -179,7 +252,8 @@ class AsyncioSubject:
         told = self._told.get(run)
         if told and not told.done():
             told.set_result(what)
-        self._quiesce()
+        if not self._in_a_burst:
+            self._quiesce(self.patience)
 
     def observe(self) -> Sequence[Observed]:
         """Return what happened since the last call."""
@@ -191,4 +265,4 @@ class AsyncioSubject:
         self.drive(self.do_close())
         for task in self.loop.tasks:
             task.cancel()
-        self._quiesce()
+        self._quiesce(self.patience)

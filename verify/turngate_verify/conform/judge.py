@@ -1,180 +1,136 @@
 """The judge: has one subject perform a program, and judges what it shows by abstract sessions.
 
 After every operation the subject is at rest. So the judge asks at once what is
-owed: a session in which no runner is at work must owe nothing.
+owed: a session in which no runner is at work must owe nothing. The operations
+of a burst take effect in their order, but what the subject does between them is
+seen only at the end. So a burst is sound if what is shown can be put between
+its operations in at least one way that breaks nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, TypeAlias
 
-from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.counterexample import Step
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
-from turngate_model.properties import Property, Violation
-from turngate_verify.conform.port import Observed, Subject, SubjectFailed
-from turngate_verify.conform.programs import RUNS, SESSIONS, Op, Program
+from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
+from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
+from turngate_verify.conform.port import Observed, Refused, Subject, SubjectFailed
+from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op, Program
+from turngate_verify.conform.rest import at_work, settled
+from turngate_verify.conform.sessions import Sessions
 
+__all__ = ["Judge", "ProgramLimits"]
 
-class ProgramLimits(NamedTuple):
-    """How many prompts, cancels and sessions a program may have."""
+Item: TypeAlias = Op | Event
+"""What happens, one after the other: operations take effect, and the subject shows events."""
 
-    prompts: int = 3
-    cancels: int = 2
-    sessions: int = 2
+GROWING = 5
+"""What is held when all is quiet is residue if it grows from one time to the next so many times."""
 
 
 class Judge:
     """Has a subject perform operations one by one, and judges what it shows after each."""
 
     def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+        self.subject: Any = subject
         self.features = subject.features
         self.program: Program = ()
         self.steps: tuple[Step, ...] = ()
-        self.violations: list[Violation] = []
+        self.violations: list[AnyViolation] = []
         """What the first offence breaks. The judge judges nothing after it."""
         self.late: list[tuple[Violation, int]] = []
         """Violations of LAST_WORD, each with the number of its operation. The judge goes on after these."""
-        self.exercised: set[Property] = set()
+        self.exercised: set[Property | DurableProperty] = set()
         self.idle_cancels: set[int] = set()
         """The operations that cancelled a session with nothing in flight."""
-        self._sessions = [AbstractSession() for _ in SESSIONS]
-        self._place_of: dict[str, int] = {}
-        self._told_to_enter: set[str] = set()
+        self.sessions = Sessions(self.features)
+        self.place_of: dict[str, int] = {}
+        """The session of every run that was brought, the refused ones too."""
+        self._burst: tuple[Op, ...] = ()
         self._cancelled: set[int] = set()
         self._after_cancel: set[str] = set()
+        self._held: list[int] = []
 
     def close(self) -> None:
         """Close the subject. What it raises then changes no verdict."""
         with suppress(Exception, SystemExit):
             self.subject.close()
 
-    # What could be done next.
-
     def enabled(self, limits: ProgramLimits) -> list[Op]:
         """Return the operations that make sense now, in a fixed order."""
-        used = [place for place, session in enumerate(self._sessions) if session.states] or [0]
-        fresh = [len(used)] if self._place_of and len(used) < limits.sessions else []
-        ops: list[Op] = []
-        if len(self._place_of) < limits.prompts:
-            ops += [Op("accept", RUNS[len(self._place_of)], place) for place in (*used, *fresh)]
-        cancels = sum(op.name == "cancel" for op in self.program)
-        for place in used:
-            session = self._sessions[place]
-            if self.features.two_phase:
-                waiting = (
-                    run for run in session.in_state(DeclaredState.ACCEPTED) if run not in self._told_to_enter
-                )
-                ops += [Op("enter", run, place) for run in waiting]
-            if self.features.cancel and cancels < limits.cancels:
-                ops.append(Op("cancel", "", place))
-            if self.features.clear and session.in_flight:
-                ops.append(Op("clear", "", place))
-            if session.turn and session.running:
-                if self.features.folds:
-                    ops.append(Op("fold", session.lead, place))
-                ops += [Op("finish", session.lead, place), Op("fail", session.lead, place)]
-        return ops
+        return enabled(self, limits)
+
+    def bursts(self, limits: ProgramLimits) -> list[Program]:
+        """Return the pairs of operations that make sense in the same moment, in a fixed order."""
+        return bursts(self, limits)
 
     # Doing it.
 
     def take(self, op: Op) -> None:
-        """Have the subject do one operation, and judge what it shows."""
-        before = set(self.exercised)
-        own = self._own(op)
+        """Have the subject do one operation, and judge what it shows; in a burst, after the last."""
         self.program += (op,)
-        self._call(op)
-        shown = self._shown()
-        events: list[Event] = []
-        if own is not None:
-            events.append(own)
-            self._sessions[op.place].observe(own)
-        for event in shown:
-            place = self._place_of[event.run]
-            events.append(event)
-            for violation in self._judge(place, event):
-                if violation.property is Property.LAST_WORD:
-                    self.late.append((violation, len(self.program)))
-                else:
-                    self.violations.append(violation)
-            if place != op.place and not self.violations:
-                moved = f"{op} is about another session: {event.run} should not be moved by it"
-                self.violations.append(Violation(Property.ISOLATION, moved))
-            if self.violations:
-                break
-        self.steps += (Step(op.place, op.action, tuple(events)),)
+        self._burst += (op,)
+        if op.name in TAKING_IN:
+            self.place_of[op.run] = op.place
+        if op.at_once:
+            return
+        operations, self._burst = self._burst, ()
+        before = set(self.exercised)
+        self._hear_out()
+        self._call(operations)
+        shown = settled(self, operations)
+        refused = {event.run for event in shown if isinstance(event, Refused)}
+        seen = [event for event in shown if not isinstance(event, Refused)]
+        self.sessions.work(at_work(self.subject))
+        items: list[Item] = [*operations, *seen]
+        if len(operations) > 1:
+            items = _in_order(self, operations, seen, refused)
+        self._judge(items, operations, refused)
         if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
-            self.violations += self._at_rest()
+            self._at_rest(operations)
         if self.violations:
             # An operation that ends in an offence says nothing of the properties it does not break.
             self.exercised = before | {violation.property for violation in self.violations}
 
-    def _own(self, op: Op) -> Event | None:
-        """Return the event that an operation itself makes, and note which properties it puts to the test."""
-        session = self._sessions[op.place]
-        if any(state is DeclaredState.COMPLETE for state in session.states.values()):
-            self.exercised.add(Property.TERMINAL_IS_FINAL)
-        match op.name:
-            case "accept":
-                self._place_of[op.run] = op.place
-                if op.place in self._cancelled:
-                    self._after_cancel.add(op.run)
-                return Accept(op.run, self.features.folds)
-            case "enter":
-                self._told_to_enter.add(op.run)
-                return None
-            case "cancel":
-                self._cancelled.add(op.place)
-                if not session.covered_by_cancel():
-                    self.idle_cancels.add(len(self.program))
-                else:
-                    self.exercised.add(Property.FULL_COVERAGE)
-                return Cancel()
-            case "clear":
-                return Clear()
-            case "finish" | "fail":
-                if session.queue:
-                    self.exercised.add(Property.NO_STRAND)
-                return Ended(op.run)
-            case "fold":
-                return None
+    def _hear_out(self) -> None:
+        """Take in what a real-time subject has done since it seemed to be at rest."""
+        for event in self.shown():
+            if self.steps and not isinstance(event, Refused):
+                normal = self.sessions.normal(self.place_of[event.run], event)
+                last = self.steps[-1]
+                self.steps = (*self.steps[:-1], last._replace(events=(*last.events, normal)))
+                self._event(normal, ())
 
-    def _call(self, op: Op) -> None:
-        session = SESSIONS[op.place]
+    def _call(self, operations: Sequence[Op]) -> None:
         try:
-            match op.name:
-                case "accept":
-                    self.subject.accept(session, op.run)
-                case "enter":
-                    self.subject.enter(op.run)
-                case "cancel":
-                    self.subject.cancel(session)
-                case "clear":
-                    self.subject.clear(session)
-                case "fold":
-                    self.subject.fold(op.run)
-                case "finish":
-                    self.subject.finish(op.run)
-                case "fail":
-                    self.subject.fail(op.run)
+            if len(operations) > 1:
+                self.subject.burst(operations)
+            elif (op := operations[0]).name == "residue":
+                self._held.append(self.subject.residue())
+            else:
+                getattr(self.subject, op.name)(*op.arguments.values())
         except SubjectFailed as failed:
             raise self._failed(failed.what, failed.conversation) from failed
         except (Exception, SystemExit) as wrong:  # whatever a subject raises is what is reported
             raise self._failed(f"it raised {wrong!r}", ()) from wrong
 
-    def _shown(self) -> list[Observed]:
+    def shown(self) -> list[Observed]:
+        """Return what the subject shows, if it makes sense."""
         try:
             shown = list(self.subject.observe())
+        except SubjectFailed as failed:
+            raise self._failed(failed.what, failed.conversation) from failed
         except (Exception, SystemExit) as wrong:
             raise self._failed(f"it raised {wrong!r} when asked what happened", ()) from wrong
         for event in shown:
-            if not isinstance(event, Enter | Handoff | Fold | Complete | Wrote):
+            if not isinstance(event, Enter | Handoff | Fold | Complete | Wrote | Refused):
                 raise self._failed(f"it shows {event!r}, which is no event of the port", ())
-            if event.run not in self._place_of:
+            if event.run not in self.place_of:
                 raise self._failed(f"it shows {event!r}, about a run that was never accepted", ())
         return shown
 
@@ -185,36 +141,77 @@ class Judge:
 
     # Judging it.
 
-    def _judge(self, place: int, event: Observed) -> list[Violation]:
-        """Pass an event to the abstract session, after those before it that a subject cannot show."""
-        session = self._sessions[place]
-        self._note(session, event)
-        begins = isinstance(event, Handoff) or (
-            isinstance(event, Enter) and event.state is DeclaredState.ACTIVE
-        )
-        if begins and session.lead in session.covered:
-            session.observe(Ended(session.lead))
-        if isinstance(event, Complete):
-            state = session.states[event.run]
-            if event.run in session.turn and session.running and event.run not in session.covered:
-                early = f"{event.run} completes while the runner of {session.lead} still runs"
-                return [Violation(Property.DECLARED_MOVE, early)]
-            if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY) and not self.features.messages:
-                session.observe(Wrote(event.run, "unwritten"))
-            if event.run == session.lead:
-                session.observe(Ended(event.run))
-        return session.observe(event)
+    def _judge(self, items: Sequence[Item], operations: Sequence[Op], refused: set[str]) -> None:
+        """Judge what happened, in this order, and tell it as steps. What follows an offence is told only."""
+        told: dict[Op, list[Event]] = {op: [] for op in operations}
+        at = operations[0]
+        for item in items:
+            if isinstance(item, Op):
+                at = item
+                self._note_operation(item)
+                own, broken = self.sessions.take(item, refused)
+                told[at] += own
+                self._offended(broken)
+            else:
+                normal = self.sessions.normal(self.place_of[item.run], item)  # type: ignore[union-attr]
+                told[at].append(normal)
+                self._event(normal, operations)
+        for op in operations:
+            action = op.action
+            if op.run in refused:
+                action = action._replace(how=f"{action.how}: refused")
+            if op.name == "residue":
+                action = action._replace(run=f"({self._held[-1]} held)")
+            self.steps += (Step(op.place, action, tuple(told[op]), op.at_once),)
 
-    def _note(self, session: AbstractSession, event: Observed) -> None:
+    def _event(self, event: Any, operations: Sequence[Op]) -> None:
+        place = self.place_of[event.run]
+        session = self.sessions.each[place]
+        if event.run in session.states and not self.violations:
+            self._note(place, event)
+        self._offended(self.sessions.judge(place, event))
+        places = {op.place for op in operations}
+        if operations and place not in places and not any(op.name in ABOUT_ALL for op in operations):
+            moved = f"{operations[-1]} is about another session: {event.run} should not be moved by it"
+            self._offended([Violation(Property.ISOLATION, moved)])
+
+    def _offended(self, broken: Sequence[Violation]) -> None:
+        """Note what an event breaks, if nothing was broken before it."""
+        if not self.violations:
+            self.late += [(each, len(self.program)) for each in broken if each.property is Property.LAST_WORD]
+            self.violations += [each for each in broken if each.property is not Property.LAST_WORD]
+
+    def _note_operation(self, op: Op) -> None:
+        """Note which properties an operation puts to the test."""
+        session = self.sessions.each[op.place]
+        if any(state is DeclaredState.COMPLETE for state in session.states.values()):
+            self.exercised.add(Property.TERMINAL_IS_FINAL)
+        if op.name in TAKING_IN and op.place in self._cancelled:
+            self._after_cancel.add(op.run)
+        if op.name in ("cancel", "interrupt"):
+            self._cancelled.add(op.place)
+        if op.name == "cancel" and not session.covered_by_cancel():
+            self.idle_cancels.add(self._number(op))
+        elif op.name in ("cancel", "interrupt", "cancel_run") and session.in_flight:
+            self.exercised.add(Property.FULL_COVERAGE)
+        if op.name in ("finish", "fail") and session.queue:
+            self.exercised.add(Property.NO_STRAND)
+        if op.name == "crash" and any(each.in_flight for each in self.sessions.each):
+            self.exercised.add(DurableProperty.DURABLE)
+
+    def _number(self, op: Op) -> int:
+        """Return the place of an operation in the program."""
+        return max(nth for nth, each in enumerate(self.program) if each == op)
+
+    def _note(self, place: int, event: Event) -> None:
         """Note which properties an event puts to the test."""
-        if event.run in self._after_cancel:
-            self.exercised.add(Property.NEVER_POISONED)
+        session = self.sessions.each[place]
         match event:
-            case Enter(_, state):
+            case Enter(run, state):
                 self.exercised.add(Property.DECLARED_MOVE)
                 if session.turn and state is not DeclaredState.CANCEL_ON_ENTRY:
                     self.exercised.add(Property.ONE_TURN)
-            case Handoff() | Fold():
+            case Handoff(run) | Fold(run, _):
                 self.exercised |= {Property.FIFO, Property.NO_STRAND}
                 if isinstance(event, Handoff):
                     self.exercised.add(Property.LAST_WORD)
@@ -222,18 +219,57 @@ class Judge:
                 self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
                 if self.features.messages and cancelled and session.states[run] is not DeclaredState.ACCEPTED:
                     self.exercised.add(Property.ON_RECORD)
-            case Wrote():
+            case Wrote(run, _):
                 pass
+            case _:
+                return
+        if run in self._after_cancel:
+            self.exercised.add(Property.NEVER_POISONED)
 
-    def _at_rest(self) -> list[Violation]:
-        """Return the first thing that a session owes in which no runner is at work."""
-        for session in self._sessions:
-            if session.turn and session.running:
-                continue
-            if owed := session.owed():
-                return owed[:1]
-            for run in session.in_state(DeclaredState.ACCEPTED):
-                if run in self._told_to_enter or not self.features.two_phase:
-                    lost = f"{run} has entered, and is neither active nor queued nor complete"
-                    return [Violation(Property.EXACTLY_ONE_COMPLETE, lost)]
-        return []
+    def _at_rest(self, operations: Sequence[Op]) -> None:
+        """Judge what is owed now that nothing more will happen, and what is held if all is quiet."""
+        owed: list[AnyViolation] = list(self.sessions.at_rest())
+        if operations[-1].name == "crash":
+            owed = [
+                DurableViolation(DurableProperty.DURABLE, f"after the crash, {each.what}") for each in owed
+            ]
+        self.violations += owed
+        if operations[-1].name == "residue" and len(self._held) >= GROWING:
+            self.exercised.add(Property.NO_RESIDUE)
+            held = self._held[-GROWING:]
+            if all(more > less for less, more in itertools.pairwise(held)):
+                counts = ", ".join(map(str, held))
+                grows = f"with nothing in flight it holds {counts} things: that should not grow"
+                self.violations.append(Violation(Property.NO_RESIDUE, grows))
+
+
+def _in_order(judge: Judge, operations: Sequence[Op], seen: Sequence[Event], refused: set[str]) -> list[Item]:
+    """Put what is shown between the operations of a burst, so that it breaks nothing if that can be.
+
+    Otherwise return the order in which the first offence comes latest.
+    """
+    best: tuple[int, list[Item]] = (-1, [])
+
+    def tried(sessions: Sessions, done: list[Item], ops: Sequence[Op], events: Sequence[Event]) -> bool:
+        nonlocal best
+        if not ops and not events:
+            sound = not sessions.copy().at_rest()
+            best = max(best, (len(done) + sound, done), key=lambda each: each[0])
+            return sound
+        best = max(best, (len(done), [*done, *ops, *events]), key=lambda each: each[0])
+        for item, rest in ((ops[:1], (ops[1:], events)), (events[:1], (ops, events[1:]))):
+            if item:
+                after = sessions.copy()
+                if not _broken(judge, after, item[0], refused) and tried(after, [*done, item[0]], *rest):
+                    return True
+        return False
+
+    tried(judge.sessions, [], operations, seen)
+    return best[1]
+
+
+def _broken(judge: Judge, sessions: Sessions, item: Any, refused: set[str]) -> list[Violation]:
+    if isinstance(item, Op):
+        return sessions.take(item, refused)[1]
+    place = judge.place_of[item.run]
+    return sessions.judge(place, sessions.normal(place, item))

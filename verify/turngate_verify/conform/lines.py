@@ -18,28 +18,34 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import IO, Any
 
 from turngate_verify.conform.port import Features, Observed, SubjectFailed, observed
+from turngate_verify.conform.programs import Name, Op
+from turngate_verify.conform.timing import Timing
 
 PORT = 1
 """The version of the port that the kit speaks."""
 
-_STARTS = 10.0
-"""Seconds that the first answer may take at the least, for starting takes longer than answering."""
 _LONGEST = 1 << 20
-_GRACE = 0.5
 _REMEMBERED = 24
+_COMPLAINTS = 1 << 16
+"""So many bytes of standard error are told at the most, the last ones."""
 
 
 class Command:
     """Makes subjects that live in a process of their own. It starts the process for the first of them."""
 
-    def __init__(self, *command: str, timeout: float = 10.0) -> None:
+    def __init__(
+        self, *command: str, timeout: float = Timing().answers, timing: Timing | None = None
+    ) -> None:
         self.command = command
+        self.timing = timing or Timing()
         self.timeout = timeout
         self.features = Features()
+        self.at_work: list[str] | None = None
+        """The lead runs whose runner is at work, as the last answer said; None if it did not."""
         self.conversation: deque[str] = deque(maxlen=_REMEMBERED)
         self._process: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None
@@ -55,6 +61,10 @@ class Command:
             self._start()
         self.ask("reset")
         return LinesSubject(self)
+
+    def twin(self) -> Command:
+        """Return another command of the same kind, for a process of its own."""
+        return Command(*self.command, timeout=self.timeout, timing=self.timing)
 
     def _start(self) -> None:
         complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
@@ -77,9 +87,22 @@ class Command:
             raise self._failed(f"it says hello without features out of {', '.join(Features._fields)}")
         self.features = Features(**{name: name in names for name in Features._fields})
 
-    def ask(self, op: str, **about: str) -> list[Observed]:
+    def ask(self, op: str, **about: Any) -> list[Observed]:
         """Have the subject do something, and return what it shows."""
-        answer = self._answer(op, **about)
+        return self._events(self._answer(op, **about))
+
+    def count(self) -> int:
+        """Return how many things the subject says that it holds."""
+        held = self._answer("residue").get("residue")
+        if not isinstance(held, int) or isinstance(held, bool):
+            raise self._failed("it answered residue without residue, a number")
+        return held
+
+    def _events(self, answer: dict[str, Any]) -> list[Observed]:
+        at_work = answer.get("at_work")
+        if at_work is not None and (not isinstance(at_work, list) or {*map(type, at_work)} - {str}):
+            raise self._failed("it answered with at_work, which is not a list of runs")
+        self.at_work = at_work
         events = answer.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise self._failed("it answered without events, a list of objects")
@@ -115,7 +138,7 @@ class Command:
         """Return the next line, within the time that an answer may take."""
         assert self._process is not None
         assert self._process.stdout is not None
-        timeout = max(self.timeout, _STARTS) if self._asked == 1 else self.timeout
+        timeout = max(self.timeout, self.timing.starts) if self._asked == 1 else self.timeout
         until = time.monotonic() + timeout
         while b"\n" not in self._unread:
             if len(self._unread) > _LONGEST:
@@ -139,7 +162,7 @@ class Command:
     def _how_it_ended(self) -> str:
         assert self._process is not None
         try:
-            code = self._process.wait(_GRACE)
+            code = self._process.wait(self.timing.ends)
         except subprocess.TimeoutExpired:
             return "it closed its standard output"
         return f"it died of signal {-code}" if code < 0 else f"it died, with exit code {code}"
@@ -148,12 +171,16 @@ class Command:
         return SubjectFailed(what if len(what) < 400 else f"{what[:400]} ...", self.said())
 
     def said(self) -> list[str]:
-        """Return the last lines of the conversation, and of what the process wrote to standard error."""
-        complaints = []
+        """Return the last lines of the conversation, and all that the process wrote to standard error.
+
+        Of more than 64 KiB the first are left out, and how many that are is said.
+        """
+        complaints: list[str] = []
         if self._complaints:
-            size = self._complaints.seek(0, os.SEEK_END)
-            self._complaints.seek(max(0, size - 2000))
-            complaints = self._complaints.read().decode(errors="replace").splitlines()[-8:]
+            left_out = max(0, self._complaints.seek(0, os.SEEK_END) - _COMPLAINTS)
+            self._complaints.seek(left_out)
+            complaints = [f"({left_out:,} bytes of it are left out)"] if left_out else []
+            complaints += self._complaints.read().decode(errors="replace").splitlines()
         return [*self.conversation, *(f"! {line}" for line in complaints)]
 
     def stop(self) -> None:
@@ -165,7 +192,7 @@ class Command:
         assert process.stdout is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
-        until = time.monotonic() + _GRACE
+        until = time.monotonic() + self.timing.ends
         try:
             # Until the process is waited for, no other process group can get its number.
             while select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -194,36 +221,79 @@ class LinesSubject:
         """The last lines of what the kit and the subject said to each other."""
         return self._command.said()
 
+    @property
+    def timing(self) -> Timing:
+        """How long the kit waits for it."""
+        return self._command.timing
+
+    def _ask(self, name: Name, run: str = "", session: str = "") -> None:
+        about = {key: said for key, said in (("session", session), ("run", run)) if said}
+        self._seen += self._command.ask(name, **about)
+
     def accept(self, session: str, run: str) -> None:
         """Take a prompt in."""
-        self._seen += self._command.ask("accept", session=session, run=run)
+        self._ask("accept", run, session)
+
+    def interrupt(self, session: str, run: str) -> None:
+        """Take a prompt in that cancels what came before it."""
+        self._ask("interrupt", run, session)
+
+    def reject(self, session: str, run: str) -> None:
+        """Take a prompt in unless its session is busy."""
+        self._ask("reject", run, session)
 
     def enter(self, run: str) -> None:
         """Enter an accepted run."""
-        self._seen += self._command.ask("enter", run=run)
+        self._ask("enter", run)
 
     def cancel(self, session: str) -> None:
         """Cancel a session."""
-        self._seen += self._command.ask("cancel", session=session)
+        self._ask("cancel", session=session)
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        self._ask("cancel_run", run)
 
     def clear(self, session: str) -> None:
         """Clear the queue of a session."""
-        self._seen += self._command.ask("clear", session=session)
+        self._ask("clear", session=session)
 
     def fold(self, run: str) -> None:
         """Have the runner ask for follow-ups."""
-        self._seen += self._command.ask("fold", run=run)
+        self._ask("fold", run)
 
     def finish(self, run: str) -> None:
         """Have the runner return."""
-        self._seen += self._command.ask("finish", run=run)
+        self._ask("finish", run)
 
     def fail(self, run: str) -> None:
         """Have the runner fail."""
-        self._seen += self._command.ask("fail", run=run)
+        self._ask("fail", run)
+
+    def wait(self) -> None:
+        """Let time pass."""
+        self._ask("wait")
+
+    def crash(self) -> None:
+        """Have the adapter kill what it drives, and open it again."""
+        self._ask("crash")
+
+    def residue(self) -> int:
+        """Return how many things it says that it holds."""
+        return self._command.count()
+
+    def burst(self, operations: Sequence[Op]) -> None:
+        """Have it call several operations in the same moment."""
+        self._seen += self._command.ask("burst", ops=[{"op": op.name, **op.arguments} for op in operations])
+
+    def working(self) -> Collection[str] | None:
+        """Return whose runner is at work, if it says so."""
+        return self._command.at_work
 
     def observe(self) -> Sequence[Observed]:
-        """Return what was shown since the last call."""
+        """Return what was shown since the last call; a real-time subject is asked again."""
+        if self.features.real_time:
+            self._seen += self._command.ask("look")
         seen, self._seen = self._seen, []
         return seen
 

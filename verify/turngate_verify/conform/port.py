@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 from turngate_model.history import Complete, Enter, FinishReason, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
+from turngate_verify.conform.programs import Op
 
-Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote
+
+class Refused(NamedTuple):
+    """A prompt was not taken in, because the session was busy: the answer to ``reject``."""
+
+    run: str
+
+
+Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote | Refused
 """The events that a subject may show. The kit makes accepts, cancels and clears itself, so it knows these."""
 
 
@@ -25,6 +33,22 @@ class Features(NamedTuple):
     """A session can be cancelled."""
     messages: bool = False
     """The subject shows ``Wrote`` when the messages of a run are written."""
+    cancel_run: bool = False
+    """One run can be cancelled."""
+    interrupt: bool = False
+    """A prompt can cancel all that came before it, and be accepted after it, in one step."""
+    reject: bool = False
+    """A prompt can ask to be refused when its session is busy."""
+    wait: bool = False
+    """Time can pass, so that the subject's own timers run out."""
+    crash: bool = False
+    """The process of the subject can be killed, and what it holds is opened again."""
+    residue: bool = False
+    """The subject says how many things it holds when it is quiet."""
+    bursts: bool = False
+    """Several operations can be called without waiting in between; each takes effect when it is called."""
+    real_time: bool = False
+    """An operation returns when it is taken in; the kit looks again until nothing is owed."""
 
     @property
     def names(self) -> list[str]:
@@ -43,6 +67,13 @@ _LEFT_OUT = {
     "clear": "clear: a queue cannot be cleared",
     "cancel": "cancel: a session cannot be cancelled",
     "messages": "messages: what is written is not shown",
+    "cancel_run": "cancel_run: one run cannot be cancelled",
+    "interrupt": "interrupt: a prompt cannot cancel what came before it",
+    "reject": "reject: a prompt cannot ask to be refused when its session is busy",
+    "wait": "wait: time does not pass, so no timer of the subject runs out",
+    "crash": "crash: the process of the subject is not killed",
+    "residue": "residue: what is held in memory is not shown",
+    "bursts": "bursts: every operation is waited for, so no two are called at the same moment",
 }
 
 
@@ -96,6 +127,45 @@ class Subject(Protocol):
         ...
 
 
+class AbleSubject(Subject, Protocol):
+    """A subject that can do more. Each of these is called only if the features say so, or it is there."""
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel this run; the whole turn, if it is part of the active one. The queue goes on."""
+        ...
+
+    def interrupt(self, session: str, run: str) -> None:
+        """Cancel all that came before and take the prompt in after that, in one step."""
+        ...
+
+    def reject(self, session: str, run: str) -> None:
+        """Take the prompt in if nothing of the session is in flight; otherwise show ``Refused``."""
+        ...
+
+    def wait(self) -> None:
+        """Let so much time pass that every timer of the subject has run out."""
+        ...
+
+    def crash(self) -> None:
+        """Kill the process as nothing can catch, and open what it held again."""
+        ...
+
+    def residue(self) -> int:
+        """Return how many things the subject holds. Count nothing that is bounded on purpose."""
+        ...
+
+    def burst(self, operations: Sequence[Op]) -> None:
+        """Call these operations one after the other, without waiting in between."""
+        ...
+
+    def working(self) -> Collection[str] | None:
+        """Return the lead runs whose runner is at work now, or None if that is not known.
+
+        This is no feature: whoever has it is asked.
+        """
+        ...
+
+
 SubjectFactory: TypeAlias = Callable[[], Subject]
 """Makes a fresh subject: the class of an adapter, or a ``Command``."""
 
@@ -134,5 +204,7 @@ def observed(record: Mapping[str, Any]) -> Observed:
             return Complete(run, cancelled, None if error is None else str(error))
         case {"event": "wrote", "reason": reason} if reason in _REASONS:
             return Wrote(run, reason)
+        case {"event": "refused"}:
+            return Refused(run)
         case _:
             raise ValueError(f"{dict(record)} is no event of the port")

@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from turngate_model.mechanism import Action
 
-Name: TypeAlias = Literal["accept", "enter", "cancel", "clear", "fold", "finish", "fail"]
+Name: TypeAlias = Literal[
+    "accept",
+    "enter",
+    "cancel",
+    "clear",
+    "fold",
+    "finish",
+    "fail",
+    "cancel_run",
+    "interrupt",
+    "reject",
+    "wait",
+    "crash",
+    "residue",
+]
 OPERATIONS: tuple[Name, ...] = get_args(Name)
 _NAMED: dict[str, Name] = {name: name for name in OPERATIONS}
-SESSIONS = ("s1", "s2")
+SESSIONS = tuple(f"s{number}" for number in range(1, 10))
 RUNS = "abcdefghijklmnop"
+TAKING_IN = ("accept", "interrupt", "reject")
+"""The operations that bring a new prompt."""
 _ABOUT_A_SESSION = ("cancel", "clear")
+ABOUT_ALL = ("wait", "crash", "residue")
+"""The operations that are about the whole subject, and about no session."""
 
 
 class Op(NamedTuple):
     """One operation: which, about which run, in which session."""
 
     name: Name
-    run: str
+    run: str = ""
     place: int = 0
+    at_once: bool = False
+    """Whether the next operation is called in the same moment, without waiting for this one."""
 
     def __str__(self) -> str:
         """Return the operation as it is written in a replay command."""
-        return " ".join((self.name, *([self.run] if self.run else []), *(["@2"] if self.place else [])))
+        at = [f"@{self.place + 1}"] if self.place else []
+        return " ".join((self.name, *([self.run] if self.run else []), *at))
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """What the operation is called with: the names are those of the JSON lines, in order."""
+        session = {"session": SESSIONS[self.place]}
+        if self.name in ABOUT_ALL:
+            return {}
+        if self.name in _ABOUT_A_SESSION:
+            return session
+        return {**(session if self.name in TAKING_IN else {}), "run": self.run}
 
     @property
     def action(self) -> Action:
@@ -31,12 +63,16 @@ class Op(NamedTuple):
         match self.name:
             case "accept":
                 return Action("caller", "accept", self.run, "fold")
+            case "interrupt" | "reject":
+                return Action("caller", "accept", self.run, self.name)
             case "finish":
                 return Action("runner", "end", self.run, "end_turn")
             case "fail":
                 return Action("runner", "end", self.run, "error")
             case "fold":
                 return Action("runner", "fold", self.run)
+            case "wait" | "crash" | "residue":
+                return Action("session", self.name)
             case _:
                 return Action("caller", self.name, self.run)
 
@@ -49,20 +85,25 @@ class BadProgram(ValueError):
 
 
 def written(program: Program) -> str:
-    """Return a program as text."""
-    return ", ".join(map(str, program))
+    """Return a program as text; a plus stands between operations that are called in the same moment."""
+    parts = [f"{op}{' + ' if op.at_once else ', '}" for op in program]
+    return "".join(parts).removesuffix(", ")
 
 
 def parsed(text: str) -> Program:
     """Return the program that is written in a text."""
-    program = tuple(_parsed(part) for part in text.split(",") if part.strip())
+    program: Program = ()
+    for part in text.split(","):
+        if part.strip():
+            *held, last = [_parsed(each) for each in part.split(" + ")]
+            program += (*(op._replace(at_once=True) for op in held), last)
     if not program:
         raise BadProgram(f"there is no operation in {text!r}; a program is like 'accept a, cancel, enter a'")
-    if sum(op.name == "accept" for op in program) > len(RUNS):
+    if sum(op.name in TAKING_IN for op in program) > len(RUNS):
         raise BadProgram(f"a program accepts at most {len(RUNS)} prompts")
     known: dict[str, int] = {}
     for op in program:
-        if op.name == "accept":
+        if op.name in TAKING_IN:
             if op.run in known:
                 raise BadProgram(f"{op.run} is accepted twice")
             known[op.run] = op.place
@@ -73,18 +114,19 @@ def parsed(text: str) -> Program:
 
 def _parsed(text: str) -> Op:
     words = text.split()
-    place = int(words[-1] == "@2")
-    first, *runs = words[: len(words) - place] or [""]
+    at = re.fullmatch(rf"@([2-{len(SESSIONS)}])", words[-1] if words else "")
+    first, *runs = words[: len(words) - bool(at)] or [""]
     name = _NAMED.get(first)
     if name is None:
         raise BadProgram(f"{text.strip()!r} is no operation; there are {', '.join(OPERATIONS)}")
-    if len(runs) != (name not in _ABOUT_A_SESSION):
+    if len(runs) != (name not in (*_ABOUT_A_SESSION, *ABOUT_ALL)) or (at and name in ABOUT_ALL):
         raise BadProgram(f"{text.strip()!r} should be like 'enter a', 'cancel' or 'accept b @2'")
-    return Op(name, runs[0] if runs else "", place)
+    return Op(name, runs[0] if runs else "", int(at[1]) - 1 if at else 0)
 
 
 def renamed(program: Program) -> Program:
     """Return a program with its sessions and runs named in the order in which they come up."""
-    names = {op.run: RUNS[nth] for nth, op in enumerate(op for op in program if op.name == "accept")}
-    moved = {op.place: place for place, op in enumerate({op.place: op for op in program}.values())}
-    return tuple(op._replace(run=names.get(op.run, ""), place=moved[op.place]) for op in program)
+    names = {op.run: RUNS[nth] for nth, op in enumerate(op for op in program if op.name in TAKING_IN)}
+    places = dict.fromkeys(op.place for op in program if op.name not in ABOUT_ALL)
+    moved = {place: nth for nth, place in enumerate(places)}
+    return tuple(op._replace(run=names.get(op.run, ""), place=moved.get(op.place, 0)) for op in program)

@@ -13,7 +13,6 @@ from turngate_model.checker.counterexample import Counterexample
 from turngate_model.properties import Property
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, SubjectFactory
-from turngate_verify.conform.programs import OPERATIONS
 from turngate_verify.conform.suites import JUDGED, Conformance, Effort, check
 
 
@@ -24,7 +23,7 @@ def is_subject(obj: object) -> bool:
         return True
     if not issubclass(kind, type) or not isinstance(getattr(obj, "features", None), Features):
         return False
-    needed = (*OPERATIONS, "observe", "close")
+    needed = ("accept", "enter", "cancel", "clear", "fold", "finish", "fail", "observe", "close")
     return (
         getattr(obj, "__test__", True) is True
         and not obj.__module__.startswith("turngate_verify.")

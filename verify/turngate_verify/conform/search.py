@@ -93,7 +93,7 @@ class PortRules(RuleBasedStateMachine):
         with self.suite.stopping():
             self.judge.take(data.draw(st.sampled_from(self.could(name))))
         self.enabled = [] if self.judge.violations else self.judge.enabled(LIMITS)
-        self.report([violation for violation, _ in self.judge.late] + self.judge.violations)
+        self.report([*(violation for violation, _ in self.judge.late), *self.judge.violations])
 
     def report(self, violations: list[Violation]) -> None:
         """Raise Broken for the first property that was not known to be broken."""

@@ -29,7 +29,8 @@ from turngate_model.history import (
     Handoff,
     Wrote,
 )
-from turngate_model.properties import Property, Violation
+from turngate_model.properties import AnyProperty, AnyViolation, Property, Violation
+from turngate_verify.conform.drills import drills
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
@@ -60,9 +61,9 @@ class Played(NamedTuple):
     """The result of playing one program."""
 
     steps: tuple[Step, ...]
-    violations: tuple[Violation, ...]
+    violations: tuple[AnyViolation, ...]
     late: tuple[tuple[Violation, int], ...]
-    exercised: frozenset[Property]
+    exercised: frozenset[AnyProperty]
     idle_cancels: frozenset[int]
     enabled: tuple[Op, ...]
 
@@ -127,7 +128,9 @@ class Conformance:
     @property
     def not_shown(self) -> dict[Property, str]:
         """The properties that this subject cannot show, and why."""
-        hidden = {Property.NO_RESIDUE: "the port does not show what a dispatcher holds in memory"}
+        hidden: dict[Property, str] = {}
+        if not self.features.residue:
+            hidden[Property.NO_RESIDUE] = "the subject does not show what it holds in memory"
         if not self.features.messages:
             hidden[Property.ON_RECORD] = "the subject does not show its messages"
         if not self.features.cancel:
@@ -241,6 +244,13 @@ class Suite:
                     frontier.append(program)
             self.result.depths[sessions] = depth
 
+    def drill(self) -> None:
+        """Play the drills."""
+        for program in drills(self.result.features):
+            if self.out_of_time:
+                return
+            self.judge(program, self.result.programs)
+
     def judge(self, program: Program, counts: dict[Property, int]) -> bool:
         """Play a program and keep what it breaks; return whether it breaks nothing."""
         played = self.play(program)
@@ -340,6 +350,8 @@ def check(
     def work(suite: Suite) -> None:
         for sessions in range(1, suite.limits.sessions + 1):
             suite.enumerate(sessions)
+        if suite.effort.programs:
+            suite.drill()
         search(suite)
 
     return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work)

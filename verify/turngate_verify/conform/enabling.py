@@ -1,0 +1,90 @@
+"""What could be done to a subject next: the operations that make sense, by its features and its sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from turngate_model.lifecycle import DeclaredState
+from turngate_verify.conform.programs import RUNS, TAKING_IN, Name, Op, Program
+
+if TYPE_CHECKING:
+    from turngate_verify.conform.judge import Judge
+
+_CANCELLING = ("cancel", "cancel_run", "interrupt")
+_NEVER_IN_A_BURST = ("wait", "crash", "residue", "fold")
+
+
+class ProgramLimits(NamedTuple):
+    """How many prompts, cancels and sessions a program may have."""
+
+    prompts: int = 3
+    cancels: int = 2
+    sessions: int = 2
+    waits: int = 1
+    crashes: int = 1
+
+
+def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
+    """Return the operations that make sense now, in a fixed order."""
+    sessions, program, features = judge.sessions.each, judge.program, judge.features
+    used = [place for place, session in enumerate(sessions) if session.states] or [0]
+    fresh = [len(used)] if judge.place_of and len(used) < limits.sessions else []
+    ops: list[Op] = []
+    cancels = limits.cancels - sum(op.name in _CANCELLING for op in program)
+    if len(judge.place_of) < limits.prompts:
+        run = RUNS[len(judge.place_of)]
+        names: list[Name] = ["accept"]
+        names += ["interrupt"] if features.interrupt and cancels > 0 and judge.place_of else []
+        names += ["reject"] if features.reject else []
+        ops += [Op(name, run, place) for name in names for place in (*used, *fresh)]
+    for place in used:
+        ops += _in_session(judge, place, may_cancel=cancels > 0)
+    in_flight = any(session.in_flight for session in sessions)
+    last = program[-1].name if program else ""
+    for name, most in (("wait", limits.waits), ("crash", limits.crashes)):
+        done = sum(op.name == name for op in program)
+        if name in features.names and done < most and last and last != name and (in_flight or name == "wait"):
+            ops.append(Op("wait" if name == "wait" else "crash"))
+    return ops
+
+
+def _in_session(judge: Judge, place: int, *, may_cancel: bool) -> list[Op]:
+    session, features = judge.sessions.each[place], judge.features
+    ops: list[Op] = []
+    if features.two_phase:
+        waiting = session.in_state(DeclaredState.ACCEPTED)
+        ops += [Op("enter", run, place) for run in waiting if run not in judge.sessions.asked_to_enter]
+    if features.cancel and may_cancel:
+        ops.append(Op("cancel", "", place))
+    if features.cancel_run and may_cancel:
+        ops += [Op("cancel_run", run, place) for run in session.in_flight]
+    if features.clear and session.in_flight:
+        ops.append(Op("clear", "", place))
+    if session.turn and session.running:
+        if features.folds:
+            ops.append(Op("fold", session.lead, place))
+        ops += [Op("finish", session.lead, place), Op("fail", session.lead, place)]
+    return ops
+
+
+def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
+    """Return the pairs of operations of one session that make sense in the same moment, in a fixed order."""
+    if not judge.features.bursts:
+        return []
+    able = [op for op in enabled(judge, limits) if op.name not in _NEVER_IN_A_BURST]
+    pairs: list[Program] = []
+    for first in able:
+        seconds = [op for op in able if op.place == first.place and _can_follow(first, op)]
+        if first.name in TAKING_IN:
+            nth = len(judge.place_of) + 1
+            seconds = [op for op in seconds if op.name not in TAKING_IN]
+            if nth < limits.prompts:
+                seconds.append(Op("accept", RUNS[nth], first.place))
+            if judge.features.two_phase and first.name != "reject":
+                seconds.append(Op("enter", first.run, first.place))
+        pairs += [(first._replace(at_once=True), second) for second in seconds]
+    return pairs
+
+
+def _can_follow(first: Op, second: Op) -> bool:
+    return first != second and not (first.run and first.run == second.run)

@@ -1,0 +1,313 @@
+"""A base for subjects that take real time: servers, pollers, workers in threads and in other processes.
+
+One loop, in a thread of its own, serves every subject of the process. An
+operation returns when the subject has taken it in. Then the kit looks until
+nothing is owed, and waits long only for what should happen and does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from turngate_model.history import Complete, Enter, Fold
+from turngate_model.lifecycle import DeclaredState
+from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
+from turngate_verify.conform.programs import Op
+from turngate_verify.conform.timing import Timing
+from turngate_verify.world.failures import RunnerFailed
+
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+class RealtimeSubject:
+    """A subject that runs on a real loop, and may have sockets, threads and processes.
+
+    An adapter overrides the ``do_`` operations that its dispatcher has. Each
+    returns when the dispatcher has taken the call in, not when the run is over:
+    ``self.watch`` waits for that. ``self.runner`` is the work of a run, for a
+    runner on any loop; ``self.work_in_thread`` is the same for a thread. Sessions
+    and runs of several subjects meet in one server, so name them by
+    ``self.named``. ``set_up`` is called once per class, ``start`` and ``end`` for
+    every subject. What can only be asked for is asked for in ``look``.
+    """
+
+    features: Features = Features()
+    timing: Timing = Timing()
+    _loop: ClassVar[asyncio.AbstractEventLoop | None] = None
+    _starting: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self.features = type(self).features._replace(real_time=True)
+        self.number = next(_numbers)
+        self._lock = threading.Lock()
+        self._seen: list[Observed] = []
+        self._told: dict[str, queue.SimpleQueue[str]] = {}
+        self._watching: list[concurrent.futures.Future[None]] = []
+        self._has_worked = False
+        self._set_up_once()
+        self.call(self.start(), self.timing.starts)
+
+    @classmethod
+    def loop(cls) -> asyncio.AbstractEventLoop:
+        """Return the loop of all real-time subjects, which runs in a thread of its own."""
+        if RealtimeSubject._loop is None:
+            RealtimeSubject._loop = asyncio.new_event_loop()
+            threading.Thread(target=RealtimeSubject._loop.run_forever, daemon=True).start()
+        return RealtimeSubject._loop
+
+    def _set_up_once(self) -> None:
+        with RealtimeSubject._starting:
+            self.loop()
+            if "_is_set_up" not in type(self).__dict__:
+                self.call(self.set_up(), self.timing.starts)
+                type(self)._is_set_up = True  # type: ignore[attr-defined]
+
+    # What an adapter overrides.
+
+    async def set_up(self) -> None:
+        """Start what all subjects of the class share, such as a server."""
+
+    async def start(self) -> None:
+        """Make what this subject has of its own."""
+
+    async def end(self) -> None:
+        """Let go of it. Runs may still be in flight."""
+
+    async def look(self) -> None:
+        """Ask for what the dispatcher does not tell by itself, and show it."""
+
+    async def do_accept(self, session: str, run: str) -> None:
+        """Take a prompt in."""
+        raise NotImplementedError
+
+    async def do_enter(self, run: str) -> None:
+        """Enter an accepted run."""
+        raise NotImplementedError
+
+    async def do_cancel(self, session: str) -> None:
+        """Cancel a session."""
+        raise NotImplementedError
+
+    async def do_clear(self, session: str) -> None:
+        """Clear the queue of a session."""
+        raise NotImplementedError
+
+    async def do_cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        raise NotImplementedError
+
+    async def do_interrupt(self, session: str, run: str) -> None:
+        """Take a prompt in that cancels all that came before it."""
+        raise NotImplementedError
+
+    async def do_reject(self, session: str, run: str) -> None:
+        """Take a prompt in, or call ``self.refused``, if the session is busy."""
+        raise NotImplementedError
+
+    async def do_crash(self) -> None:
+        """Kill the process of the dispatcher, and open what it held again."""
+        raise NotImplementedError
+
+    async def do_fold(self, run: str) -> Sequence[str]:
+        """Take follow-ups into the turn of this run; return those not shown yet. The runner calls this."""
+        raise NotImplementedError
+
+    # What an adapter calls.
+
+    def named(self, name: str) -> str:
+        """Return a name for a session or a run that no other subject uses."""
+        return f"{name}-{self.number}"
+
+    def saw(self, event: Observed) -> None:
+        """Show an event; from any thread."""
+        with self._lock:
+            self._seen.append(event)
+
+    def started(self, run: str) -> None:
+        """Show that the runner is called for a run, whether it was queued or not."""
+        self.saw(Enter(run, DeclaredState.ACTIVE))
+
+    def completed(self, run: str, *, cancelled: bool = False, error: str | None = None) -> None:
+        """Show the RunComplete of a run."""
+        self.saw(Complete(run, cancelled, error))
+
+    def refused(self, run: str) -> None:
+        """Show that a prompt was not taken in, because its session is busy."""
+        self.saw(Refused(run))
+
+    def watch(self, run: str, done: Awaitable[Any]) -> None:
+        """Show the RunComplete of a run once this is done, which a caller would wait for."""
+
+        async def watching() -> None:
+            try:
+                await done
+            except asyncio.CancelledError:
+                self.completed(run, cancelled=True)
+            except Exception as error:  # whatever the caller would be told
+                self.completed(run, error=str(error) or repr(error))
+            else:
+                self.completed(run)
+
+        self._watching.append(asyncio.run_coroutine_threadsafe(watching(), self.loop()))
+
+    async def runner(self, run: str) -> str:
+        """Do the work of one turn, on the loop of whoever calls it."""
+        await self._looked()
+        self._listen(run)
+        self.started(run)
+        return await self.work(run)
+
+    async def work(self, run: str) -> str:
+        """Do the work of one turn. For an adapter that shows by itself when the turn starts."""
+        told = self._listen(run)
+        try:
+            while True:
+                while told.empty():  # noqa: ASYNC110 - an event would belong to one loop, and this is told by any thread
+                    await asyncio.sleep(self.timing.poll)
+                if self._obeyed(what := told.get()):
+                    return "text"
+                assert what == "fold"
+                for folded in await self.do_fold(run):
+                    self.saw(Fold(folded, run))
+        finally:
+            self._told.pop(run, None)
+
+    def work_in_thread(self, run: str) -> str:
+        """Do the work of one turn in a thread, which cannot be interrupted."""
+        self.call(self.look())
+        told = self._listen(run)
+        self.started(run)
+        try:
+            self._obeyed(told.get())
+            return "text"
+        finally:
+            self._told.pop(run, None)
+
+    def _listen(self, run: str) -> queue.SimpleQueue[str]:
+        self._has_worked = True
+        return self._told.setdefault(run, queue.SimpleQueue())
+
+    @staticmethod
+    def _obeyed(what: str) -> bool:
+        if what == "fail":
+            raise RunnerFailed("no luck")
+        return what == "finish"
+
+    # Driving it.
+
+    def call(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """Run a call on the loop, and return what it returns; it must within so many seconds."""
+        seconds = self.timing.answers if seconds is None else seconds
+        calling = asyncio.run_coroutine_threadsafe(work, self.loop())
+        try:
+            return calling.result(seconds)
+        except concurrent.futures.TimeoutError:
+            calling.cancel()
+            raise SubjectFailed(f"it hangs: a call does not return within {seconds:g} s") from None
+        except Exception as error:
+            raise SubjectFailed(f"it raised {error!r}") from error
+
+    async def _looked(self) -> None:
+        """Look on the loop of all subjects, whichever loop this is called on."""
+        looking = asyncio.run_coroutine_threadsafe(self.look(), self.loop())
+        await asyncio.wrap_future(looking)
+
+    # The port.
+
+    def accept(self, session: str, run: str) -> None:
+        """Take a prompt in."""
+        self.call(self.do_accept(session, run))
+
+    def interrupt(self, session: str, run: str) -> None:
+        """Take a prompt in that cancels all that came before it."""
+        self.call(self.do_interrupt(session, run))
+
+    def reject(self, session: str, run: str) -> None:
+        """Take a prompt in unless its session is busy."""
+        self.call(self.do_reject(session, run))
+
+    def enter(self, run: str) -> None:
+        """Enter an accepted run."""
+        self.call(self.do_enter(run))
+
+    def cancel(self, session: str) -> None:
+        """Cancel a session."""
+        self.call(self.do_cancel(session))
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        self.call(self.do_cancel_run(run))
+
+    def clear(self, session: str) -> None:
+        """Clear the queue of a session."""
+        self.call(self.do_clear(session))
+
+    def crash(self) -> None:
+        """Kill the process of the dispatcher, and open what it held again."""
+        self.call(self.do_crash(), self.timing.starts)
+
+    def wait(self) -> None:
+        """Let real time pass."""
+        time.sleep(self.timing.passes)
+
+    def burst(self, operations: Sequence[Op]) -> None:
+        """Call several operations in the same moment."""
+
+        async def together() -> None:
+            calls = []
+            for op in operations:
+                if op.name in ("fold", "finish", "fail"):
+                    self._tell(op.run, op.name)
+                else:
+                    calls.append(
+                        asyncio.ensure_future(getattr(self, f"do_{op.name}")(*op.arguments.values()))
+                    )
+                    await asyncio.sleep(0)
+            await asyncio.gather(*calls)
+
+        self.call(together())
+
+    def fold(self, run: str) -> None:
+        """Have the runner ask for follow-ups."""
+        self._tell(run, "fold")
+
+    def finish(self, run: str) -> None:
+        """Have the runner return."""
+        self._tell(run, "finish")
+
+    def fail(self, run: str) -> None:
+        """Have the runner fail."""
+        self._tell(run, "fail")
+
+    def _tell(self, run: str, what: str) -> None:
+        if told := self._told.get(run):
+            told.put(what)
+
+    def working(self) -> Collection[str] | None:
+        """Return the runs whose runner is at work; None if this adapter does not use ``work``."""
+        return list(self._told) if self._has_worked else None
+
+    def observe(self) -> Sequence[Observed]:
+        """Return what happened since the last call, as far as it is known by now."""
+        self.call(self.look())
+        with self._lock:
+            seen, self._seen = self._seen, []
+        return seen
+
+    def close(self) -> None:
+        """End, let the runners go that are left, and stop waiting."""
+        try:
+            self.call(self.end())
+        finally:
+            for told in list(self._told.values()):
+                told.put("finish")
+            for watching in self._watching:
+                watching.cancel()

@@ -1,0 +1,67 @@
+"""Waiting for a subject to come to rest: at once, if it does so itself; otherwise until nothing is owed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from turngate_model.history import Enter
+from turngate_model.lifecycle import DeclaredState
+from turngate_verify.conform.port import Observed, Refused, SubjectFailed
+from turngate_verify.conform.sessions import Sessions
+from turngate_verify.conform.timing import Timing
+
+if TYPE_CHECKING:
+    from turngate_verify.conform.judge import Judge
+    from turngate_verify.conform.programs import Op
+
+
+def at_work(subject: Any) -> Collection[str] | None:
+    """Return the lead runs whose runner is at work, or None if the subject does not say."""
+    working = getattr(subject, "working", None)
+    return None if working is None else working()
+
+
+def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
+    """Return what a subject shows after its operations, once it is at rest."""
+    shown = judge.shown()
+    if not judge.features.real_time:
+        return shown
+    timing: Timing = getattr(judge.subject, "timing", Timing())
+    began = heard = time.monotonic()
+    while True:
+        sessions = _after(judge, operations, shown)
+        owing, now = sessions.owe(), time.monotonic()
+        if now - heard >= (timing.grace if owing else timing.quiet):
+            return [*shown, *_queued(sessions)]
+        if now - began > timing.longest:
+            raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
+        time.sleep(timing.poll)
+        if more := judge.shown():
+            shown += more
+            heard = time.monotonic()
+
+
+def _after(judge: Judge, operations: Sequence[Op], shown: Sequence[Observed]) -> Sessions:
+    """Return the sessions as they are if nothing more is shown."""
+    sessions = judge.sessions.copy()
+    refused = {event.run for event in shown if isinstance(event, Refused)}
+    for op in operations:
+        sessions.take(op, refused)
+    for event in shown:
+        if not isinstance(event, Refused):
+            place = judge.place_of[event.run]
+            sessions.judge(place, sessions.normal(place, event))
+    sessions.work(at_work(judge.subject))
+    return sessions
+
+
+def _queued(sessions: Sessions) -> list[Observed]:
+    """Return that the runs are queued which have been told to enter and have neither started nor ended."""
+    return [
+        Enter(run, DeclaredState.QUEUED)
+        for session in sessions.each
+        for run in session.in_state(DeclaredState.ACCEPTED)
+        if run in sessions.asked_to_enter
+    ]

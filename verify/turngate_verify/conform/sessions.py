@@ -1,0 +1,242 @@
+"""The sessions of one program, as abstract sessions that judge what a subject shows.
+
+A subject shows less than a recorded history has, so some events are filled in
+here: that a runner has ended, and that messages were written in time. And a
+run that a cancel covers, or that was cleared, no longer waits: whoever starts
+ahead of it overtakes nobody, but the run is still owed its RunComplete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from turngate_model.abstract_session import AbstractSession
+from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.lifecycle import DeclaredState
+from turngate_model.properties import Property, Violation
+from turngate_verify.conform.port import Features
+from turngate_verify.conform.programs import SESSIONS, TAKING_IN, Op
+
+_ENTERED = (DeclaredState.QUEUED, DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY)
+
+
+class Sessions:
+    """One abstract session per session of a program, and what the kit knows beside them."""
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+        self.each = [AbstractSession() for _ in SESSIONS]
+        self.asked_to_enter: set[str] = set()
+        """The runs that have been told to enter; with one phase, every run that was accepted."""
+        self.at_work: Collection[str] | None = None
+        """The lead runs whose runner is at work, or None if the subject does not say."""
+        self._was_at_work: set[str] = set()
+        self._died: set[str] = set()
+        """The runs of turns whose process was killed, until they are complete or run again."""
+
+    def copy(self) -> Sessions:
+        """Return a copy. What happens to the one changes nothing in the other."""
+        twin = Sessions(self.features)
+        twin.each = [session.copy() for session in self.each]
+        twin.asked_to_enter = set(self.asked_to_enter)
+        twin.at_work = self.at_work
+        twin._was_at_work = set(self._was_at_work)
+        twin._died = set(self._died)
+        return twin
+
+    def _die(self) -> None:
+        """Note that the process was killed, and every runner with it."""
+        for session in self.each:
+            self._died.update(session.turn)
+            if session.lead:
+                session.observe(Ended(session.lead))
+        self._was_at_work.clear()
+
+    def work(self, at_work: Collection[str] | None) -> None:
+        """Note whose runner is at work now."""
+        self.at_work = at_work
+        self._was_at_work.update(at_work or ())
+
+    # What the kit does.
+
+    def take(self, op: Op, refused: Collection[str]) -> tuple[list[Event], list[Violation]]:
+        """Take in that an operation has taken effect; return its own events, and whether it should have."""
+        session = self.each[op.place]
+        if op.name == "crash":
+            self._die()
+        broken: list[Violation] = []
+        if op.name == "reject" and (op.run in refused) != bool(session.in_flight):
+            busy = "is busy: it should be refused" if session.in_flight else "is idle: it should be taken in"
+            done = "refused" if op.run in refused else "taken in"
+            said = f"{op.run} is {done}, but its session {busy}"
+            broken.append(Violation(Property.DECLARED_MOVE, said))
+        events = [] if op.run in refused else self._own(op)
+        for event in events:
+            session.observe(event)
+        return events, broken
+
+    def _own(self, op: Op) -> list[Event]:
+        """Return the events that an operation itself makes."""
+        if op.name == "enter" or (op.name in TAKING_IN and not self.features.two_phase):
+            self.asked_to_enter.add(op.run)
+        match op.name:
+            case "accept" | "reject":
+                return [Accept(op.run, self.features.folds)]
+            case "interrupt":
+                return [Cancel(), Accept(op.run, self.features.folds)]
+            case "cancel":
+                return [Cancel()]
+            case "cancel_run":
+                return [Cancel(frozenset(self.each[op.place].covered_by_cancel(op.run)))]
+            case "clear":
+                return [Clear()]
+            case "finish" | "fail":
+                return [Ended(op.run)]
+            case "enter" | "fold" | "wait" | "crash" | "residue":
+                return []
+
+    # What is shown.
+
+    def normal(self, place: int, event: Event) -> Event:
+        """Return the event that a real-time subject means: it does not know whether a run was queued."""
+        if not self.features.real_time or not isinstance(event, Handoff | Enter):
+            return event
+        state = self.each[place].states.get(event.run)
+        if isinstance(event, Handoff):
+            return Enter(event.run, DeclaredState.ACTIVE) if state is DeclaredState.ACCEPTED else event
+        if event.state is DeclaredState.ACTIVE and state is DeclaredState.QUEUED:
+            return Handoff(event.run)
+        return event
+
+    def judge(self, place: int, event: Event) -> list[Violation]:
+        """Return what an event breaks, and go on from there."""
+        session = self.each[place]
+        if getattr(event, "run", "") not in session.states:
+            trace = f"{getattr(event, 'run', '')} was not taken in, and should leave no trace"
+            return [Violation(Property.DECLARED_MOVE, trace)]
+        match event:
+            case Complete():
+                return self._completed(session, event)
+            case Handoff(run) | Enter(run, DeclaredState.ACTIVE):
+                if run in self._died and session.states[run] is DeclaredState.ACTIVE:
+                    return self._runs_again(session, run)
+                if session.lead in session.covered:
+                    session.observe(Ended(session.lead))
+                return _past_the_dropped(session, event)
+            case Fold():
+                return _past_the_dropped(session, event)
+            case _:
+                return session.observe(event)
+
+    def _runs_again(self, session: AbstractSession, run: str) -> list[Violation]:
+        self._died.difference_update(session.turn)
+        session.running = True
+        if run in session.covered:
+            again = f"{run} was accepted before the cancel: it must not run again after a crash"
+            return [Violation(Property.FULL_COVERAGE, again)]
+        return []
+
+    def _completed(self, session: AbstractSession, event: Complete) -> list[Violation]:
+        run, state = event.run, session.states[event.run]
+        broken: list[Violation] = []
+        if run in session.turn and session.running and run not in session.covered and self._works(session):
+            early = f"{run} completes while the runner of {session.lead} still runs"
+            broken.append(Violation(Property.DECLARED_MOVE, early))
+        elif never := _never_ran(session, event):
+            broken.append(Violation(Property.DECLARED_MOVE, never))
+        unwritten = not self.features.messages or (run in self._died and run not in session.record)
+        if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY) and unwritten:
+            session.observe(Wrote(run, "unwritten"))
+        if run == session.lead:
+            session.observe(Ended(run))
+        self._died.discard(run)
+        seen = session.observe(event)
+        return broken or seen
+
+    def _works(self, session: AbstractSession) -> bool:
+        return self.at_work is None or session.lead in self.at_work
+
+    # What is owed at rest.
+
+    def at_rest(self) -> list[Violation]:
+        """Return the first thing that is wrong when nothing more will happen."""
+        for session in self.each:
+            if beside := self._beside(session):
+                working = f"the runner of {beside[0]} works on beside the turn of {session.lead}"
+                return [Violation(Property.ONE_TURN, f"{working}: it should have ended first")]
+            self._notice_the_end(session)
+            if session.turn and session.running:
+                continue
+            if owed := session.owed():
+                return [_in_its_words(session, owed[0])]
+            for run in session.in_state(DeclaredState.ACCEPTED):
+                if run in self.asked_to_enter:
+                    lost = f"{run} has entered, and is neither active nor queued nor complete"
+                    return [Violation(Property.EXACTLY_ONE_COMPLETE, lost)]
+        return []
+
+    def owe(self) -> bool:
+        """Tell whether something should still happen by itself. Waiting longer may bring it."""
+        return any(self._owes(session) for session in self.each)
+
+    def _owes(self, session: AbstractSession) -> bool:
+        entered = {run for run in session.in_flight if self._has_entered(session, run)}
+        if entered & (session.covered | session.cleared) or self._beside(session):
+            return True
+        self._notice_the_end(session)
+        return bool(entered) and not (session.turn and session.running)
+
+    def _has_entered(self, session: AbstractSession, run: str) -> bool:
+        return session.states[run] in _ENTERED or run in self.asked_to_enter
+
+    def _beside(self, session: AbstractSession) -> list[str]:
+        """Return the runs whose runner works on beside the active turn of the session."""
+        if not self.at_work or not session.turn:
+            return []
+        return [run for run in self.at_work if run in session.states and run != session.lead]
+
+    def _notice_the_end(self, session: AbstractSession) -> None:
+        """Note that the runner of the active turn is over, or was never called, if that can be seen.
+
+        A runner that has not been called yet may wait for a place, as long as another is at work.
+        """
+        if self.at_work is None or session.lead in self.at_work or not session.lead:
+            return
+        if session.lead in self._was_at_work or not self.at_work:
+            session.observe(Ended(session.lead))
+
+
+def _past_the_dropped(session: AbstractSession, event: Enter | Handoff | Fold) -> list[Violation]:
+    """Judge a run that becomes active as if the runs were gone that are to be dropped."""
+    dropped = [run for run in session.queue if run in session.covered | session.cleared and run != event.run]
+    session.queue = [run for run in session.queue if run not in dropped]
+    broken = session.observe(event)
+    session.queue = [run for run in session.states if run in session.queue or run in dropped]
+    return broken
+
+
+def _never_ran(session: AbstractSession, event: Complete) -> str:
+    """Say that a run completes which was never active and which nothing has dropped; empty if not so."""
+    run, state = event.run, session.states[event.run]
+    if event.cancelled or run in session.covered | session.cleared:
+        return ""
+    if state in (DeclaredState.ACCEPTED, DeclaredState.QUEUED) and event.error is None:
+        return (
+            f"{run} completes as finished, and never ran: its caller got the answer of another run, or none"
+        )
+    if state is DeclaredState.QUEUED:
+        return f"{run} completes with an error ({event.error}), and never ran: nothing has dropped it"
+    return ""
+
+
+def _in_its_words(session: AbstractSession, owed: Violation) -> Violation:
+    """Say of a run that was to be dropped what became of it."""
+    if owed.property is not Property.EXACTLY_ONE_COMPLETE:
+        return owed
+    for run in session.queue:
+        why = "a cancel covers it" if run in session.covered else "the queue was cleared"
+        if run in session.covered | session.cleared:
+            return Violation(
+                owed.property, f"{run} gets no RunComplete: {why}, and it is never heard of again"
+            )
+    return owed
