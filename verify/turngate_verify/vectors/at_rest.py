@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 from turngate_model.history import Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.mechanism import INTERNAL, Action, Mechanism
 from turngate_model.model_session import Mode, ModelRun, ModelSession
-from turngate_verify.conform.port import Features, Observed
-from turngate_verify.conform.programs import SESSIONS, Op
+from turngate_verify.conform.port import Features, Observed, Refused
+from turngate_verify.conform.programs import SESSIONS, TAKING_IN, Name, Op
+
+_USED = 2
+"""So many sessions are enough to show whether they are isolated."""
+_MODES: dict[str, Mode] = {"accept": "fold", "interrupt": "interrupt", "reject": "queue"}
 
 
 class World(NamedTuple):
@@ -27,7 +31,7 @@ class World(NamedTuple):
     @classmethod
     def at_first(cls) -> World:
         """Return a world in which nothing has happened."""
-        return cls(tuple(ModelSession() for _ in SESSIONS))
+        return cls(tuple(ModelSession() for _ in range(_USED)))
 
     def frozen(self) -> tuple[Any, ...]:
         """Return a value that is equal for two worlds exactly if every step treats them alike."""
@@ -80,16 +84,16 @@ def first_outcome(design: type[Mechanism], world: World, op: Op, *, two_phase: b
 
 def _performed(design: type[Mechanism], world: World, op: Op, *, two_phase: bool) -> Motion:
     """Take the step of the caller or the runner that an operation is."""
-    runs = world.runs
     session = world.sessions[op.place]
-    action: Action | None = op.action
-    mode: Mode | None = None
-    if op.name == "accept":
-        runs, mode = runs + 1, "fold"
-    elif op.name in ("finish", "fail", "fold") and not _runs(session, op.run):
-        action = None
-    motion = Motion(world._replace(runs=runs), (), (op.run,) if mode and not two_phase else ())
-    return motion if action is None else _taken(design, motion, op.place, action, mode)
+    if op.name in TAKING_IN:
+        at = Motion(world._replace(runs=world.runs + 1), (), () if two_phase else (op.run,))
+        if op.name == "reject" and session.in_flight and not getattr(design, "never_rejects", False):
+            return Motion(at.world, (Refused(op.run),))
+        return _taken(design, at, op.place, op.action, _MODES[op.name])
+    at = Motion(world, ())
+    if op.name in ("finish", "fail", "fold") and not _runs(session, op.run):
+        return at
+    return _taken(design, at, op.place, op.action)
 
 
 def _runs(session: ModelSession, lead: str) -> bool:
@@ -130,45 +134,68 @@ class ModelSubject:
     """The mechanism, or a known-bad design, as a subject of the conformance kit."""
 
     def __init__(self, design: type[Mechanism] = Mechanism, *, two_phase: bool = True) -> None:
-        self.features = Features(two_phase=two_phase, folds=True, clear=True, messages=True)
+        self.features = Features(
+            two_phase=two_phase,
+            folds=True,
+            clear=True,
+            messages=True,
+            cancel_run=True,
+            interrupt=True,
+            reject=True,
+        )
         self._design = design
         self._world = World.at_first()
         self._seen: list[Observed] = []
         self._place_of: dict[str, int] = {}
 
-    def _perform(self, op: Op) -> None:
-        outcome = first_outcome(self._design, self._world, op, two_phase=self.features.two_phase)
+    def _perform(self, name: Name, run: str = "", session: str = "") -> None:
+        place = SESSIONS.index(session) if session else self._place_of[run]
+        self._place_of.setdefault(run, place)
+        outcome = first_outcome(
+            self._design, self._world, Op(name, run, place), two_phase=self.features.two_phase
+        )
         self._world = outcome.world
         self._seen += outcome.events
 
     def accept(self, session: str, run: str) -> None:
         """Accept; and enter, if there is one phase only."""
-        self._place_of[run] = SESSIONS.index(session)
-        self._perform(Op("accept", run, self._place_of[run]))
+        self._perform("accept", run, session)
+
+    def interrupt(self, session: str, run: str) -> None:
+        """Cancel what came before, and accept."""
+        self._perform("interrupt", run, session)
+
+    def reject(self, session: str, run: str) -> None:
+        """Accept, unless the session is busy."""
+        self._perform("reject", run, session)
 
     def enter(self, run: str) -> None:
         """Enter."""
-        self._perform(Op("enter", run, self._place_of[run]))
+        self._perform("enter", run)
 
     def cancel(self, session: str) -> None:
         """Cancel."""
-        self._perform(Op("cancel", "", SESSIONS.index(session)))
+        self._perform("cancel", session=session)
+
+    def cancel_run(self, run: str) -> None:
+        """Cancel one run."""
+        self._perform("cancel_run", run)
 
     def clear(self, session: str) -> None:
         """Clear the queue."""
-        self._perform(Op("clear", "", SESSIONS.index(session)))
+        self._perform("clear", session=session)
 
     def fold(self, run: str) -> None:
         """Fold."""
-        self._perform(Op("fold", run, self._place_of[run]))
+        self._perform("fold", run)
 
     def finish(self, run: str) -> None:
         """Finish."""
-        self._perform(Op("finish", run, self._place_of[run]))
+        self._perform("finish", run)
 
     def fail(self, run: str) -> None:
         """Fail."""
-        self._perform(Op("fail", run, self._place_of[run]))
+        self._perform("fail", run)
 
     def observe(self) -> Sequence[Observed]:
         """Return what happened since the last call."""

@@ -11,17 +11,18 @@ from typing import Any
 from turngate_model.designs import DESIGNS
 from turngate_model.history import Handoff
 from turngate_model.mechanism import Mechanism
-from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
+from turngate_model.model_session import Mode, ModelRun, ModelSession, ModelTurn
 
+_APART = "but the operations of a vector come one by one"
 UNSHOWN = {
-    "unlocked-drain": "a cancel would have to come in the middle of a fold, and operations come one by one",
-    "idle-gap": "a run would have to enter in the middle of a handoff, and operations come one by one",
-    "unserialized-entry": "a run would have to enter while another does, and operations come one by one",
-    "unlocked-clear": "a run would have to enter in the middle of a clear, and operations come one by one",
-    "late-mark": "a handle would have to close in the middle of a cancel, and operations come one by one",
+    "unlocked-drain": f"a cancel would have to come in the middle of a fold, {_APART}",
+    "idle-gap": f"a run would have to enter in the middle of a handoff, {_APART}",
+    "unserialized-entry": f"a run would have to enter while another does, {_APART}",
+    "unlocked-clear": f"a run would have to enter in the middle of a clear, {_APART}",
+    "late-mark": f"a handle would have to close in the middle of a cancel, {_APART}",
     "untracked": "the port has one way to accept a prompt, and the design needs one more, without a sequence",
     "reused-id": "the port accepts every run once",
-    "leaky-session": "the port does not show what a dispatcher holds in memory",
+    "leaky-session": "a program shows what happens, and not what a dispatcher holds in memory",
 }
 """The known-bad designs that no program at the port can show, and why."""
 
@@ -150,6 +151,36 @@ class DroppedOnRecord(Mechanism):
         super().drop(s, runs, cancelled=cancelled)
 
 
+class CancelsTheSession(Mechanism):
+    """A cancel of one run cancels its whole session."""
+
+    def cancel_run(self, s: ModelSession, run: ModelRun) -> None:
+        self.cancel(s)
+
+
+class KeepsTheQueued(Mechanism):
+    """A cancel of one run is forgotten if the run is queued."""
+
+    def cancel_run(self, s: ModelSession, run: ModelRun) -> None:
+        if run not in s.queue:
+            super().cancel_run(s, run)
+
+
+class InterruptsItself(Mechanism):
+    """A prompt that interrupts is cancelled by its own cancel."""
+
+    def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
+        super().accept(s, run, mode)
+        if mode == "interrupt":
+            s.mark = run.seq
+
+
+class NeverRejects(Mechanism):
+    """A prompt that is to be refused when its session is busy is queued."""
+
+    never_rejects = True
+
+
 FLAWS: dict[str, type[Mechanism]] = {
     "last-in-first-out": LastInFirstOut,
     "folds-the-last": FoldsTheLast,
@@ -162,6 +193,10 @@ FLAWS: dict[str, type[Mechanism]] = {
     "clear-is-cancel": ClearIsCancel,
     "completes-twice": CompletesTwice,
     "late-retry": LateRetry,
+    "cancels-the-session": CancelsTheSession,
+    "keeps-the-queued": KeepsTheQueued,
+    "interrupts-itself": InterruptsItself,
+    "never-rejects": NeverRejects,
     "wrong-record": WrongRecord,
     "dropped-on-record": DroppedOnRecord,
 }

@@ -15,7 +15,7 @@ from turngate_model.history import Complete
 from turngate_model.mechanism import Mechanism
 from turngate_model.properties import Property
 from turngate_verify.conform.port import Features
-from turngate_verify.conform.programs import RUNS, Op, Program
+from turngate_verify.conform.programs import RUNS, TAKING_IN, Name, Op, Program
 from turngate_verify.vectors.at_rest import World, first_outcome, outcomes
 from turngate_verify.vectors.flaws import REFUTABLE
 from turngate_verify.vectors.orders import judged, orders, visible
@@ -31,11 +31,15 @@ class Scope(NamedTuple):
     cancels: int
     sessions: int
     operations: int = 12
+    also: tuple[Name, ...] = ()
+    """The operations that few dispatchers have. Where one of them is, no turn takes follow-ups in: whether a
+    prompt that interrupts can be folded is not asked."""
 
     @property
     def features(self) -> Features:
         """The features of a subject that can play these programs."""
-        return Features(two_phase=self.two_phase, folds=True, clear=True, messages=self.messages)
+        able = dict.fromkeys(self.also, True)
+        return Features(two_phase=self.two_phase, folds=True, clear=True, messages=self.messages, **able)
 
 
 FULL = (
@@ -44,6 +48,12 @@ FULL = (
     Scope(two_phase=False, messages=False, prompts=3, cancels=1, sessions=2),
     Scope(two_phase=True, messages=False, prompts=3, cancels=2, sessions=1),
     Scope(two_phase=True, messages=False, prompts=2, cancels=1, sessions=2),
+    Scope(two_phase=False, messages=False, prompts=3, cancels=2, sessions=1, also=("cancel_run",)),
+    Scope(two_phase=True, messages=False, prompts=2, cancels=2, sessions=1, also=("cancel_run",)),
+    Scope(two_phase=False, messages=False, prompts=3, cancels=1, sessions=1, also=("interrupt",)),
+    Scope(two_phase=True, messages=False, prompts=2, cancels=1, sessions=1, also=("interrupt",)),
+    Scope(two_phase=False, messages=False, prompts=3, cancels=1, sessions=1, also=("reject",)),
+    Scope(two_phase=True, messages=False, prompts=2, cancels=1, sessions=1, also=("reject",)),
     Scope(two_phase=False, messages=True, prompts=2, cancels=1, sessions=1),
     Scope(two_phase=True, messages=True, prompts=2, cancels=1, sessions=1),
 )
@@ -52,6 +62,13 @@ SHORT = (
     Scope(two_phase=False, messages=False, prompts=3, cancels=1, sessions=1, operations=5),
     Scope(two_phase=False, messages=False, prompts=2, cancels=1, sessions=2, operations=4),
     Scope(two_phase=True, messages=False, prompts=2, cancels=1, sessions=2, operations=5),
+    Scope(
+        two_phase=False, messages=False, prompts=3, cancels=1, sessions=1, operations=4, also=("cancel_run",)
+    ),
+    Scope(
+        two_phase=False, messages=False, prompts=3, cancels=0, sessions=1, operations=3, also=("interrupt",)
+    ),
+    Scope(two_phase=False, messages=False, prompts=2, cancels=0, sessions=1, operations=2, also=("reject",)),
     Scope(two_phase=False, messages=True, prompts=2, cancels=1, sessions=1, operations=4),
     Scope(two_phase=True, messages=True, prompts=1, cancels=1, sessions=1, operations=3),
 )
@@ -86,25 +103,35 @@ class Node:
 
     def key(self) -> object:
         """Return a value that is equal for two nodes exactly if the mechanism goes on alike from both."""
-        return self.world.frozen(), self.lives, sum(step.op.name == "cancel" for step in self.steps)
+        return self.world.frozen(), self.lives, self.cancels
+
+    @property
+    def cancels(self) -> int:
+        """How many cancels there were, of sessions and of single runs."""
+        return sum(step.op.name in ("cancel", "cancel_run") for step in self.steps)
 
 
 def enabled(node: Node, scope: Scope) -> Iterator[Op]:
     """Yield the operations that make sense in a node."""
-    used = sorted({step.op.place for step in node.steps if step.op.name == "accept"}) or [0]
+    used = sorted({step.op.place for step in node.steps if step.op.name in TAKING_IN}) or [0]
     fresh = [len(used)] if node.world.runs and len(used) < scope.sessions else []
     if node.world.runs < scope.prompts:
-        yield from (Op("accept", RUNS[node.world.runs], place) for place in (*used, *fresh))
-    cancels = sum(step.op.name == "cancel" for step in node.steps)
+        bringing: tuple[Name, ...] = ("accept", *scope.also)
+        for name in bringing:
+            if name in TAKING_IN:
+                yield from (Op(name, RUNS[node.world.runs], place) for place in (*used, *fresh))
     for place in used:
         session = node.world.sessions[place]
         yield from (Op("enter", run.name, place) for run in session.accepted)
-        if cancels < scope.cancels:
+        if node.cancels < scope.cancels:
             yield Op("cancel", "", place)
+            if "cancel_run" in scope.also:
+                yield from (Op("cancel_run", run.name, place) for run in session.in_flight)
         if session.in_flight:
             yield Op("clear", "", place)
         if session.active:
-            yield Op("fold", session.active, place)
+            if not scope.also:
+                yield Op("fold", session.active, place)
             yield Op("finish", session.active, place)
             yield Op("fail", session.active, place)
 
@@ -174,7 +201,7 @@ def _first_broken(name: str, program: Program, trail: Trail, scope: Scope) -> Pr
     while True:
         judge = judged(program, trail.script, scope.features)
         if broken := [*judge.violations, *(violation for violation, _ in judge.late)]:
-            return broken[0].property
+            return Property(broken[0].property)
         running = [
             Op("finish", turn.lead.name, place)
             for place, session in enumerate(trail.world.sessions)
@@ -189,7 +216,7 @@ def _first_broken(name: str, program: Program, trail: Trail, scope: Scope) -> Pr
 def vector_of(node: Node, scope: Scope) -> Vector:
     """Return the vector of a node."""
     judge = judged(node.program, node.script, scope.features)
-    guards = set(judge.exercised)
+    guards: set[object] = {*judge.exercised}
     if len({op.place for op in node.program}) > 1:
         guards.add(Property.ISOLATION)
     if judge.idle_cancels:
@@ -205,6 +232,6 @@ def vector_of(node: Node, scope: Scope) -> Vector:
 def enters_at_once(program: Program) -> bool:
     """Say whether every run enters right after its accept, so that two phases show no more than one."""
     return all(
-        first.name != "accept" or (second.name == "enter" and second.run == first.run)
+        first.name not in TAKING_IN or (second.name == "enter" and second.run == first.run)
         for first, second in pairwise((*program, Op("clear", "")))
     )

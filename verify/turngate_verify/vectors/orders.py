@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from turngate_model.history import Complete, Wrote
 from turngate_verify.conform.judge import Judge
 from turngate_verify.conform.port import Features, Subject
-from turngate_verify.conform.programs import Op
+from turngate_verify.conform.programs import Name, Op
 from turngate_verify.vectors.at_rest import ModelSubject
 from turngate_verify.vectors.vector import Shown
 
@@ -25,7 +25,7 @@ class Scripted(ModelSubject):
         self.features = features
         self._script = iter(script)
 
-    def _perform(self, op: Op) -> None:
+    def _perform(self, name: Name, run: str = "", session: str = "") -> None:
         self._seen += next(self._script)
 
 

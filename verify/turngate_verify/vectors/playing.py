@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turngate_model.history import Wrote
-from turngate_verify.conform.port import Features, Subject, SubjectFactory
-from turngate_verify.conform.programs import SESSIONS, Op
+from turngate_verify.conform.port import Features, Observed, Refused, Subject, SubjectFactory
+from turngate_verify.conform.programs import TAKING_IN, Op
 from turngate_verify.vectors.vector import Shown, Vector, as_record, is_seen
 
 
@@ -34,10 +34,9 @@ def play_vector(make: SubjectFactory, vector: Vector) -> Difference | None:
     subject = make()
     try:
         for nth, step in enumerate(vector.steps):
-            _perform(subject, step.op, vector)
             shown = tuple(
                 event
-                for event in subject.observe()
+                for event in _performed(subject, step.op, vector)
                 if "messages" in vector.needs or not isinstance(event, Wrote)
             )
             if not any(is_seen(should, shown) for should in step.may):
@@ -47,22 +46,17 @@ def play_vector(make: SubjectFactory, vector: Vector) -> Difference | None:
     return None
 
 
-def _perform(subject: Subject, op: Op, vector: Vector) -> None:
-    session = SESSIONS[op.place]
-    match op.name:
-        case "accept":
-            subject.accept(session, op.run)
-            if subject.features.two_phase and "two_phase" not in vector.needs:
-                subject.enter(op.run)
-        case "enter":
-            subject.enter(op.run)
-        case "cancel":
-            subject.cancel(session)
-        case "clear":
-            subject.clear(session)
-        case "fold":
-            subject.fold(op.run)
-        case "finish":
-            subject.finish(op.run)
-        case "fail":
-            subject.fail(op.run)
+def _performed(subject: Subject, op: Op, vector: Vector) -> list[Observed]:
+    """Perform an operation; and enter what it brings, if the vector does not know of two phases."""
+    getattr(subject, op.name)(*op.arguments.values())
+    shown = [*subject.observe()]
+    refused = any(isinstance(event, Refused) for event in shown)
+    if (
+        op.name in TAKING_IN
+        and subject.features.two_phase
+        and not refused
+        and "two_phase" not in vector.needs
+    ):
+        subject.enter(op.run)
+        shown += subject.observe()
+    return shown

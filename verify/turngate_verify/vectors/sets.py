@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 from turngate_verify.conform.programs import written
 from turngate_verify.vectors.generating import FULL, SHORT, Node, Scope, enters_at_once, nodes, vector_of
@@ -25,6 +26,7 @@ def full() -> list[Vector]:
     return in_order(vectors)
 
 
+@cache
 def minimal() -> list[Vector]:
     """Return a small set that refutes every design and flaw, and none of whose vectors could be left out.
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
 from turngate_model.properties import Property
-from turngate_verify.conform.port import Observed
-from turngate_verify.conform.programs import SESSIONS, Op, Program
+from turngate_verify.conform.port import Observed, Refused
+from turngate_verify.conform.programs import Op, Program
 
-FEATURES = ("cancel", "clear", "folds", "two_phase", "messages")
+FEATURES = ("cancel", "clear", "folds", "two_phase", "cancel_run", "interrupt", "reject", "messages")
 """The features by which vectors are sorted, from those that most dispatchers have to those that few have."""
 BASIC = "basic"
 """The feature of vectors that need none."""
@@ -64,6 +64,8 @@ def as_record(event: Observed) -> dict[str, Any]:
             return {"event": "handoff", "run": run}
         case Fold(run, into):
             return {"event": "fold", "run": run, "into": into}
+        case Refused(run):
+            return {"event": "refused", "run": run}
         case Complete(run, cancelled, _):
             return {"event": "complete", "run": run, "cancelled": cancelled}
         case Wrote(run, reason):
@@ -73,8 +75,7 @@ def as_record(event: Observed) -> dict[str, Any]:
 
 def asked(op: Op) -> dict[str, str]:
     """Return an operation as the question of the port."""
-    about_session = {"session": SESSIONS[op.place]} if op.name in ("accept", "cancel", "clear") else {}
-    return {"op": op.name, **about_session, **({"run": op.run} if op.run else {})}
+    return {"op": op.name, **op.arguments}
 
 
 def is_seen(should: Shown, shown: Shown) -> bool:

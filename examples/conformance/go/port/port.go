@@ -31,6 +31,7 @@ type answer struct {
 	ID       int              `json:"id"`
 	Features []string         `json:"features,omitempty"`
 	Events   []map[string]any `json:"events"`
+	AtWork   []string         `json:"at_work"`
 }
 
 // worker is a runner that waits to be told what to do.
@@ -189,12 +190,15 @@ func (p *Port) show(run, state string, event map[string]any) {
 	}
 }
 
-func (p *Port) observe() []map[string]any {
+func (p *Port) answer(id int) answer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	seen := p.seen
+	said := answer{ID: id, Events: p.seen, AtWork: []string{}}
+	for run := range p.workers {
+		said.AtWork = append(said.AtWork, run)
+	}
 	p.seen = []map[string]any{}
-	return seen
+	return said
 }
 
 // Serve answers the kit until its questions end.
@@ -230,6 +234,6 @@ func Serve(features []string, dispatcher func(*Port) Dispatcher) {
 		if q.Op == "enter" {
 			p.show(q.Run, "queued", nil)
 		}
-		out.Encode(answer{ID: q.ID, Events: p.observe()})
+		out.Encode(p.answer(q.ID))
 	}
 }
