@@ -12,6 +12,7 @@ again, several times; otherwise it is flaky, and no violation.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,7 +29,10 @@ from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Pl
 from turngate_verify.conform.walks import walk
 
 REPLAYS = 3
-"""So many times a program must break a property again before that is reported."""
+"""So many times a program must break a property again before that is reported.
+
+Each time that something about the property did not come back, it must so many times more.
+"""
 _CHEAP = 500
 """So many short programs are worth half of the time; more are worth a twenty-fourth of it."""
 _FIRST = 30
@@ -60,6 +64,7 @@ class Suite:
         self.result = Conformance(name, isinstance(make, Command), seed=effort.seed)
         self.began = time.monotonic()
         self._known: dict[Program, Played] = {}
+        self._unsteady: Counter[AnyProperty] = Counter()
 
     @property
     def out_of_time(self) -> bool:
@@ -167,11 +172,12 @@ class Suite:
         if known is not None and len(steps) >= len(known.steps):
             return False
         example = Counterexample(each, violation.what, steps)
-        for nth in range(1, REPLAYS + 1):
+        for nth in range(1, REPLAYS * (1 + self._unsteady[each]) + 1):
             again = self.examine(program, anew=True)
             if each not in again.broken:
                 told = Counterexample(each, "", again.played.steps).told()
                 self.result.flaky.setdefault(each, FlakyFinding(written(program), example, told, nth))
+                self._unsteady[each] += 1
                 return False
         self.result.flaky.pop(each, None)
         self.result.counterexamples[each] = example
