@@ -86,8 +86,8 @@ class AnyOrder(Able):
         seen = len(self.seen)
         super().cancel(session)
         dropped = [event for event in self.seen[seen:] if isinstance(event, Complete)]
-        rest: list[Observed] = [event for event in self.seen[seen:] if not isinstance(event, Complete)]
-        self.seen[seen:] = rest + dropped[:: next(self.order)]
+        rest = [event for event in self.seen[seen:] if not isinstance(event, Complete)]
+        self.seen[seen:] = [*rest, *dropped[:: next(self.order)]]
 
 
 def test_the_order_in_which_a_cancel_completes_several_runs_is_free() -> None:
@@ -246,7 +246,7 @@ def test_a_turn_whose_runner_waits_for_a_place_is_not_said_to_be_over() -> None:
     assert (played.violations, played.late) == ((), ())
 
 
-class EndsBetween(Plain):
+class EndsBetween(Able):
     """Ends a turn by itself, after the fourth operation and before the fifth is asked for."""
 
     features = Features(two_phase=True, real_time=True)

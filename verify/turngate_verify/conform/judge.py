@@ -101,7 +101,10 @@ class Judge:
 
     def _hear_out(self) -> None:
         """Take in what a real-time subject has done since it seemed to be at rest."""
-        for event in self.shown():
+        shown = self.shown()
+        if shown:
+            self.sessions.work(at_work(self.subject))
+        for event in shown:
             if self.steps and not isinstance(event, Refused):
                 normal = self.sessions.normal(self.place_of[event.run], event)
                 last = self.steps[-1]
