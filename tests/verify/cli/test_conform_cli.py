@@ -40,7 +40,7 @@ def test_a_violation_is_told_and_can_be_replayed(capsys: pytest.CaptureFixture[s
     assert "  but b was accepted before the cancel: it must not become active by handoff\n" in out
     assert f"  replay: turngate conform --replay '{BROKEN}' {LOCK}\n" in out
     assert "left out: fold: a turn takes no follow-ups in\n" in out
-    assert "every program of up to 5 operations in one session\n" in out
+    assert "every program of up to 8 operations in one session, but for" in out
     code, out, _ = turngate(capsys, "--replay", BROKEN, LOCK)
     assert code == 1
     assert "b becomes active" in out

@@ -16,6 +16,7 @@ import turngate_itself
 from conforming import FLAWS, Plain, flawed
 from surroundings import StandingStill
 from turngate_model import Property
+from turngate_model.properties import AnyProperty
 from turngate_verify.conform import (
     JUDGED,
     AsyncioSubject,
@@ -53,7 +54,7 @@ SUBJECTS: dict[type[AsyncioSubject], dict[Property, str]] = {
 """What each subject of the examples breaks, and the shortest program that shows it."""
 
 
-def broken_by(result: Conformance) -> dict[Property, str]:
+def broken_by(result: Conformance) -> dict[AnyProperty, str]:
     assert result.failed is None, result.failed.conversation
     return result.replays
 
@@ -78,7 +79,7 @@ def test_an_adapter_is_at_most_thirty_lines() -> None:
 def test_a_sound_subject_holds_in_everything_that_the_port_shows() -> None:
     result = check(Plain, effort=Effort(programs=2000, examples=30))
     assert (broken_by(result), result.verdict) == ({}, "holds")
-    assert result.depths == {1: 5, 2: 5}
+    assert result.depths == {1: 6, 2: 5}
     assert {each for each in JUDGED if result.verdict_of(each) != "holds"} == {Property.NO_RESIDUE}
 
 
@@ -205,19 +206,6 @@ def test_a_run_that_completes_before_its_runner_ends_is_no_declared_move() -> No
 
     result = check(Hasty, effort=Effort(programs=100, examples=0))
     assert result.replays[Property.DECLARED_MOVE] == "accept a, enter a"
-
-
-def test_a_subject_that_does_not_repeat_itself_is_reported() -> None:
-    made = 0
-
-    def make() -> Plain:
-        nonlocal made
-        made += 1
-        return Plain("completes twice" if made % 3 else "")
-
-    result = check(make, effort=Effort(programs=0, examples=60))
-    assert result.failed is not None
-    assert "does not do the same when the same program is played again" in result.failed.what
 
 
 class Waits(AsyncioSubject):

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from turngate_model.checker import Counterexample
+from turngate_model.properties import AnyProperty
 from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
@@ -22,13 +23,13 @@ from turngate_verify.cli.show import (
 )
 from turngate_verify.cli.targets import loaded
 from turngate_verify.conform import (
-    JUDGED,
     BadProgram,
     Command,
     Conformance,
     Effort,
     SubjectFactory,
     SubjectFailed,
+    Timing,
     check,
     parsed,
     replay,
@@ -57,7 +58,7 @@ class _AfterTwoDashes(click.Command):
     default=Effort().programs,
     show_default=True,
     type=click.IntRange(0),
-    help="Short programs to play at the most, in one session and again in two.",
+    help="Short programs to play at the most, in one session and again in two; a slow subject plays fewer.",
 )
 @click.option(
     "--examples",
@@ -81,6 +82,20 @@ class _AfterTwoDashes(click.Command):
     type=SECONDS,
     help="Seconds that a command may take to answer one line.",
 )
+@click.option(
+    "--grace",
+    default=Timing().grace,
+    show_default=True,
+    type=SECONDS,
+    help="Seconds that a command in real time may take for what it owes.",
+)
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Instances of the subject that play at the same time.",
+)
 @click.option("--replay", "program", metavar="PROGRAM", help="Play one program and tell what comes of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -98,6 +113,8 @@ def conform(
     max_seconds: float,
     seed: int,
     timeout: float,
+    grace: float,
+    workers: int,
     program: str | None,
     as_json: bool,
     report: Path | None,
@@ -106,7 +123,8 @@ def conform(
 
     Exit code 0: everything that the subject can show holds; 1: a property is
     violated, and the shortest program found is printed; 3: something was never
-    put to the test, or the subject could not be judged to the end.
+    put to the test, or was broken once and not again, or the subject could not
+    be judged to the end.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -114,8 +132,9 @@ def conform(
     if report:
         report.mkdir(parents=True, exist_ok=True)
     name = target or shlex.join(command or ())
-    make = Command(*(command or ()), timeout=timeout) if target is None else load(target)
-    effort = Effort(programs=programs, examples=examples, seed=seed, seconds=max_seconds)
+    timing = Timing(grace=grace)
+    make = Command(*(command or ()), timeout=timeout, timing=timing) if target is None else load(target)
+    effort = Effort(programs=programs, examples=examples, seed=seed, seconds=max_seconds, workers=workers)
     with stages(1) as begin:
         begin(f"playing programs on {name}")
         result = check(make, name, effort=effort) if program is None else _replayed(make, name, program)
@@ -161,13 +180,17 @@ def as_object(result: Conformance) -> dict[str, Any]:
         "conversation": result.failed.conversation if result.failed else [],
         "seconds": round(result.seconds, 3),
     }
-    for each in JUDGED:
+    for each in result.judged:
         said: dict[str, Any] = {"verdict": result.verdict_of(each), "checks": result.checks(each)}
         if why := result.why_unknown(each):
             said["why"] = why
         if each in result.counterexamples:
             said |= _told(result.counterexamples[each])
             said |= {"program": result.replays[each], "replay": result.replay_command(each)}
+        elif each in result.flaky:
+            finding = result.flaky[each]
+            said |= _told(finding.example) | {"program": finding.program, "again": finding.again}
+            said |= {"replays": finding.replays, "replay": result.replay_command(each)}
         told["properties"][str(each)] = said
     return told
 
@@ -183,7 +206,7 @@ def print_conformance(result: Conformance) -> None:
     properties = Table(
         "property", "verdict", "checked how often", box=None, pad_edge=False, title_justify="left"
     )
-    for each in JUDGED:
+    for each in result.judged:
         checks = ", ".join(
             f"{name}: {count:,} {unit}"
             for name, counts in result.checks(each).items()
@@ -193,14 +216,17 @@ def print_conformance(result: Conformance) -> None:
     out.print(properties, "", sep="\n")
     for sessions, depth in result.depths.items():
         extent = "one session" if sessions == 1 else "two sessions"
-        out.print(f"every program of up to {depth} operations in {extent}")
+        but = "but for those that reach the same state in another order"
+        out.print(f"every program of up to {depth} operations in {extent}, {but}")
     for words in result.left_out:
         out.print(f"left out: {words}")
     for each, example in result.counterexamples.items():
         out.print("")
         print_counterexample(example)
         out.print(f"  replay: {result.replay_command(each)}")
-    if result.told and not result.counterexamples:
+    for each in result.flaky:
+        _print_flaky(result, each)
+    if result.told and not result.counterexamples and not result.flaky:
         out.print("")
         for number, step in enumerate(result.told, 1):
             out.print(f"  {number:2}  {step}")
@@ -211,6 +237,18 @@ def print_conformance(result: Conformance) -> None:
         _print_failed(result.failed)
     out.print("")
     out.print("verdict:", styled(result.verdict), f"in {result.seconds:.0f} s")
+
+
+def _print_flaky(result: Conformance, each: AnyProperty) -> None:
+    """Print both transcripts of what was broken once and not again."""
+    finding = result.flaky[each]
+    out.print("")
+    print_counterexample(finding.example)
+    times = "once" if finding.replays == 1 else f"{finding.replays} times"
+    out.print(f"  flaky: played again {times}, the same program did not break it:", style="magenta")
+    for number, step in enumerate(finding.again, 1):
+        out.print(f"  {number:2}  {step}")
+    out.print(f"  replay: {result.replay_command(each)}")
 
 
 def _print_failed(failed: SubjectFailed) -> None:

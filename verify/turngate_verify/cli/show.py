@@ -44,8 +44,15 @@ class _Seconds(click.FloatRange):
 
 
 SECONDS = _Seconds(0, 10_000_000, min_open=True)
-EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3}
-STYLES = {"holds": "green", "violated": "red", "unknown": "yellow", "refuted": "green", "not refuted": "red"}
+EXIT_CODES = {"holds": 0, "violated": 1, "unknown": 3, "flaky": 3}
+STYLES = {
+    "holds": "green",
+    "violated": "red",
+    "unknown": "yellow",
+    "flaky": "magenta",
+    "refuted": "green",
+    "not refuted": "red",
+}
 
 
 def styled(verdict: str) -> Text:

@@ -72,6 +72,7 @@ from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.asyncio_subject import AsyncioSubject
 from turngate_verify.conform.judge import ProgramLimits
 from turngate_verify.conform.lines import Command
+from turngate_verify.conform.players import play
 from turngate_verify.conform.port import (
     AbleSubject,
     Features,
@@ -84,7 +85,8 @@ from turngate_verify.conform.port import (
 )
 from turngate_verify.conform.programs import BadProgram, Op, Program, parsed, written
 from turngate_verify.conform.realtime_subject import RealtimeSubject
-from turngate_verify.conform.suites import JUDGED, Conformance, Effort, Played, check, play, replay
+from turngate_verify.conform.result import JUDGED, Conformance, Effort, FlakyFinding, Played
+from turngate_verify.conform.suites import check, replay
 from turngate_verify.conform.timing import Timing
 from turngate_verify.world.failures import RunnerFailed
 
@@ -100,6 +102,7 @@ __all__ = [
     "Effort",
     "Enter",
     "Features",
+    "FlakyFinding",
     "Fold",
     "Handoff",
     "Observed",

@@ -1,4 +1,4 @@
-"""Drills: a few long programs with a plain pattern, for what shows only after many turns or in a long queue."""
+"""Drills: a few long programs with a plain pattern, for what shows only after many turns."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _long_queue(features: Features, name: Name) -> Program:
 
 
 def _rounds(features: Features, parts: Sequence[Part], *, spread: bool) -> Program:
-    """The same again and again, each time quiet at the end; spread over a session for each round, or in one."""
+    """Repeat a round, quiet at the end of each, in one session or spread over one for each round."""
     runs = iter(RUNS)
     program: Program = ()
     for nth in range(ROUNDS):

@@ -10,6 +10,8 @@ from turngate_verify.conform.programs import RUNS, TAKING_IN, Name, Op, Program
 if TYPE_CHECKING:
     from turngate_verify.conform.judge import Judge
 
+EXTRA: tuple[Name, ...] = ("cancel_run", "interrupt", "reject", "wait", "crash")
+"""The operations of which a short program has few: it gets deeper that way."""
 _CANCELLING = ("cancel", "cancel_run", "interrupt")
 _NEVER_IN_A_BURST = ("wait", "crash", "residue", "fold")
 
@@ -20,8 +22,8 @@ class ProgramLimits(NamedTuple):
     prompts: int = 3
     cancels: int = 2
     sessions: int = 2
-    waits: int = 1
-    crashes: int = 1
+    extras: int = 1
+    """How many bursts, and operations that most subjects do not have, there may be."""
 
 
 def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
@@ -39,17 +41,23 @@ def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
         ops += [Op(name, run, place) for name in names for place in (*used, *fresh)]
     for place in used:
         ops += _in_session(judge, place, may_cancel=cancels > 0)
+    if _extras(program) >= limits.extras:
+        return [op for op in ops if op.name not in EXTRA]
     in_flight = any(session.in_flight for session in sessions)
     last = program[-1].name if program else ""
-    for name, most in (("wait", limits.waits), ("crash", limits.crashes)):
-        done = sum(op.name == name for op in program)
-        if name in features.names and done < most and last and last != name and (in_flight or name == "wait"):
-            ops.append(Op("wait" if name == "wait" else "crash"))
+    if features.wait and last not in ("", "wait"):
+        ops.append(Op("wait"))
+    if features.crash and last != "crash" and in_flight:
+        ops.append(Op("crash"))
     return ops
 
 
+def _extras(program: Program) -> int:
+    return sum(op.name in EXTRA or op.at_once for op in program)
+
+
 def _in_session(judge: Judge, place: int, *, may_cancel: bool) -> list[Op]:
-    session, features = judge.sessions.each[place], judge.features
+    session, features = judge.sessions.at(place), judge.features
     ops: list[Op] = []
     if features.two_phase:
         waiting = session.in_state(DeclaredState.ACCEPTED)
@@ -69,7 +77,7 @@ def _in_session(judge: Judge, place: int, *, may_cancel: bool) -> list[Op]:
 
 def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
     """Return the pairs of operations of one session that make sense in the same moment, in a fixed order."""
-    if not judge.features.bursts:
+    if not judge.features.bursts or _extras(judge.program) >= limits.extras:
         return []
     able = [op for op in enabled(judge, limits) if op.name not in _NEVER_IN_A_BURST]
     pairs: list[Program] = []

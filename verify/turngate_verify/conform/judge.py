@@ -55,6 +55,7 @@ class Judge:
         self._cancelled: set[int] = set()
         self._after_cancel: set[str] = set()
         self._held: list[int] = []
+        self._refused: set[str] = set()
 
     def close(self) -> None:
         """Close the subject. What it raises then changes no verdict."""
@@ -85,6 +86,7 @@ class Judge:
         self._call(operations)
         shown = settled(self, operations)
         refused = {event.run for event in shown if isinstance(event, Refused)}
+        self._refused |= refused
         seen = [event for event in shown if not isinstance(event, Refused)]
         self.sessions.work(at_work(self.subject))
         items: list[Item] = [*operations, *seen]
@@ -99,7 +101,10 @@ class Judge:
 
     def _hear_out(self) -> None:
         """Take in what a real-time subject has done since it seemed to be at rest."""
-        for event in self.shown():
+        shown = self.shown()
+        if shown:
+            self.sessions.work(at_work(self.subject))
+        for event in shown:
             if self.steps and not isinstance(event, Refused):
                 normal = self.sessions.normal(self.place_of[event.run], event)
                 last = self.steps[-1]
@@ -112,7 +117,7 @@ class Judge:
                 self.subject.burst(operations)
             elif (op := operations[0]).name == "residue":
                 self._held.append(self.subject.residue())
-            else:
+            elif op.run not in self._refused:
                 getattr(self.subject, op.name)(*op.arguments.values())
         except SubjectFailed as failed:
             raise self._failed(failed.what, failed.conversation) from failed
@@ -148,7 +153,7 @@ class Judge:
         for item in items:
             if isinstance(item, Op):
                 at = item
-                self._note_operation(item)
+                self._note_operation(item, alone=len(operations) == 1)
                 own, broken = self.sessions.take(item, refused)
                 told[at] += own
                 self._offended(broken)
@@ -166,7 +171,7 @@ class Judge:
 
     def _event(self, event: Any, operations: Sequence[Op]) -> None:
         place = self.place_of[event.run]
-        session = self.sessions.each[place]
+        session = self.sessions.at(place)
         if event.run in session.states and not self.violations:
             self._note(place, event)
         self._offended(self.sessions.judge(place, event))
@@ -181,9 +186,9 @@ class Judge:
             self.late += [(each, len(self.program)) for each in broken if each.property is Property.LAST_WORD]
             self.violations += [each for each in broken if each.property is not Property.LAST_WORD]
 
-    def _note_operation(self, op: Op) -> None:
+    def _note_operation(self, op: Op, *, alone: bool) -> None:
         """Note which properties an operation puts to the test."""
-        session = self.sessions.each[op.place]
+        session = self.sessions.at(op.place)
         if any(state is DeclaredState.COMPLETE for state in session.states.values()):
             self.exercised.add(Property.TERMINAL_IS_FINAL)
         if op.name in TAKING_IN and op.place in self._cancelled:
@@ -191,7 +196,8 @@ class Judge:
         if op.name in ("cancel", "interrupt"):
             self._cancelled.add(op.place)
         if op.name == "cancel" and not session.covered_by_cancel():
-            self.idle_cancels.add(self._number(op))
+            if alone:
+                self.idle_cancels.add(len(self.program) - 1)
         elif op.name in ("cancel", "interrupt", "cancel_run") and session.in_flight:
             self.exercised.add(Property.FULL_COVERAGE)
         if op.name in ("finish", "fail") and session.queue:
@@ -199,13 +205,9 @@ class Judge:
         if op.name == "crash" and any(each.in_flight for each in self.sessions.each):
             self.exercised.add(DurableProperty.DURABLE)
 
-    def _number(self, op: Op) -> int:
-        """Return the place of an operation in the program."""
-        return max(nth for nth, each in enumerate(self.program) if each == op)
-
     def _note(self, place: int, event: Event) -> None:
         """Note which properties an event puts to the test."""
-        session = self.sessions.each[place]
+        session = self.sessions.at(place)
         match event:
             case Enter(run, state):
                 self.exercised.add(Property.DECLARED_MOVE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from turngate_model.mechanism import Action
@@ -122,6 +123,13 @@ def _parsed(text: str) -> Op:
     if len(runs) != (name not in (*_ABOUT_A_SESSION, *ABOUT_ALL)) or (at and name in ABOUT_ALL):
         raise BadProgram(f"{text.strip()!r} should be like 'enter a', 'cancel' or 'accept b @2'")
     return Op(name, runs[0] if runs else "", int(at[1]) - 1 if at else 0)
+
+
+def part_of(program: Program, kept: Collection[int]) -> Program:
+    """Return some operations of a program; what is left of a burst has a last operation, too."""
+    return tuple(
+        op._replace(at_once=op.at_once and nth + 1 in kept) for nth, op in enumerate(program) if nth in kept
+    )
 
 
 def renamed(program: Program) -> Program:

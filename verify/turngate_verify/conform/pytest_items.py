@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from turngate_model.checker.counterexample import Counterexample
-from turngate_model.properties import Property
+from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, SubjectFactory
-from turngate_verify.conform.suites import JUDGED, Conformance, Effort, check
+from turngate_verify.conform.result import JUDGED, Conformance, Effort, FlakyFinding
+from turngate_verify.conform.suites import check
 
 
 def is_subject(obj: object) -> bool:
@@ -46,10 +47,14 @@ class SubjectTests(pytest.Collector):
 
     make: SubjectFactory
     _result: Conformance | None = None
+    said: str = ""
+    """The test that has told why the subject could not be judged to the end."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield one test per property."""
-        for each in JUDGED:
+        may_crash = isinstance(self.make, Command) or getattr(self.make, "features", Features()).crash
+        judged: list[AnyProperty] = [*JUDGED, *([DurableProperty.DURABLE] if may_crash else [])]
+        for each in judged:
             test: PropertyTest = PropertyTest.from_parent(self, name=str(each))
             test.property = each
             yield test
@@ -81,6 +86,15 @@ class Violated(Exception):
         self.command = command
 
 
+class Flaky(Exception):
+    """The property of a test was broken once, and not again."""
+
+    def __init__(self, finding: FlakyFinding, command: str) -> None:
+        super().__init__(finding.example.what)
+        self.finding = finding
+        self.command = command
+
+
 class Unjudged(Exception):
     """The subject could not be judged to the end."""
 
@@ -88,28 +102,34 @@ class Unjudged(Exception):
 class PropertyTest(pytest.Item):
     """One property of one adapter."""
 
-    property: Property
+    property: AnyProperty
 
     def runtest(self) -> None:
-        """Fail if the property is violated, and skip if it is unknown."""
+        """Fail if the property is violated or flaky, and skip if it is unknown."""
         assert isinstance(self.parent, SubjectTests)
         result = self.parent.result
         if example := result.counterexamples.get(self.property):
             raise Violated(example, result.replay_command(self.property))
+        if finding := result.flaky.get(self.property):
+            raise Flaky(finding, result.replay_command(self.property))
         if (why := result.not_shown.get(self.property)) or not result.failed:
             if why := why or result.why_unknown(self.property):
                 pytest.skip(f"{self.property} is unknown: {why}")
             return
+        if self.parent.said:
+            raise Unjudged(f"see {self.parent.said}")
+        self.parent.said = self.nodeid
         raise Unjudged("\n".join([result.failed.what, *(f"  {line}" for line in result.failed.conversation)]))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Show the program, the property with its sentence, and how to replay it."""
         wrong = excinfo.value
         if isinstance(wrong, Violated):
-            example = wrong.example
-            steps = [f"  {number:2}  {step}" for number, step in enumerate(example.told(), 1)]
-            said = f"{example.property}: {example.property.sentence}"
-            return "\n".join([said, *steps, f"  but {example.what}", f"  replay: {wrong.command}"])
+            return "\n".join([*_told(wrong.example), f"  replay: {wrong.command}"])
+        if isinstance(wrong, Flaky):
+            again = [f"  {number:2}  {step}" for number, step in enumerate(wrong.finding.again, 1)]
+            flaky = "  flaky: played again, the same program did not break it:"
+            return "\n".join([*_told(wrong.finding.example), flaky, *again, f"  replay: {wrong.command}"])
         if isinstance(wrong, Unjudged):
             return f"the subject could not be judged to the end: {wrong}"
         return super().repr_failure(excinfo, style)
@@ -118,3 +138,10 @@ class PropertyTest(pytest.Item):
         """Say where the test is."""
         assert self.parent is not None
         return self.path, None, f"{self.parent.name}: {self.property}"
+
+
+def _told(example: Counterexample) -> list[str]:
+    """Return the property with its sentence, what happened, and what should have."""
+    steps = [f"  {number:2}  {step}" for number, step in enumerate(example.told(), 1)]
+    said = f"{example.property}: {example.property.sentence}"
+    return [said, *steps, f"  but {example.what}"]

@@ -15,7 +15,7 @@ from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
 from turngate_verify.conform.port import Features
-from turngate_verify.conform.programs import SESSIONS, TAKING_IN, Op
+from turngate_verify.conform.programs import TAKING_IN, Op
 
 _ENTERED = (DeclaredState.QUEUED, DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY)
 
@@ -25,7 +25,7 @@ class Sessions:
 
     def __init__(self, features: Features) -> None:
         self.features = features
-        self.each = [AbstractSession() for _ in SESSIONS]
+        self.each: list[AbstractSession] = []
         self.asked_to_enter: set[str] = set()
         """The runs that have been told to enter; with one phase, every run that was accepted."""
         self.at_work: Collection[str] | None = None
@@ -33,6 +33,12 @@ class Sessions:
         self._was_at_work: set[str] = set()
         self._died: set[str] = set()
         """The runs of turns whose process was killed, until they are complete or run again."""
+
+    def at(self, place: int) -> AbstractSession:
+        """Return the session of this number."""
+        while len(self.each) <= place:
+            self.each.append(AbstractSession())
+        return self.each[place]
 
     def copy(self) -> Sessions:
         """Return a copy. What happens to the one changes nothing in the other."""
@@ -61,7 +67,7 @@ class Sessions:
 
     def take(self, op: Op, refused: Collection[str]) -> tuple[list[Event], list[Violation]]:
         """Take in that an operation has taken effect; return its own events, and whether it should have."""
-        session = self.each[op.place]
+        session = self.at(op.place)
         if op.name == "crash":
             self._die()
         broken: list[Violation] = []
@@ -87,7 +93,7 @@ class Sessions:
             case "cancel":
                 return [Cancel()]
             case "cancel_run":
-                return [Cancel(frozenset(self.each[op.place].covered_by_cancel(op.run)))]
+                return [Cancel(frozenset(self.at(op.place).covered_by_cancel(op.run)))]
             case "clear":
                 return [Clear()]
             case "finish" | "fail":
@@ -101,7 +107,7 @@ class Sessions:
         """Return the event that a real-time subject means: it does not know whether a run was queued."""
         if not self.features.real_time or not isinstance(event, Handoff | Enter):
             return event
-        state = self.each[place].states.get(event.run)
+        state = self.at(place).states.get(event.run)
         if isinstance(event, Handoff):
             return Enter(event.run, DeclaredState.ACTIVE) if state is DeclaredState.ACCEPTED else event
         if event.state is DeclaredState.ACTIVE and state is DeclaredState.QUEUED:
@@ -110,7 +116,7 @@ class Sessions:
 
     def judge(self, place: int, event: Event) -> list[Violation]:
         """Return what an event breaks, and go on from there."""
-        session = self.each[place]
+        session = self.at(place)
         if getattr(event, "run", "") not in session.states:
             trace = f"{getattr(event, 'run', '')} was not taken in, and should leave no trace"
             return [Violation(Property.DECLARED_MOVE, trace)]

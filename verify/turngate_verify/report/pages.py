@@ -13,7 +13,7 @@ from turngate_model import DESIGNS, Property
 from turngate_model.durable import DURABLE_DESIGNS
 from turngate_model.pictures import lifecycle_svg, sequence_svg
 from turngate_model.properties import AnyProperty, DurableProperty
-from turngate_verify.conform import JUDGED, Conformance
+from turngate_verify.conform import Conformance
 from turngate_verify.visible import visible
 
 if TYPE_CHECKING:
@@ -75,16 +75,24 @@ def conformance_page(result: Conformance) -> str:
             _card(
                 each,
                 result.verdict_of(each),
-                result.counterexamples[each].what
-                if each in result.counterexamples
-                else result.why_unknown(each),
+                _why(result, each),
                 result.checks(each),
             )
-            for each in JUDGED
+            for each in result.judged
         ),
         lifecycle=_lifecycle(),
         designs="".join(_counterexamples(result)),
     )
+
+
+def _why(result: Conformance, each: AnyProperty) -> str:
+    """Return what is wrong with a property, or why that is not known."""
+    if each in result.counterexamples:
+        return result.counterexamples[each].what
+    if each in result.flaky:
+        finding = result.flaky[each]
+        return f"broken once by {finding.program}, and not again: {finding.example.what}"
+    return result.why_unknown(each)
 
 
 def _conformance_facts(result: Conformance) -> Iterator[str]:

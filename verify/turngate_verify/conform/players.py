@@ -1,0 +1,117 @@
+"""Playing programs on fresh subjects: one after the other, or on several instances at the same time."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from turngate_verify.conform.judge import Judge, ProgramLimits
+from turngate_verify.conform.lines import Command
+from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
+from turngate_verify.conform.programs import Program
+from turngate_verify.conform.result import Played
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Players:
+    """Makes fresh subjects, so many at the same time as there are workers. Each has a process of its own."""
+
+    def __init__(self, make: SubjectFactory, workers: int) -> None:
+        self._all: list[SubjectFactory] = [make]
+        self._all += [make.twin() if isinstance(make, Command) else make for _ in range(workers - 1)]
+        self._idle: queue.SimpleQueue[SubjectFactory] = queue.SimpleQueue()
+        for each in self._all:
+            self._idle.put(each)
+        self._threads = ThreadPoolExecutor(workers) if workers > 1 else None
+        self.stopped: SubjectFailed | None = None
+
+    def map(self, work: Callable[[A], T], over: Iterable[A]) -> Iterator[T]:
+        """Do the same to each, in their order; with several workers some of them at the same time."""
+        return map(work, over) if self._threads is None else self._threads.map(work, over)
+
+    def close(self) -> None:
+        """Stop the threads, and every process."""
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
+        for each in self._all:
+            if isinstance(each, Command):
+                each.stop()
+
+    @contextmanager
+    def judge(self) -> Iterator[Judge]:
+        """Lend a judge with a fresh subject. Once a subject has failed, raise that again."""
+        if self.stopped:
+            raise self.stopped
+        make = self._idle.get()
+        try:
+            judge = Judge(_made(make))
+            try:
+                yield judge
+            finally:
+                judge.close()
+        except SubjectFailed as failed:
+            self.stopped = self.stopped or failed
+            raise
+        finally:
+            self._idle.put(make)
+
+    def play(self, program: Program, limits: ProgramLimits) -> Played:
+        """Play a program on a fresh subject, up to the first offence."""
+        with self.judge() as judge:
+            return performed(judge, program, limits)
+
+
+def _made(make: SubjectFactory) -> Subject:
+    try:
+        subject: Any = make()
+    except SubjectFailed:
+        raise
+    except (Exception, SystemExit) as wrong:
+        if isinstance(make, Command):
+            raise
+        raise SubjectFailed(f"it cannot be made: {wrong!r}") from wrong
+    if not isinstance(getattr(subject, "features", None), Features):
+        raise SubjectFailed(f"it makes no subject, for {subject!r} has no features")
+    made: Subject = subject
+    return made
+
+
+def performed(judge: Judge, program: Program, limits: ProgramLimits) -> Played:
+    """Have a judge perform a program, up to the first offence."""
+    for op in program:
+        judge.take(op)
+        if judge.violations:
+            break
+    return outcome(judge, limits)
+
+
+def outcome(judge: Judge, limits: ProgramLimits) -> Played:
+    """Return what has come of the program that a judge has performed."""
+    over = bool(judge.violations)
+    return Played(
+        judge.steps,
+        tuple(judge.violations),
+        tuple(judge.late),
+        frozenset(judge.exercised),
+        frozenset(judge.idle_cancels),
+        () if over else tuple(judge.enabled(limits)),
+        () if over else tuple(judge.bursts(limits)),
+        (
+            tuple(sorted(judge.program)),
+            tuple(session.key() for session in judge.sessions.each if session.states),
+        ),
+    )
+
+
+def play(make: SubjectFactory, program: Program, limits: ProgramLimits) -> Played:
+    """Play a program on a fresh subject, up to the first offence."""
+    judge = Judge(make())
+    try:
+        return performed(judge, program, limits)
+    finally:
+        judge.close()

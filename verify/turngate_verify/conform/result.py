@@ -1,0 +1,159 @@
+"""The result of checking a subject: a verdict for each property, and what it rests on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from turngate_model.checker.counterexample import Counterexample, Step
+from turngate_model.properties import AnyProperty, AnyViolation, DurableProperty, Property, Violation
+from turngate_verify.conform.port import Features, SubjectFailed
+from turngate_verify.conform.programs import Op, Program
+
+JUDGED: tuple[Property, ...] = tuple(each for each in Property if each is not Property.REFINES)
+"""The properties that every subject is held to."""
+
+
+class Effort(NamedTuple):
+    """How hard to look."""
+
+    programs: int = 20_000
+    """The most short programs to play in one session, and again in two. A slow subject plays fewer.
+
+    Only whole depths are played. A depth is played if it will take no more than
+    a twenty-fourth of the time, or, as long as there are no more than 500
+    programs in all, if it will be over before half of the time is.
+    """
+    depth: int = 12
+    """The most operations in a short program."""
+    examples: int = 100
+    """How many random programs to play."""
+    steps: int = 24
+    """The most operations in a random program."""
+    seed: int = 0
+    seconds: float = 120.0
+    """After so many seconds the suite begins no other program."""
+    workers: int = 1
+    """How many instances of the subject play at the same time."""
+
+
+class Played(NamedTuple):
+    """The result of playing one program."""
+
+    steps: tuple[Step, ...]
+    violations: tuple[AnyViolation, ...]
+    late: tuple[tuple[Violation, int], ...]
+    exercised: frozenset[AnyProperty]
+    idle_cancels: frozenset[int]
+    enabled: tuple[Op, ...]
+    bursts: tuple[Program, ...] = ()
+    state: Hashable = None
+    """Equal for two programs of the same operations if they have led to the same sessions."""
+
+
+class FlakyFinding(NamedTuple):
+    """Something that was broken once, and not when the same program was played again."""
+
+    program: str
+    example: Counterexample
+    """What happened when it was broken."""
+    again: list[str]
+    """What happened when it was not, step by step."""
+    replays: int
+    """How many times the program was played again until it broke nothing."""
+
+
+@dataclass
+class Conformance:
+    """The result of checking a subject."""
+
+    subject: str
+    is_command: bool = False
+    features: Features = field(default_factory=Features)
+    left_out: list[str] = field(default_factory=list)
+    depths: dict[int, int] = field(default_factory=dict)
+    """For one session and for two: up to how many operations the suite has played every program."""
+    programs: dict[AnyProperty, int] = field(default_factory=dict)
+    """How many short programs put a property to the test."""
+    drills: dict[AnyProperty, int] = field(default_factory=dict)
+    """How many drills put a property to the test."""
+    examples: dict[AnyProperty, int] = field(default_factory=dict)
+    """How many random programs put a property to the test."""
+    played: int = 0
+    """How many short programs were played."""
+    counterexamples: dict[AnyProperty, Counterexample] = field(default_factory=dict)
+    replays: dict[AnyProperty, str] = field(default_factory=dict)
+    """For each broken property, the program that breaks it."""
+    flaky: dict[AnyProperty, FlakyFinding] = field(default_factory=dict)
+    """For each property that was broken once and not again, what was seen."""
+    failed: SubjectFailed | None = None
+    """Why the subject could not be judged to the end."""
+    gave_up: str = ""
+    """Why the suite stopped before its end; empty if it did not."""
+    told: list[str] = field(default_factory=list)
+    """What happened, step by step, in the one program that ``replay`` played."""
+    seed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def judged(self) -> tuple[AnyProperty, ...]:
+        """The properties that this subject is held to."""
+        return (*JUDGED, *([DurableProperty.DURABLE] if self.features.crash else []))
+
+    def checks(self, each: AnyProperty) -> dict[str, dict[str, int]]:
+        """Return how many short, long and random programs put a property to the test."""
+        counts = {
+            "short": {"programs": self.programs.get(each, 0)},
+            "drills": {"programs": self.drills.get(each, 0)},
+            "random": {"examples": self.examples.get(each, 0)},
+        }
+        return {name: count for name, count in counts.items() if any(count.values())}
+
+    def replay_command(self, each: AnyProperty) -> str:
+        """Return the command that plays the program found for a property again."""
+        program = self.replays[each] if each in self.replays else self.flaky[each].program
+        subject = f"-- {self.subject}" if self.is_command else shlex.quote(self.subject)
+        return f"turngate conform --replay {shlex.quote(program)} {subject}"
+
+    def verdict_of(self, each: AnyProperty) -> str:
+        """Return one of holds, violated, flaky and unknown."""
+        if each in self.counterexamples:
+            return "violated"
+        if each in self.flaky:
+            return "flaky"
+        return "unknown" if self.why_unknown(each) else "holds"
+
+    def why_unknown(self, each: AnyProperty) -> str:
+        """Return why the verdict on a property is unknown, or an empty string."""
+        if each in self.counterexamples or each in self.flaky:
+            return ""
+        if not_shown := self.not_shown.get(each):
+            return not_shown
+        if self.failed:
+            return "the subject could not be judged to the end"
+        return "" if self.checks(each) else "nothing has put it to the test"
+
+    @property
+    def not_shown(self) -> dict[AnyProperty, str]:
+        """The properties that this subject cannot show, and why."""
+        hidden: dict[AnyProperty, str] = {}
+        if not self.features.residue:
+            hidden[Property.NO_RESIDUE] = "the subject does not show what it holds in memory"
+        if not self.features.messages:
+            hidden[Property.ON_RECORD] = "the subject does not show its messages"
+        if not self.features.cancel:
+            about = (Property.NEVER_POISONED, Property.FULL_COVERAGE, Property.IDLE_CANCEL)
+            hidden |= dict.fromkeys(about, "the subject cannot be cancelled")
+        return hidden
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on all that the subject can show."""
+        if self.counterexamples:
+            return "violated"
+        if self.flaky:
+            return "flaky"
+        shown = (each for each in self.judged if each not in self.not_shown)
+        return "unknown" if self.failed or self.gave_up or any(map(self.why_unknown, shown)) else "holds"
