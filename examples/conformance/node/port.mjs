@@ -15,7 +15,7 @@ export async function serve(make, features = ['cancel', 'clear']) {
     }
     if (asked.op === 'reset') {
       port?.leave();
-      port = new Port();
+      port = new Port(features.includes('real_time'));
       operations = { ...(await adapted(make, port)), ...port.runners() };
     } else {
       for (const each of asked.op === 'burst' ? asked.ops : [asked]) operations[each.op](each);
@@ -29,6 +29,10 @@ export async function serve(make, features = ['cancel', 'clear']) {
 // What one program sees. A later program has a port of its own, so it hears nothing of an earlier one.
 class Port {
   #accepted = new Set(); #started = new Set(); #atWork = new Map(); #open = new Map(); #seen = [];
+
+  constructor(realTime) {
+    this.realTime = realTime; // then the kit finds out by itself which runs are queued
+  }
 
   // The work of a turn: shows that it has started, then waits to be told how it ends.
   runner = (run, signal) => {
@@ -78,14 +82,15 @@ class Port {
 
   runners() {
     return {
+      look: () => {},
       finish: ({ run }) => this.#atWork.get(run)?.finish(),
       fail: ({ run }) => this.#atWork.get(run)?.fail(),
     };
   }
 
   shown() {
-    for (const run of this.#accepted) this.#seen.push({ event: 'enter', run, state: 'queued' });
-    this.#accepted.clear();
+    if (!this.realTime) for (const run of this.#accepted) this.#seen.push({ event: 'enter', run, state: 'queued' });
+    if (!this.realTime) this.#accepted.clear();
     return { events: this.#seen.splice(0), at_work: [...this.#atWork.keys()] };
   }
 

@@ -4,8 +4,6 @@ A turn that ends well leaves its task in input-required; a task that is over is 
 Check it with: turngate conform examples/conformance/peers/a2a_task.py:A2ASubject
 """
 
-import logging
-
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
@@ -37,7 +35,6 @@ class Executor(AgentExecutor):
 
 class A2ASubject(AsyncioSubject):
     def start(self) -> None:
-        logging.disable(logging.CRITICAL)
         self.task_of, self.store = dict[str, str](), InMemoryTaskStore()
         self.handler = DefaultRequestHandler(Executor(self), self.store, a2a.AgentCard(name="peer"))
 
@@ -50,10 +47,14 @@ class A2ASubject(AsyncioSubject):
         asked.task_id = await self.open_task(session)
         asked.parts.append(a2a.Part(text=run))
         try:
-            got = await self.handler.on_message_send(a2a.SendMessageRequest(message=asked), ServerCallContext())
+            got = await self.handler.on_message_send(
+                a2a.SendMessageRequest(message=asked), ServerCallContext()
+            )
         except Exception as error:  # what the caller is told
             return self.completed(run, error=repr(error))
-        return self.completed(run, cancelled=got.status.state == CANCELED, error="failed" * (got.status.state == FAILED) or None)
+        return self.completed(
+            run, cancelled=got.status.state == CANCELED, error="failed" * (got.status.state == FAILED) or None
+        )
 
     async def do_cancel(self, session: str) -> None:
         if task := await self.open_task(session):

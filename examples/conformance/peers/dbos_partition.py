@@ -1,4 +1,4 @@
-"""DBOS: a queue with a concurrency of one for each partition, and a session is a partition; tables in SQLite.
+"""DBOS: a queue with a concurrency of one for each partition, and a session is a partition.
 
 A cancel cancels the session's workflows that are not over.
 Check it with: turngate conform examples/conformance/peers/dbos_partition.py:DBOSSubject
@@ -13,7 +13,7 @@ from turngate_verify.conform import RealtimeSubject
 
 SUBJECTS: dict[int, "DBOSSubject"] = {}
 OVER = {"SUCCESS": None, "ERROR": "failed", "CANCELLED": None, "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "gave up"}
-URL = f"sqlite:///{servers.temporary_folder()}/dbos.sqlite"
+URL = servers.postgres()
 DBOS(config=DBOSConfig(name="peer", system_database_url=URL, log_level="CRITICAL", run_admin_server=False))
 
 

@@ -37,7 +37,9 @@ class GradioSubject(RealtimeSubject):
             for session in ("s1", "s2"):
                 asked, said = gradio.Textbox(), gradio.Textbox()
                 asked.submit(turn, asked, said, api_name=session, concurrency_limit=1, concurrency_id=session)
-        demo.queue().launch(server_port=servers.free_port(), prevent_thread_lock=True, quiet=True, ssr_mode=False)
+        demo.queue().launch(
+            server_port=servers.free_port(), prevent_thread_lock=True, quiet=True, ssr_mode=False
+        )
         type(self).client = await asyncio.to_thread(Client, demo.local_url, verbose=False)
 
     async def start(self) -> None:

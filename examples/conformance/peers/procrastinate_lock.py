@@ -7,7 +7,6 @@ Check it with: turngate conform examples/conformance/peers/procrastinate_lock.py
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import procrastinate
 import servers
@@ -29,7 +28,6 @@ async def turn(number: int, run: str) -> None:
 
 class ProcrastinateSubject(RealtimeSubject):
     async def set_up(self) -> None:
-        logging.disable(logging.CRITICAL)
         await app.open_async()
         await app.schema_manager.apply_schema_async()
         often = {"fetch_job_polling_interval": 0.05, "abort_job_polling_interval": 0.05}

@@ -1,15 +1,18 @@
-"""The servers that peers need, each in a temporary folder, on a free port of this machine, gone afterwards."""
+"""The servers that peers need: each in a temporary folder, on a free port, and gone afterwards."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 from pathlib import Path
+
+logging.disable(logging.CRITICAL)  # what peers log is not what is looked at
 
 
 def free_port() -> int:
@@ -19,14 +22,16 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-async def answers(port: int) -> bool:
-    """Say whether somebody listens there by now."""
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    return True
+async def listening(port: int) -> int:
+    """Wait until somebody listens there, and return the port."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return port
 
 
 def temporary_folder() -> Path:
@@ -45,11 +50,14 @@ def postgres() -> str:
     as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     if as_user:
         shutil.chown(folder, "postgres")
-    quietly = {"check": True, "stdout": subprocess.DEVNULL, "cwd": folder}
     data = f"--pgdata={folder}/data"
-    subprocess.run([*as_user, programs / "initdb", data, "--username=peer", "--auth=trust", "--no-sync"], **quietly)
     options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories= -c fsync=off"
-    start = [*as_user, programs / "pg_ctl", "start", "--wait", data, f"--log={folder}/log", f"--options={options}"]
-    subprocess.run(start, **quietly)
-    atexit.register(subprocess.run, [*as_user, programs / "pg_ctl", "stop", data, "--mode=immediate"], **quietly)
-    return f"host=127.0.0.1 port={port} user=peer dbname=postgres"
+
+    def call(program: str, *arguments: str) -> None:
+        command = [*as_user, str(programs / program), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+
+    call("initdb", data, "--username=peer", "--auth=trust", "--no-sync")
+    call("pg_ctl", "start", "--wait", data, f"--log={folder}/log", f"--options={options}")
+    atexit.register(call, "pg_ctl", "stop", data, "--mode=immediate")
+    return f"postgresql://peer@127.0.0.1:{port}/postgres"

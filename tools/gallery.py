@@ -1,0 +1,63 @@
+"""Checks the peers of examples/conformance/peers with the conformance kit, and writes GALLERY.md.
+
+Usage: python tools/gallery.py [--only NAME ...] [--page]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from gallery_page import page
+from gallery_peers import Peer, peers
+
+ROOT = Path(__file__).resolve().parents[1]
+GALLERY = ROOT / "GALLERY.md"
+RESULTS = ROOT / ".gallery"
+"""What the kit said of each peer, as its --json: kept, so that one peer can be checked again alone."""
+PATIENCE = 1800
+"""Seconds after which a check will never end; the kit itself gives up much earlier."""
+
+
+def checked(peer: Peer) -> dict[str, Any]:
+    """Have the kit check a peer, and return what it says; or why it could not."""
+    command = [sys.executable, "-m", "turngate", "conform", "--json", *peer.effort, *peer.subject]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    try:
+        result: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return {"missing": (done.stderr.strip().splitlines() or ["it said nothing"])[-1]}
+    return result
+
+
+def main() -> int:
+    """Check the peers and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--only", nargs="*", metavar="NAME", help="check these, and keep what is known of the others"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="check nothing, and write the page of what is known"
+    )
+    asked = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    results = {}
+    for peer in peers():
+        kept = RESULTS / f"{peer.key}.json"
+        if not asked.page and (asked.only is None or peer.key in asked.only):
+            print(f"checking {peer.name}", flush=True)
+            kept.write_text(json.dumps(checked(peer), indent=1), encoding="utf-8")
+        results[peer.key] = (
+            json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"missing": "not checked"}
+        )
+    GALLERY.write_text(page(peers(), results), encoding="utf-8")
+    print(f"wrote {GALLERY.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
