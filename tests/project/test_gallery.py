@@ -1,4 +1,4 @@
-"""The gallery: its adapters are short, its page is about them in their pinned versions, and says what was seen."""
+"""The gallery: its adapters are short, and its page is about their pinned versions and says what was seen."""
 
 from __future__ import annotations
 
