@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from turngate_model import Property
 from turngate_model.history import FinishReason
+from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.conform import (
     Complete,
     DeclaredState,
@@ -153,8 +154,11 @@ class Able(Plain):
         lane = self.lane(self.session_of[run])
         self.covered.add(run)
         if run in lane.turn:
+            if self.flaw == "cancels more than one run":
+                self.cancel(self.session_of[run])
+                return
             self.covered.update(lane.turn)
-            self.end(lane, cancelled=True)
+            self.end(lane, cancelled=True, hand_off=self.flaw != "strands behind one run")
         elif run in lane.queue:
             lane.queue.remove(run)
             self.seen.append(Complete(run, cancelled=True))
@@ -192,6 +196,64 @@ class Able(Plain):
     def working(self) -> list[str]:
         return [lane.turn[0] for lane in self.lanes.values() if lane.turn]
 
+
+class Reopens(Able):
+    """The same on something that outlives its process. A turn that dies is lost, or runs again."""
+
+    features = Features(crash=True, two_phase=True, folds=True, clear=True)
+    retries = False
+
+    def crash(self) -> None:
+        for lane in self.lanes.values():
+            if self.flaw == "loses the queue":
+                lane.queue.clear()
+            if not lane.turn:
+                continue
+            if self.flaw == "forgets the turn":
+                lane.turn.clear()
+            elif self.retries:
+                self.seen.append(Handoff(lane.turn[0]))
+            else:
+                self.end(lane, error="lost", hand_off=self.flaw != "reopens without a turn")
+
+
+class Retries(Reopens):
+    """Runs a turn again whose process has died."""
+
+    retries = True
+
+
+NEWER_FLAWS: dict[str, tuple[type[Able], AnyProperty, str]] = {
+    "interrupts nobody": (Able, Property.FULL_COVERAGE, "accept a, enter a, interrupt b, finish a"),
+    "interrupts itself": (Able, Property.NEVER_POISONED, "accept a, interrupt b, enter b"),
+    "rejects nobody": (Able, Property.DECLARED_MOVE, "accept a, reject b"),
+    "forgets the accepted": (Able, Property.DECLARED_MOVE, "accept a, reject b"),
+    "cancels more than one run": (
+        Able,
+        Property.NEVER_POISONED,
+        "accept a, accept b, enter a, enter b, cancel_run a",
+    ),
+    "strands behind one run": (
+        Able,
+        Property.NO_STRAND,
+        "accept a, accept b, enter a, enter b, cancel_run a",
+    ),
+    "forgets the queue in time": (
+        Able,
+        Property.NO_STRAND,
+        "accept a, accept b, enter a, enter b, wait, finish a",
+    ),
+    "keeps every lane": (Able, Property.NO_RESIDUE, ""),
+    "keeps every run": (Able, Property.NO_RESIDUE, ""),
+    "loses the queue": (Reopens, DurableProperty.DURABLE, "accept a, accept b, enter a, enter b, crash"),
+    "forgets the turn": (Reopens, DurableProperty.DURABLE, "accept a, enter a, crash"),
+    "reopens without a turn": (
+        Reopens,
+        DurableProperty.DURABLE,
+        "accept a, accept b, enter a, enter b, crash",
+    ),
+}
+"""The same for the operations that not every subject has."""
 
 FLAWS: dict[str, tuple[Property, str]] = {
     "leaves a flag": (Property.NEVER_POISONED, "cancel, accept a, enter a"),

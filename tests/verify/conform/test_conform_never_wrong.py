@@ -15,9 +15,7 @@ from turngate_model import Property
 from turngate_verify.conform import (
     Complete,
     Conformance,
-    DeclaredState,
     Effort,
-    Enter,
     Features,
     Handoff,
     Observed,
@@ -264,8 +262,5 @@ def test_what_a_real_time_subject_shows_late_belongs_before_the_next_operation()
     program = parsed("accept a, enter a, accept b, enter b, cancel")
     played = play(EndsBetween, program, ProgramLimits())
     assert (played.violations, played.late) == ((), ())
-    assert played.steps[3].events == (
-        Enter("b", DeclaredState.QUEUED),
-        Complete("a", False, "took too long"),
-        Handoff("b"),
-    )
+    assert str(played.steps[3]) == "enter b: queued"
+    assert played.steps[3].events[-2:] == (Complete("a", False, "took too long"), Handoff("b"))

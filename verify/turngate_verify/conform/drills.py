@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from turngate_verify.conform.port import Features
-from turngate_verify.conform.programs import RUNS, TAKING_IN, Name, Op, Program
+from turngate_verify.conform.programs import ABOUT_ALL, RUNS, TAKING_IN, Name, Op, Program
 
 Part: TypeAlias = tuple[Name, int]
 """An operation of a round, and which run of the round it is about."""
 
 ROUNDS = 5
-"""How often a round is repeated: as often as the judge of NO_RESIDUE wants to see it."""
+"""How often a round is repeated: so often that the judge can see whether what is held grows."""
 TURNS = 12
 """How many turns there are in a row."""
 QUEUED = 7
@@ -40,6 +40,7 @@ _ROUNDS: tuple[Sequence[Part], ...] = (
     (("accept", 0), ("interrupt", 1), ("finish", 1)),
     (("reject", 0), ("reject", 1), ("finish", 0)),
     (("accept", 0), ("accept", 1), ("wait", 0), ("finish", 0), ("finish", 1), ("wait", 0)),
+    (("accept", 0), ("accept", 1), ("crash", 0), ("finish", 0), ("finish", 1)),
 )
 
 
@@ -65,7 +66,7 @@ def _long_queue(features: Features, name: Name) -> Program:
 def _rounds(features: Features, parts: Sequence[Part], *, spread: bool) -> Program:
     """Repeat a round, quiet at the end of each, in one session or spread over one for each round."""
     runs = iter(RUNS)
-    program: Program = ()
+    program: Program = (Op("residue"),) if features.residue else ()
     for nth in range(ROUNDS):
         place = nth if spread else 0
         named = {part: next(runs) for part in sorted({part for name, part in parts if name in TAKING_IN})}
@@ -74,7 +75,7 @@ def _rounds(features: Features, parts: Sequence[Part], *, spread: bool) -> Progr
                 program += (Op(name, named[part], place),)  # it is refused, and so never enters
             elif name in TAKING_IN:
                 program += _taken_in(features, name, named[part], place)
-            elif name == "wait":
+            elif name in ABOUT_ALL:
                 program += (Op(name),)
             else:
                 program += (Op(name, "" if name in ("cancel", "clear") else named[part], place),)

@@ -29,8 +29,8 @@ __all__ = ["Judge", "ProgramLimits"]
 Item: TypeAlias = Op | Event
 """What happens, one after the other: operations take effect, and the subject shows events."""
 
-GROWING = 5
-"""What is held when all is quiet is residue if it grows from one time to the next so many times."""
+GROWING = 6
+"""What is held when all is quiet is residue if so many times in a row it is more than the time before."""
 
 
 class Judge:
@@ -54,7 +54,9 @@ class Judge:
         self._burst: tuple[Op, ...] = ()
         self._cancelled: set[int] = set()
         self._after_cancel: set[str] = set()
+        self._holds = 0
         self._held: list[int] = []
+        """What was held each time that it was asked for with nothing in flight."""
         self._refused: set[str] = set()
 
     def close(self) -> None:
@@ -116,7 +118,7 @@ class Judge:
             if len(operations) > 1:
                 self.subject.burst(operations)
             elif (op := operations[0]).name == "residue":
-                self._held.append(self.subject.residue())
+                self._holds = self.subject.residue()
             elif op.run not in self._refused:
                 getattr(self.subject, op.name)(*op.arguments.values())
         except SubjectFailed as failed:
@@ -166,7 +168,7 @@ class Judge:
             if op.run in refused:
                 action = action._replace(how=f"{action.how}: refused")
             if op.name == "residue":
-                action = action._replace(run=f"({self._held[-1]} held)")
+                action = action._replace(run=f"({self._holds} held)")
             self.steps += (Step(op.place, action, tuple(told[op]), op.at_once),)
 
     def _event(self, event: Any, operations: Sequence[Op]) -> None:
@@ -236,7 +238,10 @@ class Judge:
                 DurableViolation(DurableProperty.DURABLE, f"after the crash, {each.what}") for each in owed
             ]
         self.violations += owed
-        if operations[-1].name == "residue" and len(self._held) >= GROWING:
+        if operations[-1].name != "residue" or any(session.in_flight for session in self.sessions.each):
+            return
+        self._held.append(self._holds)
+        if len(self._held) >= GROWING:
             self.exercised.add(Property.NO_RESIDUE)
             held = self._held[-GROWING:]
             if all(more > less for less, more in itertools.pairwise(held)):

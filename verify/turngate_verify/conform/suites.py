@@ -26,6 +26,7 @@ from turngate_verify.conform.players import Players
 from turngate_verify.conform.port import SubjectFactory, SubjectFailed
 from turngate_verify.conform.programs import Program, written
 from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Played
+from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
 
 REPLAYS = 3
@@ -115,7 +116,8 @@ class Suite:
         for program, examined in zip(programs, self.players.map(self._in_time, programs), strict=True):
             if examined is None:
                 return
-            self._account(program, examined, self.result.drills)
+            self._count(examined, self.result.drills)
+            self.shorten(program, examined)
 
     def judge(self, program: Program) -> None:
         """Play one program, and keep what it breaks."""
@@ -124,15 +126,30 @@ class Suite:
     def _in_time(self, program: Program) -> Examined | None:
         return None if self.out_of_time else self.examine(program)
 
-    def _account(self, program: Program, examined: Examined, counts: dict[AnyProperty, int]) -> None:
+    def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
         for each in examined.exercised:
             counts[each] = counts.get(each, 0) + 1
+
+    def shorten(self, program: Program, examined: Examined) -> None:
+        """Keep what a long program breaks and no other has broken, made as short as can be."""
+        for violation, length in examined.broken.values():
+            if violation.property not in self.result.counterexamples:
+                keep_short(self, violation, program[:length], examined.played.steps[:length])
+
+    def _account(self, program: Program, examined: Examined, counts: dict[AnyProperty, int]) -> None:
+        self._count(examined, counts)
         for violation, length in examined.broken.values():
             self.keep(violation, program[:length], examined.played.steps[:length])
 
     def walk(self) -> None:
         """Play random programs."""
-        walk(self)
+        for walked in self.players.map(lambda nth: walk(self, nth), range(self.effort.examples)):
+            if walked is None:
+                return
+            program, played = walked
+            examined = self.examined(program, played, self.play)
+            self._count(examined, self.result.examples)
+            self.shorten(program, examined)
 
     # What a program breaks.
 
