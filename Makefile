@@ -65,7 +65,7 @@ mutants: setup ## mutants of the dispatcher: each is killed by a test, or listed
 	$(BIN)/python tools/mutants.py $(OF)
 
 coverage: setup ## the dispatcher's tests, with branch coverage
-	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100 -m dispatcher
+	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100 -n auto --dist worksteal -m dispatcher
 
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench

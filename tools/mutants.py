@@ -1,11 +1,13 @@
 """Mutants of the dispatcher: each is to be noticed by a test, or listed as equivalent with the reason.
 
-`python tools/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants; each is tested in a fork of
-this process, which has the libraries loaded and keeps them out of the garbage collector's way, so that one
-takes a second or two and no file is ever changed. What pytest said is in build/mutants.
+`python tools/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants. Each is tested by the tests
+that reach the changed statement, the quickest first, in a fork of this process, which has the libraries
+loaded and keeps them out of the garbage collector's way: one takes a second, and no file is ever changed.
+What pytest said is in build/mutants.
 
 What cannot be noticed is left out: a change of annotations, which are never evaluated here, or of the imports
-for them. A mutant that cannot even be imported is counted apart, for it takes no test to notice it.
+for them, and the removal of `__slots__`, which save memory. A mutant that cannot even be imported is counted
+apart, for it takes no test to notice it.
 
 The listed ones are in equivalent_mutants.md. The exit code is 1 when a mutant survives that is not listed, or
 one is listed that there is not, or that does not survive.
@@ -17,10 +19,12 @@ import ast
 import collections
 import contextlib
 import difflib
+import functools
 import gc
 import importlib
 import importlib.abc
 import importlib.machinery
+import json
 import os
 import re
 import resource
@@ -28,7 +32,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +40,7 @@ from typing import Any, Final
 
 import hypothesis.stateful  # noqa: F401 - here once, instead of in every fork
 import pytest
+from coverage import CoverageData
 
 # They have no types, and are there for `make mutants` alone.
 parso: Any = importlib.import_module("parso")
@@ -45,12 +50,48 @@ plugins: Any = importlib.import_module("cosmic_ray.plugins")
 ROOT: Final = Path(__file__).resolve().parent.parent
 EQUIVALENT: Final = ROOT / "tools" / "equivalent_mutants.md"
 OUTPUT: Final = ROOT / "build" / "mutants"
-MODULES: Final = ("_core", "_queue", "_turn", "_settle", "_shell", "_completions", "_guard", "_dispatcher")
-TESTS: Final = ("core", "settle", "dispatcher", "going_wrong", "run", "events", "contract_api", "lockstep")
+SOURCES: Final = ROOT / "impl" / "turngate"
+PLAIN: Final = [
+    "-q",
+    "--no-header",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+]
+MODULES: Final = (
+    *("_core", "_queue", "_lifecycle", "_turn", "_settle", "_shell", "_dispatcher", "_closing", "_places"),
+    *(
+        "_surroundings",
+        "_completions",
+        "_events",
+        "_journal",
+        "_run",
+        "_stream",
+        "_clean_up",
+        "_views",
+        "_json",
+    ),
+    *("_prompt", "_messages", "_guard", "_waiters", "_limits"),
+)
+SLOW: Final[dict[str, tuple[str, ...]]] = {
+    "sqlite": (),
+    "stacks": (),
+    "stacks_faulty": ("_guard",),
+    "stacks_context": ("_shell", "_turn"),
+    "stacks_logging": ("_guard",),
+    "stacks_threads": ("_surroundings",),
+    "costs": ("_queue",),
+}
+"""Tests that take long, or whose reach is not seen: each with the modules that it is asked about."""
+NOT_OF_THE_DISPATCHER: Final = (
+    "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found"
+)
+QUICK: Final = 25  # so many tests are asked first: they are quick, and notice most
 WORKERS: Final = 2
-SECONDS: Final = 40.0  # for all tests of one mutant
-CPU_SECONDS: Final = 30  # the same, of the processor; they take about 6 when nothing is wrong
-HANG: Final = 2.0  # seconds after which one test counts as hung
+SECONDS: Final = 300.0  # for all tests of one mutant
+CPU_SECONDS: Final = 60  # the same, of the processor; they take about 20 when nothing is wrong
+HANG: Final = 5.0  # seconds after which one test counts as hung
 BROKEN: Final = 77  # exit code: the mutant cannot be imported
 FAILED: Final = 78  # exit code: something went wrong here, not in the mutant
 MEMORY: Final = 2 << 30  # bytes, for one that never stops making something
@@ -82,7 +123,8 @@ class RemoveStatement:
         """Yield the place of the statement, unless it is a docstring, an import or a `pass` already."""
         if node.type == "simple_stmt":
             statement = node.children[0]
-            if statement.type not in {"string", "strings", "import_name", "import_from"}:
+            slots = statement.get_first_leaf().value == "__slots__"
+            if not slots and statement.type not in {"string", "strings", "import_name", "import_from"}:
                 yield statement.start_pos, statement.end_pos
 
     def mutate(self, node: Any, _index: int) -> Any:
@@ -104,6 +146,8 @@ class Mutant:
     before: str
     after: str
     source: str
+    lines: Sequence[int]
+    """Those of the whole statement that was changed."""
 
     @property
     def change(self) -> tuple[str, str, str]:
@@ -116,7 +160,7 @@ class Mutant:
 
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Make every mutant of the module that can be noticed."""
-    source = (ROOT / "impl" / "turngate" / f"{module}.py").read_text()
+    source = (SOURCES / f"{module}.py").read_text()
     unchanged, seen = _meaning(source), set[str]()
     operators: list[Any] = [RemoveStatement()]
     operators += [plugins.get_operator(name)() for name in plugins.operator_names() if name not in UNUSED]
@@ -142,9 +186,20 @@ def _mutant(module: str, source: str, mutated: str) -> Mutant:
     before, after = source.splitlines(), mutated.splitlines()
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     _, start, end, start_after, end_after = next(op for op in matcher.get_opcodes() if op[0] != "equal")
-    return Mutant(
-        module, start + 1, _joined(before[start:end]), _joined(after[start_after:end_after]), mutated
-    )
+    was, became = _joined(before[start:end]), _joined(after[start_after:end_after])
+    return Mutant(module, start + 1, was, became, mutated, _statement(source, start + 1))
+
+
+def _statement(source: str, line: int) -> Sequence[int]:
+    """Return the lines of the innermost statement that the line belongs to; of a compound one, its head."""
+    found = range(line, line + 1)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+            inner = getattr(node, "body", None)
+            end = inner[0].lineno - 1 if isinstance(inner, list) else node.end_lineno or line
+            if line <= max(end, node.lineno):
+                found = range(node.lineno, max(end, node.lineno) + 1)
+    return found
 
 
 def _joined(lines: Iterable[str]) -> str:
@@ -198,13 +253,56 @@ class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
 
 
-def stages(module: str) -> list[list[str]]:
-    """Return the tests of the module, which notice most, and the others."""
-    own = module.removeprefix("_")
-    return [[own], [name for name in TESTS if name != own]]
+class Reach:
+    """Which tests reach a line of a module, the quickest first: found by running all of them once."""
+
+    def __init__(self) -> None:
+        data = CoverageData(str(OUTPUT / "reach"))
+        data.read()
+        seconds: dict[str, float] = json.loads((OUTPUT / "seconds.json").read_text())
+        self._tests: dict[str, dict[int, set[str]]] = {}
+        for module in MODULES:
+            lines = data.contexts_by_lineno(str(SOURCES / f"{module}.py"))
+            self._tests[module] = {
+                line: {context.partition("|")[0] for context in contexts if "|" in context}
+                for line, contexts in lines.items()
+            }
+        self._in_order = sorted(seconds, key=seconds.__getitem__)
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Return the tests that reach the statement; all there are if it is carried out by importing."""
+        reached = set[str]().union(*(self._tests[mutant.module].get(line, set()) for line in mutant.lines))
+        return [
+            test
+            for test in self._in_order
+            if (mutant.module in SLOW[_file(test)] if _file(test) in SLOW else not reached or test in reached)
+        ]
 
 
-def child(mutant: Mutant, output: Path) -> int:
+def _file(test: str) -> str:
+    return Path(test.partition("::")[0]).stem.removeprefix("test_")
+
+
+def measure_reach() -> None:
+    """Run every test once and write down which lines it reaches, and how long it takes."""
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    seconds: dict[str, float] = {}
+
+    class Stopwatch:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when == "call" and report.passed:
+                seconds[report.nodeid] = report.duration
+
+    os.environ["COVERAGE_FILE"] = str(OUTPUT / "reach")
+    options = ["--cov=turngate", "--cov-context=test", "--cov-report="]
+    chosen = ["--deselect", NOT_OF_THE_DISPATCHER, "tests/impl", "tests/verify/drivers/test_lockstep.py"]
+    left_out = [f"--ignore=tests/impl/test_{name}.py" for name, modules in SLOW.items() if not modules]
+    if pytest.main([*PLAIN, "-p", "pytest_cov", *options, *left_out, *chosen], plugins=[Stopwatch()]) != 0:
+        raise SystemExit("the tests fail without any mutant")
+    (OUTPUT / "seconds.json").write_text(json.dumps(seconds))
+
+
+def child(mutant: Mutant, tests: Sequence[str], output: Path) -> int:
     """Run the tests on the mutant, in a process of its own; return the exit code of pytest."""
     stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
@@ -220,22 +318,38 @@ def child(mutant: Mutant, output: Path) -> int:
     import dispatching  # noqa: PLC0415 - the same
 
     dispatching.HANG = HANG
-    for names in stages(mutant.module):
-        # What the lockstep says of broken dispatchers is a test of the lockstep.
-        code = pytest.main([
-            "-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
-            "-W", "ignore::pytest.PytestAssertRewriteWarning",
-            "--deselect", "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found",
-            *[str(next((ROOT / "tests").rglob(f"test_{name}.py"))) for name in names],
-        ])  # fmt: skip
-        if code != 0:
+    for some in (tests[:QUICK], tests[QUICK:]):
+        if some and (code := pytest.main([*PLAIN, "-x", "--tb=short", *some])) != 0:
             return code
     return 0
 
 
-def outcomes(mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, str]]:
+def in_a_fork(call: Callable[[], int | None]) -> int:
+    """Start the call in a fork of this process that lives no longer than it may; return its process id."""
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    code = FAILED
+    try:
+        os.setsid()
+        code = int(call() or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def limited(mutant: Mutant, tests: Sequence[str], output: Path) -> int:
+    """Run the tests on the mutant with so much time and memory and no more."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    return child(mutant, tests, output)
+
+
+def outcomes(mutants: Iterable[Mutant], reach: Reach) -> Iterator[tuple[Mutant, str]]:
     """Test every mutant and say what became of it: killed, timed out, broken or survived."""
-    OUTPUT.mkdir(parents=True, exist_ok=True)
     gc.collect()
     gc.freeze()
     pending, running = enumerate(mutants), dict[int, tuple[Mutant, float]]()
@@ -243,20 +357,8 @@ def outcomes(mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, str]]:
     while following or running:
         while following and len(running) < WORKERS:
             number, mutant = following
-            sys.stdout.flush()
-            if not (pid := os.fork()):
-                code = FAILED
-                try:
-                    os.setsid()
-                    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
-                    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-                    code = int(child(mutant, OUTPUT / f"{mutant.module}-{number}.txt"))
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                    os._exit(code)
+            output = OUTPUT / f"{mutant.module}-{number}.txt"
+            pid = in_a_fork(functools.partial(limited, mutant, reach.tests(mutant), output))
             running[pid] = mutant, time.monotonic() + SECONDS
             following = next(pending, None)
         for pid, (mutant, deadline) in [*running.items()]:
@@ -294,11 +396,15 @@ def main(arguments: Sequence[str]) -> int:
     lines = {int(argument) for argument in arguments if argument.isdigit()}
     modules = [argument for argument in arguments if not argument.isdigit()] or MODULES
     equivalent, bad = listed(), 0
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of a quick test goes there
+    if os.waitstatus_to_exitcode(os.waitpid(in_a_fork(measure_reach), 0)[1]) != 0:
+        return 2
+    reach = Reach()
     for module in modules:
         mutants = (mutant for mutant in mutants_of(module) if not lines or mutant.line in lines)
         print(f"{module}.py", flush=True)
         count, survived = collections.Counter[str](), set()
-        for mutant, verdict in outcomes(mutants):
+        for mutant, verdict in outcomes(mutants, reach):
             outcome = verdict
             if verdict == "survived":
                 survived.add(mutant.change)
@@ -311,9 +417,10 @@ def main(arguments: Sequence[str]) -> int:
             print(f"  listed as equivalent, but is not there or does not survive: `{before}` → `{after}`")
         bad += count["survived"] + (0 if lines else len(gone))
         noticed = count["killed"] + count["timed out"]
+        total = noticed + count["equivalent"] + count["survived"]
         print(
-            f"  {noticed} of {noticed + count['survived']} killed ({count['timed out']} by the time-out), "
-            f"{count['equivalent']} equivalent, {count['broken']} cannot be imported",
+            f"| `{module}.py` | {total} | {noticed} | {count['equivalent']} | {count['survived']} |"
+            f"  ({count['timed out']} by the time-out; {count['broken']} more cannot be imported)",
             flush=True,
         )
     return 1 if bad else 0

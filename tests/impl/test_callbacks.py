@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from dispatching import Agent, BrokenMessages, SlowMessages, active, in_loop, queued, steps
+from dispatching import Agent, BrokenMessages, SlowMessages, active, garbage_of, in_loop, queued, steps
 from turngate import ClosedFromRunner, Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn, WrongLoop
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -334,28 +332,6 @@ async def test_what_enters_while_closing_is_served_and_what_does_not_is_released
 
 
 # Garbage.
-
-
-def garbage_of(main: Callable[[], Awaitable[None]]) -> list[Any]:
-    """What only the garbage collector would find of what main leaves."""
-
-    async def measured() -> list[Any]:
-        await main()  # what is made once for all
-        await steps()
-        gc.collect()
-        gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            await main()
-            await steps()
-            gc.collect()
-            return [*gc.garbage]
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
-
-    return asyncio.run(measured())
 
 
 def fails(_: RunComplete) -> None:

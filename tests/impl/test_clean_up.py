@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import HANG, Agent, SlowMessages, in_loop, steps
+from dispatching import HANG, Agent, SlowMessages, garbage_of, in_loop, steps
 from turngate import Dispatcher, MemoryMessages, Run, RunComplete, State, Turn, WrongLoop
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -534,28 +534,6 @@ def test_a_clean_up_that_is_closed_with_its_turn(kind: type[MemoryMessages]) -> 
 
 
 # Garbage.
-
-
-def garbage_of(main: Callable[[], Awaitable[None]]) -> list[Any]:
-    """What only the garbage collector would find of what main leaves."""
-
-    async def measured() -> list[Any]:
-        await main()  # what is made once for all
-        await steps()
-        gc.collect()
-        gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            await main()
-            await steps()
-            gc.collect()
-            return [*gc.garbage]
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
-
-    return asyncio.run(measured())
 
 
 @pytest.mark.parametrize("interrupts", [0, 1, 2])

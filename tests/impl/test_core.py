@@ -381,6 +381,28 @@ def test_room_is_what_accepted_and_queued_runs_leave_of_the_limit(s: Session, wh
             s.core.check_room(when_busy, limit)
 
 
+@pytest.mark.parametrize("entered", [("b",), ("b", "c"), ()])
+def test_an_interrupt_leaves_the_mark_that_a_cancel_leaves(entered: tuple[str, ...]) -> None:
+    interrupted, cancelled = Session(), Session()
+    for s in (interrupted, cancelled):
+        s.accept("a")
+        for run_id in entered:
+            s.enter(run_id)
+    interrupted.core.interrupt()
+    cancelled.core.cancel()
+    assert interrupted.core.mark == cancelled.core.mark == 1 + len(entered)
+
+
+def test_nobody_asks_what_may_join_a_turn_that_is_over(s: Session) -> None:
+    s.enter("a")
+    turn = s.turn
+    s.core.begin(turn)
+    s.core.end(turn, "text", None)
+    s.enter("b")
+    with pytest.raises(TurnEnded):
+        s.core.foldable(turn)
+
+
 def test_an_interrupt_needs_no_room_for_what_it_drops(s: Session) -> None:
     for name in "abc":
         s.enter(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, queued, steps, text_of
+from dispatching import Agent, active, garbage_of, in_loop, queued, steps, text_of
 from turngate import (
     Attachment,
     Delta,
@@ -342,28 +342,6 @@ async def test_a_subscriber_that_goes_while_an_event_is_delivered_costs_nobody_t
 
 
 # Garbage.
-
-
-def garbage_of(main: Callable[[], Awaitable[None]]) -> list[Any]:
-    """What only the garbage collector would find of what main leaves."""
-
-    async def measured() -> list[Any]:
-        await main()  # what is made once for all
-        await steps()
-        gc.collect()
-        gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            await main()
-            await steps()
-            gc.collect()
-            return [*gc.garbage]
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
-
-    return asyncio.run(measured())
 
 
 class Failing:

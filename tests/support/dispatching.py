@@ -164,3 +164,25 @@ def text_of(event: Event) -> str:
 
 def outcome(complete: RunComplete) -> tuple[str, str | None, bool]:
     return complete.text, complete.error, complete.cancelled
+
+
+def garbage_of(main: Callable[[], Awaitable[None]]) -> list[Any]:
+    """Return what only the garbage collector would find of what main leaves."""
+
+    async def measured() -> list[Any]:
+        await main()  # what is made once for all
+        await steps()
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await main()
+            await steps()
+            gc.collect()
+            return [*gc.garbage]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+
+    return asyncio.run(measured())
