@@ -87,13 +87,17 @@ def _performed(design: type[Mechanism], world: World, op: Op, *, two_phase: bool
     session = world.sessions[op.place]
     if op.name in TAKING_IN:
         at = Motion(world._replace(runs=world.runs + 1), (), () if two_phase else (op.run,))
-        if op.name == "reject" and session.in_flight and not getattr(design, "never_rejects", False):
+        if op.name == "reject" and getattr(design, "is_busy", _is_busy)(session):
             return Motion(at.world, (Refused(op.run),))
         return _taken(design, at, op.place, op.action, _MODES[op.name])
     at = Motion(world, ())
     if op.name in ("finish", "fail", "fold") and not _runs(session, op.run):
         return at
     return _taken(design, at, op.place, op.action)
+
+
+def _is_busy(session: ModelSession) -> bool:
+    return bool(session.in_flight)
 
 
 def _runs(session: ModelSession, lead: str) -> bool:

@@ -22,7 +22,7 @@ UNSHOWN = {
     "late-mark": f"a handle would have to close in the middle of a cancel, {_APART}",
     "untracked": "the port has one way to accept a prompt, and the design needs one more, without a sequence",
     "reused-id": "the port accepts every run once",
-    "leaky-session": "a program shows what happens, and not what a dispatcher holds in memory",
+    "leaky-session": "a program shows what happens, not what is held in memory; but see stays-busy",
 }
 """The known-bad designs that no program at the port can show, and why."""
 
@@ -178,7 +178,21 @@ class InterruptsItself(Mechanism):
 class NeverRejects(Mechanism):
     """A prompt that is to be refused when its session is busy is queued."""
 
-    never_rejects = True
+    @staticmethod
+    def is_busy(_: ModelSession) -> bool:
+        return False
+
+
+class StaysBusy(Mechanism):
+    """A session that had a run once is taken for a busy one ever after."""
+
+    def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
+        super().accept(s, run, mode)
+        s.pending = 1
+
+    @staticmethod
+    def is_busy(s: ModelSession) -> bool:
+        return bool(s.pending)
 
 
 FLAWS: dict[str, type[Mechanism]] = {
@@ -197,6 +211,7 @@ FLAWS: dict[str, type[Mechanism]] = {
     "keeps-the-queued": KeepsTheQueued,
     "interrupts-itself": InterruptsItself,
     "never-rejects": NeverRejects,
+    "stays-busy": StaysBusy,
     "wrong-record": WrongRecord,
     "dropped-on-record": DroppedOnRecord,
 }

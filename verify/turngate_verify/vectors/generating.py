@@ -68,7 +68,7 @@ SHORT = (
     Scope(
         two_phase=False, messages=False, prompts=3, cancels=0, sessions=1, operations=3, also=("interrupt",)
     ),
-    Scope(two_phase=False, messages=False, prompts=2, cancels=0, sessions=1, operations=2, also=("reject",)),
+    Scope(two_phase=False, messages=False, prompts=2, cancels=0, sessions=1, operations=3, also=("reject",)),
     Scope(two_phase=False, messages=True, prompts=2, cancels=1, sessions=1, operations=4),
     Scope(two_phase=True, messages=True, prompts=1, cancels=1, sessions=1, operations=3),
 )
