@@ -6,11 +6,15 @@ Usage: python tools/gallery.py [--only NAME ...] [--page]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gallery_page import page
 from gallery_peers import Peer, peers
@@ -21,17 +25,40 @@ RESULTS = ROOT / ".gallery"
 """What the kit said of each peer, as its --json: kept, so that one peer can be checked again alone."""
 PATIENCE = 1800
 """Seconds after which a check will never end; the kit itself gives up much earlier."""
+ENDS = 10
+"""Seconds that a process may take to end by itself when everything is said."""
 
 
 def checked(peer: Peer) -> dict[str, Any]:
     """Have the kit check a peer, and return what it says; or why it could not."""
     command = [sys.executable, "-m", "turngate", "conform", "--json", *peer.effort, *peer.subject]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    try:
-        result: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return {"missing": (done.stderr.strip().splitlines() or ["it said nothing"])[-1]}
-    return result
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complaints:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=complaints, start_new_session=True)
+        _wait_for(process, said)
+        try:
+            result: dict[str, Any] = json.loads(_written_to(said))
+        except ValueError:
+            return {"missing": (_written_to(complaints).strip().splitlines() or ["it said nothing"])[-1]}
+        return result
+
+
+def _wait_for(process: subprocess.Popen[bytes], said: IO[str]) -> None:
+    """Wait until a check is over. Threads of a peer may keep its process alive when everything is said."""
+    for _ in range(PATIENCE):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+            return
+        if _written_to(said).endswith("\n}\n"):
+            break
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(ENDS)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _written_to(file: IO[str]) -> str:
+    """Return what is in a file, without moving to where in it the process goes on writing."""
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode()
 
 
 def main() -> int:

@@ -14,13 +14,16 @@ from gradio_client import Client
 from gradio_client.client import Job
 from gradio_client.utils import Status
 
-from turngate_verify.conform import RealtimeSubject
+from turngate_verify.conform import RealtimeSubject, Timing
+from turngate_verify.conform.programs import SESSIONS
 
 SUBJECTS: dict[str, "GradioSubject"] = {}
 
 
 async def turn(key: str) -> AsyncIterator[str]:
     number, run = key.split(":")
+    if number not in SUBJECTS:  # it is over, and this was still in the queue
+        return
     working = asyncio.ensure_future(SUBJECTS[number].runner(run))
     try:
         while not working.done():
@@ -32,9 +35,11 @@ async def turn(key: str) -> AsyncIterator[str]:
 
 
 class GradioSubject(RealtimeSubject):
+    timing = Timing(quiet=0.5)  # so long its client may take to hear of what the server has done
+
     async def set_up(self) -> None:
         with gradio.Blocks(analytics_enabled=False) as demo:
-            for session in ("s1", "s2"):
+            for session in SESSIONS:
                 asked, said = gradio.Textbox(), gradio.Textbox()
                 asked.submit(turn, asked, said, api_name=session, concurrency_limit=1, concurrency_id=session)
         demo.queue().launch(
@@ -55,8 +60,15 @@ class GradioSubject(RealtimeSubject):
 
     async def do_accept(self, session: str, run: str) -> None:
         job = await asyncio.to_thread(self.client.submit, f"{self.number}:{run}", api_name=f"/{session}")
+        while not job.communicator.event_id:  # until the server has put it into its queue
+            await asyncio.sleep(0.01)
         self.jobs.setdefault(session, {})[run] = job
 
     async def do_cancel(self, session: str) -> None:
         for job in reversed(list(self.jobs.get(session, {}).values())):
             await asyncio.to_thread(job.cancel)
+
+    async def end(self) -> None:
+        del SUBJECTS[str(self.number)]
+        for session in self.jobs:
+            await self.do_cancel(session)

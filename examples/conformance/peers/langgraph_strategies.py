@@ -21,7 +21,8 @@ SUBJECTS, SAYS = dict[int, "LangGraphSubject"](), {"error": "failed", "timeout":
 
 
 async def turn(asked: dict[str, str]) -> None:
-    await SUBJECTS[int(asked["number"])].runner(asked["run"])
+    if subject := SUBJECTS.get(int(asked["number"])):
+        await subject.runner(asked["run"])
 
 
 graph = StateGraph(dict).add_node("turn", turn).add_edge(START, "turn").compile()
@@ -31,13 +32,10 @@ class LangGraphSubject(RealtimeSubject):
     features = Features(interrupt=True, reject=True)
 
     async def set_up(self) -> None:
-        options = {
-            "port": servers.free_port(),
-            "graphs": {"agent": "turngate_peer:graph"},
-            "disable_persistence": True,
-        }
+        agents, port = {"agent": "turngate_peer:graph"}, servers.free_port()
+        options = {"port": port, "graphs": agents, "disable_persistence": True, "n_jobs_per_worker": 10}
         threading.Thread(target=run_server, kwargs=options, daemon=True).start()
-        type(self).client = get_client(url=f"http://127.0.0.1:{await servers.listening(options['port'])}")
+        type(self).client = get_client(url=f"http://127.0.0.1:{await servers.listening(port)}")
 
     async def start(self) -> None:
         SUBJECTS[self.number], self.threads, self.open, self.looking = self, {}, {}, asyncio.Lock()
@@ -70,3 +68,6 @@ class LangGraphSubject(RealtimeSubject):
         states = ("pending", "running") if thread else ()
         if ids := [run["run_id"] for state in states for run in await runs.list(thread, status=state)]:
             await runs.cancel_many(thread_id=thread, run_ids=ids)
+
+    async def end(self) -> None:
+        del SUBJECTS[self.number]
