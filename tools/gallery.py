@@ -52,6 +52,7 @@ def _wait_for(process: subprocess.Popen[bytes], said: IO[str]) -> None:
             break
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(ENDS)
+        return
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

@@ -15,6 +15,7 @@ export async function serve(make, features = ['cancel', 'clear']) {
     }
     if (asked.op === 'reset') {
       port?.leave();
+      operations?.close?.();
       port = new Port(features.includes('real_time'));
       operations = { ...(await adapted(make, port)), ...port.runners() };
     } else {

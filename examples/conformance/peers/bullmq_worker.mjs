@@ -44,6 +44,11 @@ await serve(({ runner, watch }) => {
       const done = job.waitUntilFinished(at.events).finally(() => at.jobs.delete(run));
       watch(run, done, () => at.covered.has(run));
     })),
+    close() {
+      for (const { worker, events, queue } of sessions.values()) {
+        for (const each of [worker, events, queue]) each.on('error', () => {}).close(true).catch(() => {});
+      }
+    },
     cancel: ({ session }) => (inTurn = inTurn.then(async () => {
       const at = sessions.get(session);
       for (const run of at?.jobs.keys() ?? []) at.covered.add(run);
