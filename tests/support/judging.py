@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from turngate import Dispatcher
 from turngate_model import DeclaredState, Property
 from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.properties import AnyProperty
 from turngate_verify.conform import Features, Observed, ProgramLimits, written
 from turngate_verify.conform.judge import Judge
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, check
@@ -126,7 +127,7 @@ class Judged(NamedTuple):
     """What the monitor says of the events that are recorded."""
     trace: set[Property]
     """The first that the recording shows to be broken."""
-    kit: set[Property] | None = None
+    kit: set[AnyProperty] | None = None
     heard_by_then: frozenset[Property] = frozenset()
     """What the monitor had heard when the kit saw its last operation."""
 

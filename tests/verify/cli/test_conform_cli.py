@@ -105,6 +105,42 @@ def test_running_out_of_time_is_unknown(
     assert "time ran out after 2.5 s\n" in out
 
 
+UNSTEADY = """
+from itertools import cycle
+from conforming import Plain
+
+class Unsteady(Plain):
+    turns = cycle([""] * 9 + ["completes twice"])
+
+    def __init__(self):
+        super().__init__(next(self.turns))
+"""
+
+
+def test_what_does_not_come_back_is_flaky_and_no_violation(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "unsteady.py"
+    path.write_text(UNSTEADY, encoding="utf-8")
+    target = f"{path}:Unsteady"
+    code, out, _ = turngate(capsys, target, "--programs", "60", "--examples", "0", "--report", str(tmp_path))
+    assert code == 3
+    assert "verdict: flaky" in out
+    assert "  flaky: played again once, the same program did not break it:\n   1  accept a\n" in out
+    assert "broken once by accept a" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    code, out, _ = turngate(capsys, target, "--programs", "60", "--examples", "0", "--json")
+    told = json.loads(out)["properties"]["EXACTLY_ONE_COMPLETE"]
+    assert (code, told["verdict"], told["replays"]) == (3, "flaky", 1)
+    assert told["counterexample"] != told["again"]
+    assert told["program"] in told["replay"]
+
+
+def test_several_workers_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = turngate(capsys, LOCK, *QUICK, "--workers", "3", "--json")
+    assert code == 1
+    assert json.loads(out)["properties"]["FULL_COVERAGE"]["program"] == BROKEN
+
+
 BAD_INPUT = {
     "nothing": ([], "give either a target, module:Class, or '--' and a command"),
     "no command": (["--"], "give either a target"),
@@ -119,6 +155,7 @@ BAD_INPUT = {
         "'jump' is no operation; there are accept, enter",
     ),
     "a run nobody accepted": ([LOCK, "--replay", "enter a"], "about a run that its session has not accepted"),
+    "no worker": ([LOCK, "--workers", "0"], "0 is not in the range 1<=x<=64"),
     "a negative count": ([LOCK, "--programs", "-1"], "-1 is not in the range x>=0"),
     "no such command": (["--", "./no-such-adapter"], "No such file or directory: ./no-such-adapter"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,16 @@ import pytest
 
 from surroundings import ROOT
 from turngate_model import Property
-from turngate_verify.conform import Command, Effort, ProgramLimits, Timing, check, parsed, play
+from turngate_verify.conform import (
+    Command,
+    Effort,
+    ProgramLimits,
+    SubjectFailed,
+    Timing,
+    check,
+    parsed,
+    play,
+)
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -232,3 +242,81 @@ def test_a_dispatcher_in_javascript_strands_its_queue() -> None:
 def test_its_repaired_twin_holds() -> None:
     result = check(Patient("node", str(NODE / "repaired.mjs")), effort=Effort(programs=600, examples=10))
     assert (result.failed, result.replays, result.verdict) == (None, {}, "holds")
+
+
+OWN_NODE = Path(__file__).parent / "node"
+
+
+@pytest.mark.needs("node")
+def test_what_an_earlier_program_leaves_behind_is_not_shown_to_the_next() -> None:
+    make = Patient("node", str(OWN_NODE / "leaving.mjs"))
+    try:
+        play(make, parsed("accept a, accept b, accept c"), ProgramLimits())
+        played = play(make, parsed("accept a, finish a"), ProgramLimits())
+    finally:
+        make.stop()
+    assert [str(step) for step in played.steps] == [
+        "accept a: a is active",
+        "the turn of a ends: RunComplete of a: finished",
+    ]
+    assert played.violations == ()
+
+
+@pytest.mark.needs("node")
+def test_a_promise_is_complete_when_it_is_settled_as_a_future_is() -> None:
+    make = Patient("node", str(OWN_NODE / "exclusive.mjs"))
+    try:
+        played = play(make, parsed("accept a, accept b, finish a, fail b"), ProgramLimits())
+    finally:
+        make.stop()
+    assert (played.violations, played.late) == ((), ())
+    assert str(played.steps[2]) == "the turn of a ends: RunComplete of a: finished, b becomes active"
+    assert str(played.steps[3]) == "the turn of b fails: RunComplete of b: no luck"
+
+
+def test_all_of_the_standard_error_is_told_up_to_a_limit(tmp_path: Path) -> None:
+    complain = "[print('line', n, '!' * 60, file=sys.stderr) for n in range({0})]; sys.exit(7)"
+    for lines_of_it in (100, 2000):
+        result = check(light(tmp_path, complain.format(lines_of_it), waits=True), effort=QUICK)
+        assert result.failed is not None
+        complaints = [line for line in result.failed.conversation if line.startswith("! ")]
+        assert complaints[-1].startswith(f"! line {lines_of_it - 1} ")
+        if lines_of_it == 100:
+            assert len(complaints) == 100
+        else:
+            written = sum(len(f"line {n} {'!' * 60}\n") for n in range(lines_of_it))
+            assert complaints[0] == f"! ({written - 65_536:,} bytes of it are left out)"
+    # It is said once, and each property only refers to it.
+    whys = {result.why_unknown(each) for each in result.judged if each not in result.not_shown}
+    assert whys == {"the subject could not be judged to the end"}
+
+
+WRONG_ANSWERS = {
+    "'residue': 'many', 'events': []": "it answered residue without residue, a number",
+    "'events': [], 'at_work': 'a'": "it answered with at_work, which is not a list of runs",
+}
+
+
+@pytest.mark.parametrize("answer", WRONG_ANSWERS)
+def test_a_newer_answer_of_another_form_is_refused(tmp_path: Path, answer: str) -> None:
+    program = tmp_path / "newer.py"
+    program.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    asked = json.loads(line)\n"
+        "    answer = {'events': []} if asked['op'] == 'reset' else {" + answer + "}\n"
+        "    if asked['op'] == 'hello': answer = {'features': ['residue']}\n"
+        "    print(json.dumps({'id': asked['id'], **answer}), flush=True)\n"
+    )
+    make = Patient(sys.executable, "-S", str(program))
+    try:
+        with pytest.raises(SubjectFailed, match=re.escape(WRONG_ANSWERS[answer])):
+            play(make, parsed("residue" if "residue" in answer else "accept a"), ProgramLimits())
+    finally:
+        make.stop()
+
+
+def test_several_processes_play_at_the_same_time(tmp_path: Path) -> None:
+    result = check(command(tmp_path, flaw="covered runs enter"), effort=QUICK._replace(workers=3))
+    assert result.failed is None
+    assert result.replays[Property.FULL_COVERAGE] == "accept a, cancel, enter a"

@@ -97,6 +97,38 @@ def test_a_subject_that_cannot_be_judged_fails_and_says_so(tmp_path: Path) -> No
     assert "3  finish a" in printed
 
 
+def test_why_a_subject_cannot_be_judged_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text(BROKEN)
+    code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider")
+    assert code == 1
+    assert printed.count("at finish a: it raised RuntimeError('out of order')") == 1
+    assert printed.count("see test_broken.py::Broken::NEVER_POISONED") == 11
+
+
+UNSTEADY = """
+from itertools import cycle
+from conforming import Plain
+from turngate_verify.conform import Effort
+
+class Unsteady(Plain):
+    __test__ = True
+    effort = Effort(programs=30, examples=0)
+    turns = cycle([""] * 9 + ["completes twice"])
+
+    def __init__(self):
+        super().__init__(next(self.turns))
+"""
+
+
+def test_what_is_flaky_fails_with_both_transcripts(tmp_path: Path) -> None:
+    (tmp_path / "test_unsteady.py").write_text(UNSTEADY)
+    code, printed = pytest_in(tmp_path, "-p", "no:cacheprovider", "-k", "EXACTLY_ONE_COMPLETE")
+    assert code == 1
+    assert "gets a second RunComplete: one was enough\n  flaky: played again, the same program did" in printed
+    assert "not break it:\n   1  accept a\n" in printed
+    assert "  replay: turngate conform --replay 'accept a" in printed
+
+
 def test_a_run_that_does_not_use_the_kit_does_not_load_it(tmp_path: Path) -> None:
     (tmp_path / "test_innocent.py").write_text(INNOCENT)
     (tmp_path / "conftest.py").write_text(

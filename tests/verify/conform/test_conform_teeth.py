@@ -65,8 +65,8 @@ FOUND = {
     lanes.LosesTheWakeUp: (Property.NO_STRAND, "accept a + accept b, finish b"),
     lanes.KeepsLanes: (
         Property.NO_RESIDUE,
-        "residue, accept a, finish a, residue, accept b @2, finish b @2, residue, accept c @3, finish c @3, residue, "
-        "accept d @4, finish d @4, residue, accept e @5, finish e @5, residue",
+        "residue, accept a, finish a, residue, accept b @2, finish b @2, residue, accept c @3, finish c @3, "
+        "residue, accept d @4, finish d @4, residue, accept e @5, finish e @5, residue",
     ),
     lanes.KeepsFailures: (
         Property.NO_RESIDUE,

@@ -20,10 +20,12 @@ observe()              shows what happened since the last call, in order
 close()                lets go of everything
 =====================  =====================================================
 
-Every operation returns when the subject is at rest: nothing more happens until
-the next one. A subject shows events of a recorded history: ``Enter``,
-``Handoff``, ``Fold``, ``Complete``, and ``Wrote`` if it shows its messages. It
-does not show accepts, cancels and clears, because the kit makes these itself.
+A subject may have more: ``cancel_run``, ``interrupt``, ``reject``, ``wait``,
+``crash``, ``residue`` and ``burst`` (``AbleSubject``). Every operation returns when
+the subject is at rest: nothing more happens until the next one. A subject shows
+events of a recorded history: ``Enter``, ``Handoff``, ``Fold``, ``Complete``, and
+``Wrote`` if it shows its messages. It does not show accepts, cancels and clears,
+because the kit makes these itself.
 ``Features`` says what a subject can do. The kit leaves out what it cannot do,
 and the result lists that.
 
@@ -43,7 +45,11 @@ turn starts::
         async def do_cancel(self, session):
             await self.mine.cancel(session)
 
-``Command`` is a subject in another language, behind JSON lines.
+``RealtimeSubject`` is the base for servers, pollers, and workers in threads or
+other processes. Its operations return when they are taken in; the kit looks
+until nothing is owed, and waits long only for what should happen and does not.
+All time-outs are in ``Timing``. ``Command`` is a subject in another language,
+behind JSON lines.
 
 In a test module
 ----------------
@@ -55,14 +61,15 @@ adapter says how hard to look; ``__test__ = False`` turns its tests off.
 
 The verdicts
 ------------
-``check`` plays every short program, shortest first, then random ones, each on
-a fresh subject. An abstract session judges what the subject shows. A property
-is ``violated`` if a program breaks it, and the result has the shortest such
-program. It is ``unknown`` if no program put it to the test, or the subject
-cannot show it. Otherwise it ``holds`` for the programs that were played, which
-is evidence and no proof. The kit judges a program up to its first offence, for
-what comes later may only be its consequence; after a violation of LAST_WORD
-alone it goes on.
+``check`` plays every short program, shortest first, then drills and random
+programs, each on a fresh subject. An abstract session judges what the subject
+shows. A property is ``violated`` if a program breaks it each time that it is
+played, and the result has the shortest such program. It is ``flaky`` if what was
+seen once did not come back, and the result has both transcripts. It is
+``unknown`` if no program put it to the test, or the subject cannot show it.
+Otherwise it ``holds`` for the programs that were played, which is evidence and
+no proof. The kit judges a program up to its first offence, for what comes later
+may only be its consequence; after a violation of LAST_WORD alone it goes on.
 """
 
 from typing import Any

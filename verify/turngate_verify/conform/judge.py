@@ -109,6 +109,8 @@ class Judge:
         for event in shown:
             if self.steps and not isinstance(event, Refused):
                 normal = self.sessions.normal(self.place_of[event.run], event)
+                if normal is None:
+                    continue
                 last = self.steps[-1]
                 self.steps = (*self.steps[:-1], last._replace(events=(*last.events, normal)))
                 self._event(normal, ())
@@ -161,8 +163,9 @@ class Judge:
                 self._offended(broken)
             else:
                 normal = self.sessions.normal(self.place_of[item.run], item)  # type: ignore[union-attr]
-                told[at].append(normal)
-                self._event(normal, operations)
+                if normal is not None:
+                    told[at].append(normal)
+                    self._event(normal, operations)
         for op in operations:
             action = op.action
             if op.run in refused:
@@ -279,4 +282,5 @@ def _broken(judge: Judge, sessions: Sessions, item: Any, refused: set[str]) -> l
     if isinstance(item, Op):
         return sessions.take(item, refused)[1]
     place = judge.place_of[item.run]
-    return sessions.judge(place, sessions.normal(place, item))
+    normal = sessions.normal(place, item)
+    return sessions.judge(place, normal) if normal is not None else []

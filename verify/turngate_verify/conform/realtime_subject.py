@@ -265,7 +265,7 @@ class RealtimeSubject:
             calls = []
             for op in operations:
                 if op.name in ("fold", "finish", "fail"):
-                    self._tell(op.run, op.name)
+                    self.tell(op.run, op.name)
                 else:
                     calls.append(
                         asyncio.ensure_future(getattr(self, f"do_{op.name}")(*op.arguments.values()))
@@ -277,17 +277,18 @@ class RealtimeSubject:
 
     def fold(self, run: str) -> None:
         """Have the runner ask for follow-ups."""
-        self._tell(run, "fold")
+        self.tell(run, "fold")
 
     def finish(self, run: str) -> None:
         """Have the runner return."""
-        self._tell(run, "finish")
+        self.tell(run, "finish")
 
     def fail(self, run: str) -> None:
         """Have the runner fail."""
-        self._tell(run, "fail")
+        self.tell(run, "fail")
 
-    def _tell(self, run: str, what: str) -> None:
+    def tell(self, run: str, what: str) -> None:
+        """Tell a runner to fold, finish or fail. An adapter whose runner is elsewhere overrides this."""
         if told := self._told.get(run):
             told.put(what)
 

@@ -30,10 +30,12 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
         return shown
     timing: Timing = getattr(judge.subject, "timing", Timing())
     began = heard = time.monotonic()
+    after = _after(judge, operations, shown)
     while True:
-        sessions = _after(judge, operations, shown)
-        owing, now = sessions.owe(), time.monotonic()
-        if now - heard >= (timing.grace if owing else timing.quiet):
+        now = time.monotonic()
+        sessions = after.copy()
+        sessions.work(at_work(judge.subject))
+        if now - heard >= (timing.grace if sessions.owe() else timing.quiet):
             return [*shown, *_queued(sessions)]
         if now - began > timing.longest:
             raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
@@ -41,6 +43,10 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
         if more := judge.shown():
             shown += more
             heard = time.monotonic()
+            if any(isinstance(event, Refused) for event in more):
+                after = _after(judge, operations, shown)
+            else:
+                _hear(judge, after, more)
 
 
 def _after(judge: Judge, operations: Sequence[Op], shown: Sequence[Observed]) -> Sessions:
@@ -49,12 +55,17 @@ def _after(judge: Judge, operations: Sequence[Op], shown: Sequence[Observed]) ->
     refused = {event.run for event in shown if isinstance(event, Refused)}
     for op in operations:
         sessions.take(op, refused)
+    _hear(judge, sessions, shown)
+    return sessions
+
+
+def _hear(judge: Judge, sessions: Sessions, shown: Sequence[Observed]) -> None:
+    sessions.work(at_work(judge.subject))
     for event in shown:
         if not isinstance(event, Refused):
             place = judge.place_of[event.run]
-            sessions.judge(place, sessions.normal(place, event))
-    sessions.work(at_work(judge.subject))
-    return sessions
+            if (normal := sessions.normal(place, event)) is not None:
+                sessions.judge(place, normal)
 
 
 def _queued(sessions: Sessions) -> list[Observed]:

@@ -103,15 +103,18 @@ class Sessions:
 
     # What is shown.
 
-    def normal(self, place: int, event: Event) -> Event:
-        """Return the event that a real-time subject means: it does not know whether a run was queued."""
+    def normal(self, place: int, event: Event) -> Event | None:
+        """Return the event that a real-time subject means: it does not know whether a run was queued.
+
+        None stands for what is known already: a run that was taken as queued is said to be queued.
+        """
         if not self.features.real_time or not isinstance(event, Handoff | Enter):
             return event
         state = self.at(place).states.get(event.run)
         if isinstance(event, Handoff):
             return Enter(event.run, DeclaredState.ACTIVE) if state is DeclaredState.ACCEPTED else event
-        if event.state is DeclaredState.ACTIVE and state is DeclaredState.QUEUED:
-            return Handoff(event.run)
+        if state is DeclaredState.QUEUED and event.state is not DeclaredState.CANCEL_ON_ENTRY:
+            return Handoff(event.run) if event.state is DeclaredState.ACTIVE else None
         return event
 
     def judge(self, place: int, event: Event) -> list[Violation]:
