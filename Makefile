@@ -103,4 +103,4 @@ prove: setup ## the unbounded proof: every property for any number of runs, by t
 	$(BIN)/turngate prove $(DEEP)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-* .gallery examples/conformance/peers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* examples/conformance/peers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

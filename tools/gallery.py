@@ -16,13 +16,11 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-from gallery_page import page
-from gallery_peers import Peer, peers
+from gallery_page import kept, page
+from gallery_peers import RESULTS, Peer, peers, read_results
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "GALLERY.md"
-RESULTS = ROOT / ".gallery"
-"""What the kit said of each peer, as its --json: kept, so that one peer can be checked again alone."""
 PATIENCE = 1800
 """Seconds after which a check will never end; the kit itself gives up much earlier."""
 ENDS = 10
@@ -72,16 +70,12 @@ def main() -> int:
         "--page", action="store_true", help="check nothing, and write the page of what is known"
     )
     asked = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    results = {}
+    results = read_results()
     for peer in peers():
-        kept = RESULTS / f"{peer.key}.json"
         if not asked.page and (asked.only is None or peer.key in asked.only):
             print(f"checking {peer.name}", flush=True)
-            kept.write_text(json.dumps(checked(peer), indent=1), encoding="utf-8")
-        results[peer.key] = (
-            json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {"missing": "not checked"}
-        )
+            results[peer.key] = {"version": peer.version} | kept(checked(peer))
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     GALLERY.write_text(page(peers(), results), encoding="utf-8")
     print(f"wrote {GALLERY.name}")
     return 0

@@ -11,6 +11,7 @@ from turngate_model import Property
 from turngate_verify.conform import JUDGED
 
 WORDS = {"holds": "holds", "violated": "**violated**", "flaky": "flaky", "unknown": ""}
+WHY = {"nothing has put it to the test": "every program that came so far had broken something else before"}
 _SAID_BELOW = (Property.NO_RESIDUE, Property.ON_RECORD)
 
 INTRODUCTION = f"""\
@@ -36,6 +37,17 @@ said of speed, of durability, of several processes or machines, of networks that
 limits; and nothing of other ways to use these peers. What a peer has no operation for was left out, and its
 section lists that.
 """
+
+
+def kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of what the kit says what the page needs, and nothing that another run would say otherwise."""
+    if "missing" in result:
+        return {"missing": result["missing"]}
+    told = ("verdict", "why", "counterexample", "expected")
+    properties = {
+        each: {key: said[key] for key in told if key in said} for each, said in result["properties"].items()
+    }
+    return {key: result[key] for key in ("depths", "problems", "left_out")} | {"properties": properties}
 
 
 def page(peers: Sequence[Peer], results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -72,7 +84,8 @@ def _section(peer: Peer, result: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {peer.name}"
     yield ""
     links = ", ".join(f"[{text}]({address})" for text, address in peer.documentation.items())
-    yield f"{peer.package.removesuffix('-9')} {peer.version}. {peer.driven} Its documentation: {links}."
+    version = f"{peer.package.removesuffix('-9')} {peer.version}"
+    yield f"{version}. {peer.driven} Its documentation: {links}; its [adapter]({peer.adapter})."
     yield ""
     if missing := result.get("missing"):
         yield f"Open: it could not be checked here ({missing})."
@@ -112,6 +125,8 @@ def _not_shown(peer: Peer, result: Mapping[str, Any]) -> Iterator[str]:
     for each in JUDGED:
         if each not in reasons and _verdict(peer, result, each) == "unknown" and each not in _SAID_BELOW:
             reasons[each] = result["properties"].get(each, {}).get("why", "the kit does not judge it")
-    yield from (f"* {each} was not put to the test: {why}." for each, why in reasons.items())
+    for why in dict.fromkeys(reasons.values()):
+        alike = ", ".join(each for each in reasons if reasons[each] == why)
+        yield f"* Not put to the test: {alike} ({WHY.get(why, why)})."
     left_out = [words.split(":")[0] for words in result["left_out"]]
     yield f"* Left out: {', '.join(left_out)}."

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "examples/conformance/peers"
+RESULTS = ROOT / FOLDER / "results.json"
+"""What the kit said of each peer, as far as the page tells of it."""
 
 
 class Peer(NamedTuple):
@@ -30,6 +32,11 @@ class Peer(NamedTuple):
     not_judged: dict[str, str]
     """The properties that cannot be judged through its adapter, and why."""
 
+    @property
+    def adapter(self) -> str:
+        """Where its adapter is."""
+        return next(part for part in self.subject if part.startswith(FOLDER)).split(":")[0]
+
 
 def peers() -> list[Peer]:
     """Return the peers in the order of the page."""
@@ -43,6 +50,12 @@ def _peer(told: dict[str, Any], efforts: dict[str, list[str]], versions: dict[st
     return Peer(
         **others | told | {"effort": tuple(efforts[told["effort"]]), "subject": tuple(told["subject"])}
     )
+
+
+def read_results() -> dict[str, dict[str, Any]]:
+    """Return what the kit said of each peer when it was checked last."""
+    results: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return results
 
 
 def pinned() -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gallery_page import page
-from gallery_peers import FOLDER, Peer, peers, pinned
+from gallery_page import kept, page
+from gallery_peers import FOLDER, Peer, peers, pinned, read_results
 from surroundings import ROOT
 from turngate_model import Property
 from turngate_verify.conform import JUDGED
@@ -19,13 +20,9 @@ LONGEST = 60
 """So many lines an adapter may have, blank ones aside."""
 
 
-def adapter_of(peer: Peer) -> str:
-    return next(part for part in peer.subject if part.startswith(FOLDER)).split(":")[0].rpartition("/")[2]
-
-
 def test_every_adapter_is_of_a_peer_and_has_at_most_sixty_lines() -> None:
     files = {path.name: path for path in (ROOT / FOLDER).iterdir() if path.suffix in (".py", ".mjs")}
-    assert files.keys() - NO_ADAPTERS == {adapter_of(peer) for peer in peers()}
+    assert files.keys() - NO_ADAPTERS == {Path(peer.adapter).name for peer in peers()}
     for name, path in files.items():
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         assert len(lines) <= LONGEST, name
@@ -34,6 +31,15 @@ def test_every_adapter_is_of_a_peer_and_has_at_most_sixty_lines() -> None:
 def test_every_version_is_pinned() -> None:
     for package, version in pinned().items():
         assert version[0].isdigit(), package
+
+
+def test_the_page_is_what_is_made_of_the_results() -> None:
+    assert page(peers(), read_results()) == GALLERY, "run: python tools/gallery.py --page"
+
+
+def test_every_peer_was_checked_in_the_version_that_is_pinned() -> None:
+    checked = {key: result["version"] for key, result in read_results().items()}
+    assert checked == {peer.key: peer.version for peer in peers()}, "run: make gallery"
 
 
 @pytest.mark.parametrize("peer", peers(), ids=lambda peer: peer.key)
@@ -70,7 +76,7 @@ def a_peer(**changed: Any) -> Peer:
 
 
 def written(told: dict[str, Any], **changed: Any) -> str:
-    return page([a_peer(**changed)], {"it": told})
+    return page([a_peer(**changed)], {"it": kept(told)})
 
 
 def test_a_finding_is_told_in_words() -> None:
@@ -94,8 +100,8 @@ def test_what_cannot_be_judged_is_no_finding_and_says_why() -> None:
     told = written(result(LAST_WORD="violated", FIFO="unknown"), not_judged={"LAST_WORD": "of the wire"})
     assert "| LAST_WORD |" not in told
     assert "**LAST_WORD**" not in told
-    assert "* LAST_WORD was not put to the test: of the wire.\n" in told
-    assert "* FIFO was not put to the test: nobody looked.\n" in told
+    assert "* Not put to the test: LAST_WORD (of the wire).\n" in told
+    assert "* Not put to the test: FIFO (nobody looked).\n" in told
 
 
 def test_a_peer_that_cannot_be_had_stays_open() -> None:
