@@ -3,36 +3,43 @@ import { createInterface } from 'node:readline';
 import { setImmediate as turnOfTheLoop } from 'node:timers/promises';
 import { inspect } from 'node:util';
 
-// `make` gets a port and returns a dispatcher: a class with submit, cancel and clear, or an object with operations.
+// `make` is a class with submit, cancel and clear, whose constructor gets a runner and a callback for completions; or a
+// function that gets a port and returns the operations of the features that are named, and `close` if there is one. An
+// operation of a real-time dispatcher returns a promise, which is over when the dispatcher has taken it in.
 export async function serve(make, features = ['cancel', 'clear']) {
+  const inRealTime = features.includes('real_time');
   let port, operations;
 
   for await (const line of createInterface({ input: process.stdin })) {
     const asked = JSON.parse(line);
+    const answer = { id: asked.id };
     if (asked.op === 'hello') {
-      say({ id: asked.id, features });
+      say({ ...answer, features });
       continue;
     }
     if (asked.op === 'reset') {
       port?.leave();
-      operations?.close?.();
-      port = new Port(features.includes('real_time'));
+      await operations?.close?.();
+      port = new Port(inRealTime);
       operations = { ...(await adapted(make, port)), ...port.runners() };
-    } else {
-      for (const each of asked.op === 'burst' ? asked.ops : [asked]) operations[each.op](each);
+    } else if (asked.op === 'residue') {
+      answer.residue = await operations.residue();
+    } else if (asked.op !== 'look') {
+      const calls = (asked.op === 'burst' ? asked.ops : [asked]).map((each) => operations[each.op](each));
+      if (inRealTime) await Promise.all(calls);
     }
     // Every promise that is settled runs its reactions before the loop turns: then nothing more happens.
     await turnOfTheLoop();
-    say({ id: asked.id, ...port.shown() });
+    say({ ...answer, ...port.shown() });
   }
 }
 
 // What one program sees. A later program has a port of its own, so it hears nothing of an earlier one.
 class Port {
-  #accepted = new Set(); #started = new Set(); #atWork = new Map(); #open = new Map(); #seen = [];
+  #inRealTime; #accepted = new Set(); #atWork = new Map(); #open = new Map(); #seen = [];
 
-  constructor(realTime) {
-    this.realTime = realTime; // then the kit finds out by itself which runs are queued
+  constructor(inRealTime) {
+    this.#inRealTime = inRealTime;
   }
 
   // The work of a turn: shows that it has started, then waits to be told how it ends.
@@ -48,6 +55,11 @@ class Port {
   accepts(run) {
     this.#accepted.add(run);
   }
+
+  refused = (run) => {
+    this.#accepted.delete(run);
+    this.#seen.push({ event: 'refused', run });
+  };
 
   complete = (run, outcome = {}) => {
     this.#seen.push(this.#ended(run, outcome));
@@ -83,15 +95,16 @@ class Port {
 
   runners() {
     return {
-      look: () => {},
       finish: ({ run }) => this.#atWork.get(run)?.finish(),
       fail: ({ run }) => this.#atWork.get(run)?.fail(),
     };
   }
 
   shown() {
-    if (!this.realTime) for (const run of this.#accepted) this.#seen.push({ event: 'enter', run, state: 'queued' });
-    if (!this.realTime) this.#accepted.clear();
+    if (!this.#inRealTime) {
+      for (const run of this.#accepted) this.#seen.push({ event: 'enter', run, state: 'queued' });
+      this.#accepted.clear();
+    }
     return { events: this.#seen.splice(0), at_work: [...this.#atWork.keys()] };
   }
 
@@ -101,9 +114,12 @@ class Port {
 }
 
 async function adapted(make, port) {
-  const own = make.prototype ? dispatcher(new make(port.runner, port.complete)) : await make(port);
-  const accept = own.accept;
-  return { ...own, accept: (asked) => { port.accepts(asked.run); return accept(asked); } };
+  const operations = make.prototype ? dispatcher(new make(port.runner, port.complete)) : await make(port);
+  for (const name of ['accept', 'interrupt', 'reject']) {
+    const own = operations[name];
+    if (own) operations[name] = (asked) => (port.accepts(asked.run), own(asked));
+  }
+  return operations;
 }
 
 const dispatcher = (it) => ({

@@ -35,6 +35,7 @@ from turngate_verify.conform import (
     play,
     written,
 )
+from turngate_verify.conform.programs import part_of
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -245,6 +246,16 @@ def test_programs_are_written_and_read() -> None:
     text = "accept a, accept b @2, enter b @2, cancel @2, clear, fold a, finish a, fail b @2"
     assert written(parsed(text)) == text
     for wrong in ("jump a", "accept", "cancel a", "@2"):
+        with pytest.raises(BadProgram):
+            parsed(wrong)
+
+
+def test_a_program_with_bursts_is_written_and_read_and_its_parts_are_programs() -> None:
+    text = "accept a + cancel + accept b, wait, cancel_run b, interrupt c @3, reject d, crash, residue"
+    assert written(parsed(text)) == text
+    assert written(part_of(parsed(text), [0, 2, 3])) == "accept a, accept b, wait"
+    assert written(part_of(parsed(text), [1, 2])) == "cancel + accept b"
+    for wrong in ("wait a", "crash @2", "cancel_run", "accept a +", "accept a @1", "accept a @10"):
         with pytest.raises(BadProgram):
             parsed(wrong)
 

@@ -245,6 +245,7 @@ def test_its_repaired_twin_holds() -> None:
 
 
 OWN_NODE = Path(__file__).parent / "node"
+PATIENT = Timing(quiet=0.02, grace=LONG, longest=2 * LONG)
 
 
 @pytest.mark.needs("node")
@@ -252,14 +253,11 @@ def test_what_an_earlier_program_leaves_behind_is_not_shown_to_the_next() -> Non
     make = Patient("node", str(OWN_NODE / "leaving.mjs"))
     try:
         play(make, parsed("accept a, accept b, accept c"), ProgramLimits())
-        played = play(make, parsed("accept a, finish a"), ProgramLimits())
+        played = play(make, parsed("accept a, accept b, accept c, accept d, accept e"), ProgramLimits())
     finally:
         make.stop()
-    assert [str(step) for step in played.steps] == [
-        "accept a: a is active",
-        "the turn of a ends: RunComplete of a: finished",
-    ]
-    assert played.violations == ()
+    assert (played.violations, played.late) == ((), ())
+    assert [str(step) for step in played.steps[:2]] == ["accept a: a is active", "accept b: b is queued"]
 
 
 @pytest.mark.needs("node")
@@ -272,6 +270,30 @@ def test_a_promise_is_complete_when_it_is_settled_as_a_future_is() -> None:
     assert (played.violations, played.late) == ((), ())
     assert str(played.steps[2]) == "the turn of a ends: RunComplete of a: finished, b becomes active"
     assert str(played.steps[3]) == "the turn of b fails: RunComplete of b: no luck"
+
+
+@pytest.mark.needs("node")
+def test_a_dispatcher_in_javascript_takes_its_time_and_is_waited_for() -> None:
+    make = Command("node", str(OWN_NODE / "timers.mjs"), timeout=LONG, timing=PATIENT)
+    program = "accept a, accept b, reject c, cancel_run b, interrupt d, finish d, wait, accept e, residue"
+    try:
+        played = play(make, parsed(program), ProgramLimits())
+    finally:
+        make.stop()
+    assert (played.violations, played.late) == ((), ())
+    assert str(played.steps[2]) == "accept c (reject: refused)"
+    assert str(played.steps[4]) == "accept d (interrupt): RunComplete of a: cancelled, d is active"
+    assert str(played.steps[-1]) == "residue (2 held)"
+
+
+@pytest.mark.deep
+@pytest.mark.needs("node")
+def test_a_dispatcher_in_javascript_in_real_time_holds_with_the_newer_operations() -> None:
+    make = Command("node", str(OWN_NODE / "timers.mjs"), timeout=LONG, timing=PATIENT)
+    result = check(make, effort=Effort(programs=60, examples=3, steps=12, workers=2))
+    assert (result.failed, result.replays, result.flaky) == (None, {}, {})
+    assert {"cancel_run", "interrupt", "reject", "residue", "wait", "real_time"} < set(result.features.names)
+    assert result.verdict_of(Property.NO_RESIDUE) == "holds"
 
 
 def test_all_of_the_standard_error_is_told_up_to_a_limit(tmp_path: Path) -> None:

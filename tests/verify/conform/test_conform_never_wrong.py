@@ -55,26 +55,6 @@ def test_what_is_shown_after_an_offence_is_read_before_anything_is_said_to_be_ow
     assert result.told == ["accept a", "enter a: active"]
 
 
-class OverTakesAndRuns(Plain):
-    """Starts the newest first, and completes everything in the same step."""
-
-    features = Features(two_phase=True)
-
-    def finish(self, run: str) -> None:
-        self.seen += [
-            Complete("a", cancelled=False),
-            Handoff("c"),
-            Complete("c", cancelled=False),
-            Handoff("b"),
-            Complete("b", cancelled=False),
-        ]
-
-
-def test_a_step_that_breaks_one_thing_is_not_said_to_break_what_its_end_puts_right() -> None:
-    result = replayed(OverTakesAndRuns, "accept a, accept b, accept c, enter a, enter b, enter c, finish a")
-    assert set(result.replays) == {Property.FIFO}
-
-
 class AnyOrder(Able):
     """Completes what a cancel drops in an order that changes from one time to the next."""
 
@@ -214,6 +194,12 @@ def test_a_run_that_completes_and_never_ran_is_said_to_be_just_that() -> None:
     assert result.counterexamples[Property.DECLARED_MOVE].what == (
         "b completes as finished, and never ran: its caller got the answer of another run, or none"
     )
+
+
+def test_what_an_offence_cuts_short_is_not_said_to_be_stranded() -> None:
+    result = replayed(Coalesces, "accept a, enter a, accept b, enter b, accept c, enter c, finish a")
+    assert set(result.replays) == {Property.DECLARED_MOVE}
+    assert result.told[-1].endswith("RunComplete of b: finished, RunComplete of c: finished")
 
 
 class TimesOut(Able):

@@ -35,10 +35,12 @@ def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
     cancels = limits.cancels - sum(op.name in _CANCELLING for op in program)
     if len(judge.place_of) < limits.prompts:
         run = RUNS[len(judge.place_of)]
-        names: list[Name] = ["accept"]
-        names += ["interrupt"] if features.interrupt and cancels > 0 and judge.place_of else []
-        names += ["reject"] if features.reject else []
-        ops += [Op(name, run, place) for name in names for place in (*used, *fresh)]
+        may: dict[Name, bool] = {
+            "accept": True,
+            "interrupt": features.interrupt and cancels > 0 and bool(judge.place_of),
+            "reject": features.reject,
+        }
+        ops += [Op(name, run, place) for name in may if may[name] for place in (*used, *fresh)]
     for place in used:
         ops += _in_session(judge, place, may_cancel=cancels > 0)
     if _extras(program) >= limits.extras:

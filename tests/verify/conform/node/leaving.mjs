@@ -1,4 +1,5 @@
 // A dispatcher that goes on with what it has after the kit has dropped it, and tells of it late.
+import { setImmediate as turnOfTheLoop } from 'node:timers/promises';
 import { serve } from '../../../../examples/conformance/node/port.mjs';
 
 class Leaving {
@@ -27,6 +28,7 @@ class Leaving {
       } catch (error) {
         outcome = { error: error.message };
       }
+      for (let turns = 0; turns < 3; turns += 1) await turnOfTheLoop();
       this.#onComplete(run, outcome);
     }
     this.#active = false;
