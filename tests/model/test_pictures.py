@@ -229,6 +229,11 @@ def test_without_haste_the_sound_mechanism_waits_for_the_end_of_each_turn() -> N
     assert following(told)[2].view.rows()["run b"] == "active"
 
 
+def test_a_cancel_of_one_run_covers_its_whole_turn_there() -> None:
+    told = [*STRANGERS[:2], Shown("s", "caller", "cancel run a", (Cancel(frozenset({"a"})),))]
+    assert following(told)[2].view.memory == {"queue": "b", "turn": "a told to stop"}
+
+
 def test_sessions_are_told_apart_where_there_are_several() -> None:
     steps = [
         Shown("one", "caller", "accept a", (Accept("a"),)),

@@ -161,6 +161,15 @@ def test_with_the_extra_the_commands_work_in_an_empty_folder(full: Installed) ->
     assert [*full.elsewhere.iterdir()] == []
 
 
+def test_with_the_extra_pages_are_written_by_the_templates_of_the_wheel(
+    full: Installed, tmp_path: Path
+) -> None:
+    told = '{"event": "accept", "session": "s", "run": "a"}\n{"event": "end"}\n'
+    traced = full.run("turngate", "trace", "-", "--report", str(tmp_path), typed=told)
+    assert (traced.stderr, traced.returncode) == (f"wrote {tmp_path}/index.html\n", 1)
+    assert "it is owed one" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
 def described(wheel: Path) -> str:
     """Return the README as the wheel has it."""
     with zipfile.ZipFile(wheel) as archive:

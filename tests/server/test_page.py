@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from browsing import CONTRAST, PATIENCE, chromium
 from serving import Line, serving
 from turngate import Dispatcher, State, Turn
 from turngate.server import Limits, asgi_app
 
 pytestmark = pytest.mark.needs("chromium")
-PATIENCE = 60_000  # milliseconds after which something counts as not happening, on any machine
 
 
 class Site:
@@ -91,10 +90,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -329,30 +326,6 @@ def test_without_its_token_it_asks_for_one(browser: Browser, site: Site) -> None
     page.close()
 
 
-LUMINANCE = """() => {
-  const parts = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
-    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const ground = element => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = parts(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const bad = [];
-  for (const element of document.querySelectorAll('body *')) {
-    const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
-    if (!own || !element.checkVisibility() || element.closest('svg')) continue;
-    const both = [light(parts(getComputedStyle(element).color)), light(ground(element))];
-    const contrast = (Math.max(...both) + .05) / (Math.min(...both) + .05);
-    if (contrast < 4.5) bad.push(`${element.tagName} ${element.textContent.slice(0, 30)}: ${contrast}`);
-  }
-  return bad;
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_can_be_read_in_light_dark_and_narrow(browser: Browser, site: Site, scheme: Any) -> None:
     with opened(browser, site, color_scheme=scheme, viewport={"width": 1280, "height": 900}) as page:
@@ -361,7 +334,7 @@ def test_everything_can_be_read_in_light_dark_and_narrow(browser: Browser, site:
         send(page, "cake", "queue")
         expect(page.locator("#queue li")).to_have_count(1)
         expect(page.locator("#done li")).to_have_count(1)
-        assert page.evaluate(LUMINANCE) == []
+        assert page.evaluate(CONTRAST) == []
         for width in (1280, 900, 600, 320):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width

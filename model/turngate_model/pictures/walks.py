@@ -220,6 +220,8 @@ def _asked(world: _World, session: int, step: Shown) -> Iterator[Action]:
                 yield Action("caller", "enter", run)
             case Cancel(None):
                 yield Action("caller", "cancel")
+            case Cancel(runs) if runs:
+                yield Action("caller", "cancel_run", min(runs))
             case Clear():
                 yield Action("caller", "clear")
             case Fold(_, into):

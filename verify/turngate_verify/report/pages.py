@@ -160,9 +160,8 @@ def conformance_page(result: Conformance) -> str:
     """Return the page about another dispatcher."""
     failed = result.failed
     problems = [f"it could not be judged to the end: {failed.what}"] if failed else []
-    extents = {1: "one session", 2: "two sessions"}
     played = [
-        ("short", f"every program of up to {depth} operations in {extents[sessions]}", "")
+        ("short", f"every program of up to {depth} operations, sessions: {sessions}", "")
         for sessions, depth in result.depths.items()
     ]
     return _page(

@@ -3,6 +3,7 @@
 // follows from it alone, so every position can be linked to, and going back is going back.
 
 const $ = id => document.getElementById(id);
+const ORDER = ["accept", "enter", "cancel", "cancel_run", "clear", "release", "again", "close", "fold", "end"];
 const WHO = {caller: "callers", runner: "runners", store: "stores", session: "the session itself"};
 let space, ahead = [];
 
@@ -132,8 +133,10 @@ function differences(was, should) {
 function showChoices(mechanism, path, {moments, node, used, closed}) {
   const isBroken = moments.some(each => each.broken.length);
   const groups = new Map();
-  for (const number of stepsOf(mechanism, node).keys()) {
-    const doing = action(number);
+  const possible = [...stepsOf(mechanism, node).keys()].map(action);
+  possible.sort((one, other) => ORDER.indexOf(one.name) - ORDER.indexOf(other.name) || one.told.localeCompare(other.told));
+  for (const doing of possible) {
+    const number = doing.number;
     const spent = ["cancel", "cancel_run"].includes(doing.name) && used >= mechanism.cancels;
     if (spent || (closed && ["accept", "close"].includes(doing.name))) continue;
     const button = element("button", {type: "button"}, doing.told);
