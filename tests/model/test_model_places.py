@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broken_places import BROKEN, KeepsThePlaceWhileSettling
 from turngate_model import AbstractSession, DeclaredState, Mechanism, Property, Violation
 from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.checker import Bounds, Explorer, steps
@@ -13,7 +14,7 @@ from turngate_model.checker.counts import LIMITED_COUNTS, LimitedCount
 from turngate_model.checker.steps import Shared, take
 from turngate_model.history import Accept, Called, Cancel, Complete, Ended, Enter, Event, Handoff, Wrote
 from turngate_model.mechanism import Action
-from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
+from turngate_model.model_session import ModelRun, ModelSession
 
 ONE_PLACE = Bounds(prompts=3, cancels=1, sessions=2, turns_limit=1)
 ACTIVE = DeclaredState.ACTIVE
@@ -185,70 +186,6 @@ def test_a_call_is_judged(events: tuple[tuple[int, Event], ...], said: str | Non
 
 
 # Would the checks tell?
-
-
-class KeepsThePlaceWhileSettling(Mechanism):
-    def give_back_place(self) -> None:
-        """Keep it."""
-
-    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
-        if turn.called:
-            super().give_back_place()
-        super().hand_off(s, turn)
-
-
-class CallsTheLastInLine(Mechanism):
-    def can_call(self) -> bool:
-        assert self.places is not None
-        return self.places.free > 0 and self.places.line[-1:] == (self.session,)
-
-
-class CallsACancelledTurn(Mechanism):
-    """A cancel leaves a waiting turn in line."""
-
-    def cover(self, turn: ModelTurn) -> None:
-        turn.cancelled = True
-
-
-class LosesThePlaceOfACancelledTurn(Mechanism):
-    def leave_line(self) -> None:
-        assert self.places is not None
-        self.places = self.places.taken(self.session)
-
-
-class CallsOneTooMany(Mechanism):
-    def can_call(self) -> bool:
-        assert self.places is not None
-        return self.places.line[:1] == (self.session,)
-
-
-class NeverGivesBack(Mechanism):
-    def give_back_place(self) -> None:
-        """Keep it for ever."""
-
-
-class NeverCalls(Mechanism):
-    def can_call(self) -> bool:
-        return False
-
-
-class FoldsWhileItWaits(Mechanism):
-    def turn_actions(self, s: ModelSession, turn: ModelTurn) -> Iterator[Action]:
-        yield from super().turn_actions(s, turn)
-        if turn.waits and s.queue:
-            yield Action("runner", "fold", turn.lead.name)
-
-
-BROKEN = {
-    KeepsThePlaceWhileSettling: Property.REFINES,
-    CallsTheLastInLine: Property.REFINES,
-    CallsACancelledTurn: Property.REFINES,
-    LosesThePlaceOfACancelledTurn: Property.REFINES,
-    CallsOneTooMany: Property.REFINES,
-    NeverGivesBack: Property.REFINES,
-    NeverCalls: Property.REFINES,
-    FoldsWhileItWaits: Property.DECLARED_MOVE,
-}
 
 
 @pytest.mark.parametrize("mechanism", BROKEN, ids=lambda mechanism: mechanism.__name__)

@@ -34,6 +34,7 @@ from turngate_model.proof.terms import (
     equal,
     implies,
     is_one_of,
+    less,
     not_,
     plus,
 )
@@ -216,20 +217,42 @@ class Judge:
 
         has = runs.has if runs else in_flight
         self.path.give("covered", lambda old, x: any_of(old(x), has(x)))
+        in_turn, covered = self.path["in_turn"], self.path["covered"]
+        over = self.some(session, lambda x: all_of(in_turn(x), covered(x)))
+        self.path.give("waiting", lambda old, t: all_of(old(t), not_(all_of(equal(t, session), over))))
 
     def clear(self, session: Individual) -> None:
         """Note which runs are in the queue that is cleared."""
         self.path.give("cleared", lambda old, x: any_of(old(x), self._waits(session, x)))
 
     def called(self, session: Individual, lead: Individual) -> None:
-        """Begin the runner's call of a turn that waited for a place, if that turn is active."""
-        leads = self.path["lead"](lead)
+        """Begin the runner's call of a turn that waited for a place, if that turn is active.
+
+        The abstract places let a turn be called if there is a place for it and for all that wait ahead of it.
+        To oblige it to be the first is to ask for more.
+        """
+        now = dict(self.path.world)
+        waiting, earlier, called = now["waiting"], now["earlier"], now["called"](session)
+        first = self.reading.for_all(
+            lambda t: implies(all_of(waiting(t), differ(t, session)), earlier(session, t)), Sort.SESSION
+        )
+        limited, free = now["limited"](), less(now["calls"](), now["limit"]())
+        self.oblige(Property.REFINES, "called: it waits", implies(limited, waiting(session)))
+        self.oblige(Property.REFINES, "called: nobody waits longer", implies(limited, first))
+        self.oblige(Property.REFINES, "called: a place is free", implies(limited, free))
+        leads = now["lead"](lead)
         self.path.give("running", lambda old, t: any_of(old(t), all_of(equal(t, session), leads)))
+        self.path.give("waiting", lambda old, t: all_of(old(t), differ(t, session)))
+        self.path.give("calls", lambda old: plus(old(), choice(all_of(limited, not_(called)), 1, 0)))
+        self.path.give("called", lambda old, t: any_of(old(t), all_of(limited, equal(t, session))))
 
     def ended(self, session: Individual, lead: Individual) -> None:
         """End the runner's call, if it is that of the turn that is active."""
-        leads = self.path["lead"](lead)
+        leads, called = self.path["lead"](lead), self.path["called"](session)
         self.path.give("running", lambda old, t: all_of(old(t), not_(all_of(equal(t, session), leads))))
+        self.path.give("waiting", lambda old, t: all_of(old(t), differ(t, session)))
+        self.path.give("calls", lambda old: plus(old(), choice(called, -1, 0)))
+        self.path.give("called", lambda old, t: all_of(old(t), differ(t, session)))
 
     def wrote(self, runs: Runs, reason: Value) -> None:
         """Put the messages of the runs on record."""
@@ -373,6 +396,7 @@ class Judge:
         over = all_of(happens, not_(self.some(session, in_turn)))
         path.give("lead", lambda old, x: all_of(old(x), not_(all_of(self.at(session, x), over))))
         path.give("running", lambda old, t: all_of(old(t), not_(all_of(equal(t, session), over))))
+        path.give("waiting", lambda old, t: all_of(old(t), not_(all_of(equal(t, session), over))))
 
     def _turn_begins(self, event: str, session: Individual, run: Individual) -> None:
         now = self.path.world
@@ -402,7 +426,19 @@ class Judge:
         path.give("may_fold", lambda old, x: all_of(old(x), differ(x, run)))
         for name in ("in_turn", "lead"):
             path.give(name, lambda old, x: choice(self.at(session, x), equal(x, run), old(x)))
-        path.give("running", lambda old, t: any_of(old(t), equal(t, session)))
+        limited, waiting = path["limited"](), path["waiting"]
+        path.give("running", lambda old, t: choice(equal(t, session), not_(limited), old(t)))
+
+        def after(old: Callable[..., Formula], one: Individual, other: Individual) -> Formula:
+            last = choice(
+                equal(one, session), False, choice(equal(other, session), waiting(one), old(one, other))
+            )
+            formula: Formula = choice(limited, last, old(one, other))
+            return formula
+
+        path.give("earlier", after)
+        waits = all_of(limited, not_(path["covered"](run)))
+        path.give("waiting", lambda old, t: choice(equal(t, session), waits, old(t)))
 
 
 def _guards(row: Row) -> list[tuple[Guard, bool]]:

@@ -35,15 +35,16 @@ from turngate_model.history import (
 from turngate_model.lifecycle import DeclaredState, Trigger, successor
 from turngate_model.proof.comparison import Came, Tables, differences, lifted_abstract
 from turngate_model.proof.judge import COMPLETING, Judge, nobody, only
+from turngate_model.proof.judging_of_places import OF_PLACES, Sharing
 from turngate_model.proof.paths import walk
 from turngate_model.proof.readings import Finite
 from turngate_model.proof.terms import Record, Value
-from turngate_model.proof.vocabulary import ABSTRACT
+from turngate_model.proof.vocabulary import ABSTRACT, GIVEN
 from turngate_model.properties import Property
 
 RUNS = 3
 SESSIONS = 400
-_READING = Finite((0,) * RUNS, ABSTRACT)
+_READING = Finite((0,) * RUNS, ABSTRACT | GIVEN)
 _REASONS: tuple[FinishReason, ...] = ("end_turn", "error", "canceled", "unwritten")
 
 
@@ -55,6 +56,8 @@ class Shown(NamedTuple):
     made: Came
     declared: bool | None
     """Whether the machine declares the move, if the event is one."""
+    session: int = 0
+    reading: Finite = _READING
 
 
 class Judged(NamedTuple):
@@ -95,10 +98,11 @@ def _is_found(key: str) -> bool:
 
 def _compare(shown: Shown) -> tuple[str, set[str]]:
     """Show the judge what the abstract session was shown; say how they differ, and what was asked."""
-    world = _READING.world_of(shown.before)
-    (path,) = walk(_READING, world, lambda path: _see(Judge(path), shown.event))
+    reading = shown.reading
+    world = reading.world_of(shown.before)
+    (path,) = walk(reading, world, lambda path: _see(Judge(path), shown.session, shown.event))
     broken = frozenset(each.property for each in path.obligations if not each.holds)
-    difference = differences(shown.made, Came(_facts(_READING.tables(path.world)), broken))
+    difference = differences(shown.made, Came(_facts(reading.tables(path.world)), broken))
     declared = all(
         each.holds
         for each in path.obligations
@@ -109,33 +113,33 @@ def _compare(shown: Shown) -> tuple[str, set[str]]:
     return difference and f"{shown.event}: {difference}", {each.key for each in path.obligations}
 
 
-def _see(judge: Judge, event: Event) -> None:
-    """Show an event to the judge."""
+def _see(judge: Judge, session: int, event: Event) -> None:
+    """Show an event of a session to the judge."""
     at = NAMES.index
     match event:
         case Accept(run, foldable):
-            judge.accept(0, at(run), foldable)
+            judge.accept(session, at(run), foldable)
         case Cancel(None):
-            judge.cancel(0)
+            judge.cancel(session)
         case Cancel(runs):
             assert runs is not None
-            judge.cancel(0, only(*map(at, runs)))
+            judge.cancel(session, only(*map(at, runs)))
         case Clear():
-            judge.clear(0)
+            judge.clear(session)
         case Called(run):
-            judge.called(0, at(run))
+            judge.called(session, at(run))
         case Ended(run):
-            judge.ended(0, at(run))
+            judge.ended(session, at(run))
         case Wrote(run, reason):
             judge.wrote(only(at(run)), Record(reason))
         case Enter(run, state):
-            judge.enter(0, at(run), state)
+            judge.enter(session, at(run), state)
         case Handoff(run):
-            judge.handoff(0, at(run))
+            judge.handoff(session, at(run))
         case Fold(run, into):
-            judge.fold(0, only(at(run)), at(into), nobody)
+            judge.fold(session, only(at(run)), at(into), nobody)
         case Complete(run, cancelled, _):
-            judge.complete(0, only(at(run)), lambda _run: cancelled)
+            judge.complete(session, only(at(run)), lambda _run: cancelled)
 
 
 @cache
@@ -157,7 +161,24 @@ def _drawn() -> list[Shown]:
                 made["completes"][at] = int(made["completes"][at]) + 1  # type: ignore[arg-type]  # a number
                 made["outcome"][at] = event.cancelled
             shown.append(Shown(event, before, Came(_facts(made), broken), _declares(what, event)))
-    return shown
+    return [*shown, *_drawn_with_places(chance)]
+
+
+def _drawn_with_places(chance: random.Random) -> Iterator[Shown]:
+    """Draw sessions that share a place, and show every event about it to the abstract places too."""
+    for _ in range(SESSIONS):
+        sharing = Sharing.drawn(chance)
+        before = sharing.tables()
+        for session, event in sharing.events():
+            after, broken = sharing.after(session, event)
+            made = after.tables()
+            for name in ("completes", "outcome"):
+                made[name] = dict(before[name])
+            if isinstance(event, Complete):
+                made["completes"][session,] = int(made["completes"][session,]) + 1  # type: ignore[arg-type]
+                made["outcome"][session,] = event.cancelled
+            declared = _declares(sharing.sessions[session], event)
+            yield Shown(event, before, Came(_facts(made), broken), declared, session, OF_PLACES)
 
 
 def _declares(what: AbstractSession, event: Event) -> bool | None:
@@ -221,4 +242,10 @@ def _tables(what: AbstractSession) -> Tables:
 
 
 def _facts(tables: Tables) -> dict[tuple[str, tuple[int, ...]], Value]:
-    return {(name, at): value for name, table in tables.items() for at, value in table.items()}
+    waiting = tables["waiting"]
+    return {
+        (name, at): value
+        for name, table in tables.items()
+        for at, value in table.items()
+        if name != "earlier" or all(waiting[each,] for each in at)
+    }

@@ -36,7 +36,16 @@ def named(part: str, where: str, says: str) -> Condition:
 
 def test_every_property_and_every_step_has_conditions() -> None:
     of_parts = all_conditions()
-    assert list(of_parts) == [*PARTS] == [THE_INVARIANT, *map(str, Property), "R-LIV-1"]
+    assert (
+        list(of_parts)
+        == [*PARTS]
+        == [
+            THE_INVARIANT,
+            *map(str, Property),
+            *(f"R-PLC-{nth}" for nth in range(1, 6)),
+            "R-LIV-1",
+        ]
+    )
     assert all(of_parts.values())
     steps = {each.where.split(":")[0] for each in CONDITIONS}
     assert steps == {"at first", "between steps", *map(str, steps_of(Relation))}

@@ -60,7 +60,7 @@ def prove(deep: bool, as_json: bool, smt: Path | None) -> int:
 
 def as_object(proof: Proof) -> dict[str, Any]:
     """Return a proof as the object that ``--json`` prints."""
-    judged, needed = proof.judged, proof.needed
+    judged, needed, shared = proof.judged, proof.needed, proof.tied_places
     return {
         "verdict": proof.verdict,
         "properties": {
@@ -73,7 +73,7 @@ def as_object(proof: Proof) -> dict[str, Any]:
         },
         "tie": {
             name: {"states": each.states, "steps": each.steps, "difference": each.difference}
-            for name, each in proof.tied.items()
+            for name, each in {**proof.tied, **({"places": shared} if shared else {})}.items()
         },
         "paths": {"all": proof.paths, "taken": proof.paths_taken},
         "readings": proof.readings._asdict() if proof.readings else None,
@@ -112,6 +112,10 @@ def _evidence(proof: Proof) -> list[str]:
     ]
     sound, *designs = proof.tied.values()
     lines.append(f"beside the mechanism: {sound.steps:,} steps of {sound.states:,} session states")
+    if shared := proof.tied_places:
+        lines.append(
+            f"the same where sessions share places: {shared.steps:,} steps of {shared.states:,} states"
+        )
     if designs:
         steps, states = (sum(getattr(each, of) for each in designs) for of in ("steps", "states"))
         lines.append(f"beside {len(designs)} known-bad designs: {steps:,} steps of {states:,} session states")
