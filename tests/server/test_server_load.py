@@ -27,8 +27,8 @@ class Load(NamedTuple):
     sessions: int
     prompts: int
     ring: int
-    cut: bool = False
-    """Whether half of the subscribers are behind a line that is cut at random bytes."""
+    cuts: tuple[int, int] | None = None
+    """After how many bytes, from and to, the line is cut that every other subscriber is behind."""
 
 
 async def quick(turn: Turn) -> None:
@@ -107,13 +107,13 @@ async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
     async with (
         app.dispatcher,
         serving(app) as url,
-        Line(url, (200, 20_000) if load.cut else None, seed).up() as near,
+        Line(url, load.cuts, seed).up() as near,
         httpx2.AsyncClient(base_url=url, timeout=600) as http,
     ):
         sessions = [f"s{number}" for number in range(load.sessions)]
         subscribers = [
             Subscriber(
-                near if load.cut and number % 2 else url,
+                near if load.cuts and number % 2 else url,
                 None if number < load.to_all else sessions[number % load.sessions],
                 chance,
             )
@@ -178,7 +178,7 @@ async def test_a_ring_so_small_that_everybody_always_falls_behind() -> None:
 
 @in_loop
 async def test_lines_that_are_cut_at_random_bytes() -> None:
-    subscribers, _ = await bear(Load(40, 8, 10, 100, 64, cut=True), seed=3)
+    subscribers, _ = await bear(Load(40, 8, 10, 100, 64, (200, 20_000)), seed=3)
     assert sum(each.connections for each in subscribers) > 80
 
 
@@ -186,5 +186,5 @@ async def test_lines_that_are_cut_at_random_bytes() -> None:
 @pytest.mark.parametrize(("ring", "prompts"), [(8_192, 2_000), (64, 2_000), (2, 400)])
 @in_loop
 async def test_thousands_of_prompts(ring: int, prompts: int) -> None:
-    subscribers, _ = await bear(Load(300, 20, 20, prompts, ring, cut=True), seed=ring)
+    subscribers, _ = await bear(Load(300, 20, 20, prompts, ring, (10_000, 1_000_000)), seed=ring)
     assert sum(each.connections for each in subscribers) > 1_000
