@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import logging
 import re
+from dataclasses import fields
 
 import pytest
 
 import turngate.server._serving as serving_module
 from dispatching import in_loop
 from serving import served, serving, small
+from surroundings import ROOT
 from turngate import Dispatcher, Turn
 from turngate.server import Limits, asgi_app
+from turngate.server._problems import TITLES
 from turngate.server.running import App, for_address, is_loopback
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 LOCAL = for_address("127.0.0.1", token=None, names=frozenset({"agent.example"}), origins=frozenset())
 
@@ -119,6 +124,60 @@ async def test_who_connects_and_says_nothing_is_not_waited_for(monkeypatch: pyte
         head = ("Host: x", "Content-Type: application/json", "Content-Length: 5")
         code, answer = await status(url, *head, method="POST", path="/v1/sessions/s/runs")
         assert (code, "body_timeout" in answer) == (400, True)
+
+
+@in_loop
+async def test_nor_is_the_rest_of_a_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has asked once, and then sends a byte now and then, does not keep the connection."""
+    monkeypatch.setattr(serving_module, "HEADER_TIMEOUT", 0.3)
+    async with served(quick) as (url, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b'"alive"}')
+        ended = asyncio.ensure_future(reader.read())
+        writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
+        while not ended.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.01)
+        assert ended.exception() is not None or ended.result() == b""
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        # One that comes in pieces, in time, is answered, and so is the next.
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(3):
+            for piece in (b"GET /healthz HT", b"TP/1.1\r\nHo", b"st: x\r\n\r\n"):
+                writer.write(piece)
+                await asyncio.sleep(0)
+            await reader.readuntil(b'"alive"}')
+        writer.close()
+
+
+def test_uvicorn_is_set_up_not_to_wait_for_ever() -> None:
+    """What the README says of the slow; and nothing of a request goes into its log."""
+    settings = serving_module.config(local(), "127.0.0.1", 0)
+    assert settings.http is serving_module.Protocol
+    assert (settings.timeout_keep_alive, serving_module.HEADER_TIMEOUT) == (10, 20)
+    assert settings.h11_max_incomplete_event_size == 2 * Limits().header_limit
+    assert settings.limit_concurrency == 2 * Limits().streams_limit + 1_000
+    assert (settings.access_log, settings.log_level) == (False, "warning")
+    assert "the head of every request has 20 s" in README
+    assert "a connection without a request 10 s" in README
+
+
+def test_every_limit_is_told_with_its_default_and_its_answer() -> None:
+    table = README.partition("Each limit (`turngate.server.Limits`)")[2].partition("`make bench`")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+)([^|]*) \| ([^|]+) \|$", table, re.MULTILINE)
+    told = {name: (float(default.replace(",", "")), answer) for name, default, _, answer in rows}
+    assert {name: default for name, (default, _) in told.items()} == {
+        field.name: field.default for field in fields(Limits)
+    }
+    for name, (_, answer) in told.items():
+        said = re.search(rf"^ +{name} .*$", Limits.__doc__ or "", re.MULTILINE)
+        assert said is not None, name
+        for status, problem in re.findall(r"(\d{3}) `([\w-]+)`", answer):
+            assert f"{status} {problem}" in said[0]
+            assert TITLES[problem][0] == int(status)
 
 
 @in_loop
