@@ -140,6 +140,7 @@ async def posts(rounds: int, count: int) -> None:
 async def subscribers(count: int, prompts: int) -> None:
     """Measure what subscribers cost, idle and not."""
     async with Server(OURS, 8873, "5") as server:
+        await asyncio.sleep(1.0)  # what it still loads is not the subscribers'
         before = server.memory()
         readers = [Reader() for _ in range(count)]
         following = [asyncio.create_task(reader.follow(server.port)) for reader in readers]
