@@ -109,7 +109,7 @@ def _sessions_of(bounds: PlacesBounds) -> tuple[int, ...]:
 def states(bounds: PlacesBounds) -> Iterator[tuple[Held, list[tuple[int, Action]]]]:
     """Yield every state within bounds, with every step of it, budget or not."""
     nodes = Nodes(Mechanism, successor, refine=False, turns_limit=bounds.limit)
-    first = ((nodes.empty,) * bounds.sessions, nodes.at_first, 0)
+    first: tuple[tuple[int, ...], int, int] = ((nodes.empty,) * bounds.sessions, nodes.at_first, 0)
     seen, todo, known = {first}, [first], set[Any]()
     while todo:
         here, shared, used = todo.pop()
