@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sqlite3
 import statistics
 import sys
@@ -330,4 +331,5 @@ if __name__ == "__main__":
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all, if none is named")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement")
     parser.add_argument("--rows", type=int, default=1_000_000, help="complete runs on record")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is removed then, too
     asyncio.run(main(parser.parse_args()))
