@@ -222,7 +222,7 @@ class Waits(AsyncioSubject):
         self.completed(run)
 
 
-@pytest.mark.parametrize(("wait", "state"), [(0.5, "active"), (2.0, "queued")])
+@pytest.mark.parametrize(("wait", "state"), [(0.5, "active"), (2.0, "active"), (120.0, "queued")])
 def test_an_operation_waits_for_timers_but_not_for_ever(wait: float, state: str) -> None:
     subject = Waits()
     subject.delay = wait

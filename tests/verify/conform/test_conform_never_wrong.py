@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from conforming import Able, Plain
 from surroundings import StandingStill
 from turngate_model import Property
 from turngate_verify.conform import (
+    AsyncioSubject,
     Complete,
     Conformance,
     Effort,
@@ -20,6 +22,7 @@ from turngate_verify.conform import (
     Handoff,
     Observed,
     ProgramLimits,
+    RunnerFailed,
     Timing,
     check,
     parsed,
@@ -200,6 +203,32 @@ def test_what_an_offence_cuts_short_is_not_said_to_be_stranded() -> None:
     result = replayed(Coalesces, "accept a, enter a, accept b, enter b, accept c, enter c, finish a")
     assert set(result.replays) == {Property.DECLARED_MOVE}
     assert result.told[-1].endswith("RunComplete of b: finished, RunComplete of c: finished")
+
+
+class TakesItsTime(AsyncioSubject):
+    """Starts a turn after twenty seconds of virtual time, and tells how it ended after twenty more."""
+
+    __test__ = False
+    features = Features(cancel=False)
+
+    def start(self) -> None:
+        self.locks: dict[str, asyncio.Lock] = {}
+
+    async def do_accept(self, session: str, run: str) -> None:
+        error = None
+        async with self.locks.setdefault(session, asyncio.Lock()):
+            await asyncio.sleep(20.0)
+            try:
+                await self.runner(run)
+            except RunnerFailed as failed:
+                error = str(failed)
+            await asyncio.sleep(20.0)
+            self.completed(run, error=error)
+
+
+def test_what_comes_after_a_while_of_virtual_time_is_waited_for() -> None:
+    result = check(TakesItsTime, effort=QUICK)
+    assert (result.replays, result.flaky, result.failed, result.verdict) == ({}, {}, None, "holds")
 
 
 class TimesOut(Able):

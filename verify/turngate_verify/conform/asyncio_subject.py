@@ -29,6 +29,8 @@ class AsyncioSubject:
     features: Features = Features()
     patience: float = 1.0
     """For how many virtual seconds an operation waits for timers."""
+    grace: float = 60.0
+    """For how many virtual seconds it waits for what is owed."""
     wait_for: float = 3600.0
     """How many virtual seconds ``wait`` lets pass."""
 
@@ -39,6 +41,8 @@ class AsyncioSubject:
         self._watched: dict[str, asyncio.Future[Any]] = {}
         self._undecided: set[str] = set()
         self._at_work: set[str] | None = None
+        self._session_of: dict[str, str] = {}
+        self._asked = 0.0
         self._in_a_burst = False
         with self.loop:
             self.start()
@@ -161,12 +165,27 @@ class AsyncioSubject:
             raise SubjectFailed(f"it raised {error!r}") from error
 
     def _quiesce(self, seconds: float) -> None:
-        until = self.loop.time() + seconds
+        self._asked = self.loop.time()
+        until = self._asked + seconds
+        self._settle()
+        while (due := self.loop.next_timer()) is not None and due <= until:
+            self._advance(due)
+
+    def linger(self) -> bool:
+        """Let time pass up to the next timer, for something is owed; return whether there is one in time."""
+        due = self.loop.next_timer()
+        if due is None or due > self._asked + self.grace:
+            return False
+        self._advance(due)
+        return True
+
+    def _advance(self, due: float) -> None:
+        self.loop.advance(due - self.loop.time())
+        self._settle()
+
+    def _settle(self) -> None:
         try:
             self.loop.settle()
-            while (due := self.loop.next_timer()) is not None and due <= until:
-                self.loop.advance(due - self.loop.time())
-                self.loop.settle()
         except AssertionError as busy:
             raise SubjectFailed(f"it does not come to rest: {busy}") from None
 
@@ -174,17 +193,18 @@ class AsyncioSubject:
 
     def accept(self, session: str, run: str) -> None:
         """Take a prompt in."""
-        self._take_in(run, self.do_accept(session, run))
+        self._take_in(session, run, self.do_accept(session, run))
 
     def interrupt(self, session: str, run: str) -> None:
         """Take a prompt in that cancels all that came before it."""
-        self._take_in(run, self.do_interrupt(session, run))
+        self._take_in(session, run, self.do_interrupt(session, run))
 
     def reject(self, session: str, run: str) -> None:
         """Take a prompt in unless its session is busy."""
-        self._take_in(run, self.do_reject(session, run))
+        self._take_in(session, run, self.do_reject(session, run))
 
-    def _take_in(self, run: str, work: Coroutine[Any, Any, Any]) -> None:
+    def _take_in(self, session: str, run: str, work: Coroutine[Any, Any, Any]) -> None:
+        self._session_of[run] = session
         if self.features.two_phase:
             self.drive(work)
         else:
@@ -201,9 +221,15 @@ class AsyncioSubject:
             self._show_queued()
 
     def _show_queued(self) -> None:
+        while any(map(self._is_owed_a_start, self._undecided)) and self.linger():
+            pass
         for run in sorted(self._undecided):
             # The run has neither started nor ended, so it waits in the queue.
             self.saw(Enter(run, DeclaredState.QUEUED))
+
+    def _is_owed_a_start(self, run: str) -> bool:
+        busy = {self._session_of.get(each) for each in self._at_work or ()}
+        return self._session_of.get(run) not in busy
 
     def burst(self, operations: Sequence[Op]) -> None:
         """Call several operations in the same moment: each up to where it first waits."""

@@ -37,12 +37,10 @@ _COMPLAINTS = 1 << 16
 class Command:
     """Makes subjects that live in a process of their own. It starts the process for the first of them."""
 
-    def __init__(
-        self, *command: str, timeout: float = Timing().answers, timing: Timing | None = None
-    ) -> None:
+    def __init__(self, *command: str, timeout: float | None = None, timing: Timing | None = None) -> None:
         self.command = command
         self.timing = timing or Timing()
-        self.timeout = timeout
+        self.timeout = self.timing.answers if timeout is None else timeout
         self.features = Features()
         self.at_work: list[str] | None = None
         """The lead runs whose runner is at work, as the last answer said; None if it did not."""

@@ -27,7 +27,7 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
     """Return what a subject shows after its operations, once it is at rest."""
     shown = judge.shown()
     if not judge.features.real_time:
-        return shown
+        return _lingered(judge, operations, shown)
     timing: Timing = getattr(judge.subject, "timing", Timing())
     began = heard = time.monotonic()
     after = _after(judge, operations, shown)
@@ -47,6 +47,14 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
                 after = _after(judge, operations, shown)
             else:
                 _hear(judge, after, more)
+
+
+def _lingered(judge: Judge, operations: Sequence[Op], shown: list[Observed]) -> list[Observed]:
+    """Have a subject in virtual time wait for its timers as long as something is owed."""
+    linger = getattr(judge.subject, "linger", None)
+    while linger is not None and _after(judge, operations, shown).owe() and linger():
+        shown += judge.shown()
+    return shown
 
 
 def _after(judge: Judge, operations: Sequence[Op], shown: Sequence[Observed]) -> Sessions:
