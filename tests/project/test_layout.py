@@ -31,9 +31,10 @@ NOT_BELOW = {
     "turngate_model.pictures": ("durable", "oracles", "proof"),
     "turngate_model.oracles": ("durable", "pictures", "proof"),
     "turngate_model.proof": ("durable", "pictures", "oracles"),
-    "turngate_verify.world": ("conform", "drivers", "trace", "report", "cli"),
-    "turngate_verify.conform": ("drivers", "trace", "report", "cli"),
-    "turngate_verify.drivers": ("conform", "report", "cli"),
+    "turngate_verify.world": ("conform", "vectors", "drivers", "trace", "report", "cli"),
+    "turngate_verify.conform": ("vectors", "drivers", "trace", "report", "cli"),
+    "turngate_verify.vectors": ("world", "drivers", "trace", "report", "cli"),
+    "turngate_verify.drivers": ("conform", "vectors", "report", "cli"),
     "turngate_verify.trace": ("world", "conform", "drivers", "report", "cli"),
     "turngate_verify.report": ("world", "cli"),
 }
