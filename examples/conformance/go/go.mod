@@ -1,0 +1,3 @@
+module turngate.example/conformance
+
+go 1.19
