@@ -5,11 +5,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 AGENTS := .venv-agents/bin
+GALLERY := .venv-gallery/bin
 ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep agents matrix sabotage mutants coverage bench chaos lint diagrams oracles prove clean
+.PHONY: help setup verify test deep agents gallery matrix sabotage mutants coverage bench chaos lint diagrams vectors oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -43,6 +44,16 @@ agents: .venv-agents/.ready ## the recipes of examples/agents, in a .venv-agents
 	$(AGENTS)/mypy --strict examples/agents tests/recipes/*.py
 	CI=true $(AGENTS)/pytest -n auto --dist worksteal -m "agents $(if $(DEEP),,and not deep)" tests/recipes
 
+.venv-gallery/.ready: pyproject.toml examples/conformance/peers/package.json
+	$(PYTHON) -m venv .venv-gallery
+	$(GALLERY)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(GALLERY)/python -m pip install --quiet --editable '.[verify]' --group gallery
+	npm install --prefix examples/conformance/peers --silent --no-audit --no-fund --no-package-lock
+	@touch .venv-gallery/.ready
+
+gallery: .venv-gallery/.ready ## check the peers and write GALLERY.md; needs Node, npm, Redis and PostgreSQL (one of them: make gallery OF=dbos)
+	$(GALLERY)/python tools/gallery.py $(if $(OF),--only $(OF))
+
 matrix: setup ## the tests of the dispatcher and of what drives it, on every other supported Python there is
 	$(BIN)/python tools/matrix.py
 
@@ -73,6 +84,9 @@ lint: setup ## format, lint and type checks
 diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
 	$(BIN)/turngate diagrams
 
+vectors: setup ## write the minimal set of test vectors to vectors/
+	$(BIN)/turngate vectors vectors/minimal.jsonl
+
 oracles: setup ## hold the explorer against SPIN and TLC, number by number (go deeper: make oracles DEEP=--deep)
 	@if ! { command -v spin && command -v gcc && command -v java; } >/dev/null; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -89,4 +103,4 @@ prove: setup ## the unbounded proof: every property for any number of runs, by t
 	$(BIN)/turngate prove $(DEEP)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* examples/conformance/peers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
