@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from turngate_model.history import Cancel, Complete, Enter
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.trace_history import history_before
+from turngate_verify.cli import run
+from turngate_verify.trace_history import history_before, latest
 
 
-def accept(run: str, session: str = "s") -> dict[str, Any]:
-    return {"event": "accept", "session": session, "run": run}
+def accept(name: str, session: str = "s") -> dict[str, Any]:
+    return {"event": "accept", "session": session, "run": name}
 
 
-def enter(run: str, state: str = "active") -> dict[str, Any]:
-    return {"event": "enter", "run": run, "state": state}
+def enter(name: str, state: str = "active") -> dict[str, Any]:
+    return {"event": "enter", "run": name, "state": state}
 
 
-def complete(run: str, cancelled: bool = False) -> dict[str, Any]:
-    return {"event": "complete", "run": run, "cancelled": cancelled}
+def complete(name: str, cancelled: bool = False) -> dict[str, Any]:
+    return {"event": "complete", "run": name, "cancelled": cancelled}
 
 
 def words(records: list[dict[str, Any]], last: int | None = None) -> list[str]:
@@ -67,6 +69,32 @@ def test_lines_keep_their_numbers_and_become_events() -> None:
         Cancel(frozenset({"a\\x1b"})),
         Complete("a\\x1b", True, "\\x07"),
     ]
+
+
+def test_of_a_long_history_the_last_is_kept_and_what_it_is_about() -> None:
+    busy = [accept("a"), enter("a"), accept("b"), {"event": "cancel", "session": "s"}, enter("b", "queued")]
+    for nth in range(40):
+        busy += [accept(f"r{nth}"), complete(f"r{nth}")]
+    lines = [json.dumps(each) for each in [*busy, complete("a"), {"event": "handoff", "run": "b"}]]
+    kept = latest(history_before(lines, len(lines)), 4)
+    told = ["accept a", "enter a", "accept b", "cancel", "enter b", "accept r39", "RunComplete of r39"]
+    assert [each.words for each in kept] == [*told, "RunComplete of a", "handoff b"]
+    assert latest(kept, 20) == kept
+
+
+def test_a_long_recording_has_a_page(tmp_path: Path) -> None:
+    records = [accept("first"), enter("first"), accept("second"), enter("second", "queued")]
+    for nth in range(50):
+        records += [accept(f"r{nth}"), complete(f"r{nth}")]
+    records += [accept("third"), enter("third", "queued"), complete("first")]
+    records.append({"event": "handoff", "run": "third"})
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    assert run(["trace", str(path), "--report", str(tmp_path)]) == 1
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "FIFO: third becomes active ahead of second" in page
+    assert "Instead: second is active; third is queued." in page
+    assert "about runs that were over, are not shown" in page
 
 
 def test_the_rest_is_told_too() -> None:

@@ -50,6 +50,30 @@ def history_before(lines: Sequence[str | bytes], last: int) -> list[Recorded]:
     return [Recorded(number, visible(about), *_said(record)) for number, record in own[_beginning(own) :]]
 
 
+def latest(history: list[Recorded], most: int) -> list[Recorded]:
+    """Return the last events of a history, and before them all about runs that were in flight by then.
+
+    Cancels and clears since the first of these runs was accepted are kept as well: they may be about them. So
+    only what is about runs that were over, and never come up again, is left out.
+    """
+    if len(history) <= most:
+        return history
+    earlier, last = history[:-most], history[-most:]
+    over = {event.run for record in earlier for event in record.events if isinstance(event, Complete)}
+    runs = {run for record in last for run in _runs(record)}
+    runs |= {run for record in earlier for run in _runs(record)} - over
+    own = [nth for nth, record in enumerate(earlier) if _runs(record) & runs]
+    first = own[0] if own else len(earlier)
+    kept = [record for record in earlier[first:] if _runs(record) & runs or not _runs(record)]
+    return [*kept, *last]
+
+
+def _runs(record: Recorded) -> set[str]:
+    """Return the runs that a record is about; none if it is about the session."""
+    named = [getattr(event, key, "") for event in record.events for key in ("run", "into")]
+    return {each for each in named if each}
+
+
 def _beginning(own: list[tuple[int, dict[str, Any]]]) -> int:
     """Return the place at which the history begins that the last record belongs to."""
     about = own[-1][1].get("run", "")

@@ -17,7 +17,7 @@ from turngate_verify.report.cases import Case, CaseStep, SideStep, of_scene, pan
 from turngate_verify.report.provenance import provenance
 from turngate_verify.report.rendering import Markup, drawing, render, written
 from turngate_verify.trace import Checked
-from turngate_verify.trace_history import Recorded
+from turngate_verify.trace_history import Recorded, latest
 from turngate_verify.visible import visible
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FOLLOWS = "follows from the history"
 _MOST_STEPS = 60
-"""Of a long recording, the page shows so many events before the violation."""
+"""Of a long recording, the page shows so many events, and before them all about runs in flight by then."""
 
 
 class PropertyCard(NamedTuple):
@@ -241,20 +241,23 @@ def _case_of_history(
 
 def trace_page(checked: Checked, history: list[Recorded], name: str) -> str:
     """Return the page about a recording. ``history`` is what led to the violation, if there is one."""
-    cases = []
+    cases, kept = [], history
     command = f"turngate trace {name}"
     if checked.offence:
-        steps = [Shown(each.session, each.actor, each.words, each.events) for each in history[-_MOST_STEPS:]]
+        kept = latest(history, _MOST_STEPS)
+        steps = [Shown(each.session, each.actor, each.words, each.events) for each in kept]
         by = f"line {checked.offence.line}"
         cases.append(
             _case_of_history(
                 checked.offence.property, checked.offence.what, steps, by=by, replay=command, at_once=False
             )
         )
-    left_out = len(history) - _MOST_STEPS
+    left_out = len(history) - len(kept)
     remarks = [f"not checked: {each}" for each in checked.unchecked]
     if left_out > 0:
-        remarks.append(f"the first {left_out:,} events of the session are not shown")
+        remarks.append(
+            f"{left_out:,} earlier events of the session, about runs that were over, are not shown"
+        )
     return _page(
         name,
         checked.verdict,
