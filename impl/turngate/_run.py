@@ -209,8 +209,9 @@ class Turn:
     def emit(self, kind: str, data: object = None) -> None:
         """Tell the subscribers something that is not part of the text: a tool call, reasoning, progress.
 
-        They receive a Note, in order with the text. The data are JSON, else TypeError. May be called from a
-        thread that the runner started. Raises TurnEnded once the runner is over.
+        They receive a Note, in order with the text. The data are JSON, nested at most 200 levels deep, else
+        TypeError. May be called from a thread that the runner started. Raises TurnEnded once the runner is
+        over.
         """
         self.run._dispatcher._emit(self, kind, data)
 
@@ -218,8 +219,9 @@ class Turn:
         """Keep JSON data beside the text of the assistant message, written in the same write.
 
         The data are taken at the call, and the last call wins, whatever the outcome of the turn. What is not
-        JSON raises TypeError. Never waits, so it may be called while the turn is being cancelled, and from a
-        thread that the runner started. Raises TurnEnded once the runner is over.
+        JSON, or nested more than 200 levels deep, raises TypeError. Never waits, so it may be called while
+        the turn is being cancelled, and from a thread that the runner started. Raises TurnEnded once the
+        runner is over.
         """
         self.run._dispatcher._keep(self, data)
 

@@ -141,7 +141,7 @@ class CallsTheRunnerOfACancelledTurn(JournaledCore):
         (Accepts, Bounds(2, 1), {Property.EXACTLY_ONE_COMPLETE}),
         (with_places(Boundless), WITH_PLACES, {Property.REFINES}),
         (with_places(LastInLineFirst), IN_LINE, {Property.REFINES}),
-        (with_places(LosesThePlaceGivenToACancelledTurn), IN_LINE, {Property.EXACTLY_ONE_COMPLETE}),
+        (with_places(LosesThePlaceGivenToACancelledTurn), IN_LINE, {Property.REFINES}),
         (KeepsThePlaceWhileSettling, WITH_PLACES, {Property.REFINES}),
         (with_core(CallsTheRunnerOfACancelledTurn), WITH_PLACES, {Property.REFINES}),
     ],
