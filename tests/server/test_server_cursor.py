@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,9 +16,11 @@ from hypothesis import strategies as st
 import turngate.server._ledger_log as log_module
 from dispatching import in_loop
 from serving import Ear, Heard, serving
-from turngate import CursorExpired, Delta, Event, Moved, RunComplete, SessionView, State
+from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete, SessionView, State, Turn
 from turngate.server import Limits
 from turngate.server._cursor import Cursor, mark, parsed
+from turngate.server._memory_log import MemoryLog
+from turngate.server._reader import Reader
 from turngate.server.running import App, for_address
 
 texts = st.text(max_size=20)
@@ -34,6 +38,38 @@ def test_a_place_is_its_text(place: Cursor) -> None:
 @given(st.text())
 def test_other_texts_are_no_places_or_the_same(text: str) -> None:
     parsed(text)
+
+
+async def nothing(turn: Turn) -> None: ...
+
+
+@pytest.mark.parametrize("seed", range(20))
+@in_loop
+async def test_a_reader_has_every_event_of_its_own_or_knows_that_it_is_behind(seed: int) -> None:
+    """And no reader of a session is behind for what others have said, however small the ring is."""
+    chance = random.Random(seed)
+    log = MemoryLog(Dispatcher(nothing), Limits(ring_events=4))
+    unread: dict[Reader, list[int]] = {Reader(log, about, log.place): [] for about in ("a", "b", None)}
+    for reader in unread:
+        log.add(reader)
+    for number in range(1, 500):
+        session = chance.choice("aabbcccccc")
+        log._append(Delta(session, "r", f"<{number}>", 0), None)
+        for reader, numbers in unread.items():
+            if reader.session_id in (None, session):
+                numbers.append(number)
+        if chance.random() < 0.3:
+            await asyncio.sleep(0)  # those who wait are woken
+        for reader, numbers in unread.items():
+            if chance.random() < 0.7:
+                continue
+            assert reader.is_behind == bool(numbers and numbers[0] <= log.ring.floor)
+            if reader.is_behind:
+                assert reader.take() == b""
+                reader.go_on_from(log.place)
+            else:
+                assert [int(each) for each in re.findall(rb"<(\d+)>", reader.take())] == numbers
+            numbers.clear()
 
 
 class Ledger:

@@ -51,6 +51,8 @@ class EventLog(ABC):
         """How many events of each name, and RunCompletes of each outcome, there have been."""
         self._d = d
         self._readers: dict[str | None, dict[Reader, None]] = {}
+        self._last: dict[str, int] = {}
+        """The number of the last event of each session that somebody reads, or of one behind it."""
         self._to_wake: set[str] = set()
         self._place = Cursor(self.epoch, 0)
         self._suffix = self._place.suffix
@@ -83,6 +85,7 @@ class EventLog(ABC):
     def _forget(self) -> None:
         """Keep nothing of what there was: everybody is behind, and looks for what was missed."""
         self.ring.forget()
+        self._last = dict.fromkeys(self._last, self.ring.head)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -109,6 +112,8 @@ class EventLog(ABC):
         name, data = event_data(event, prompt)
         self.counts[name] = self.counts.get(name, 0) + 1
         session_id = event.session_id
+        if session_id in self._readers:
+            self._bring_along(session_id)
         if session_id not in self._to_wake:
             self._wake_soon(session_id)
         frame = f"id: {self.epoch}:{self.ring.head + 1}{self._suffix}\nevent: {name}\ndata: {data}\n\n"
@@ -174,6 +179,8 @@ class EventLog(ABC):
     def add(self, reader: Reader) -> None:
         """Wake the reader when there is something new for it."""
         self._readers.setdefault(reader.session_id, {})[reader] = None
+        if reader.session_id is not None:
+            self._last.setdefault(reader.session_id, self.ring.head)
 
     def remove(self, reader: Reader) -> None:
         """Wake the reader no longer."""
@@ -181,13 +188,24 @@ class EventLog(ABC):
         of_session.pop(reader, None)
         if not of_session:
             self._readers.pop(reader.session_id, None)
+            self._last.pop(reader.session_id or "", None)
+
+    def _bring_along(self, session_id: str) -> None:
+        """Before an event of a session: what came since the last is not for those who have read that one."""
+        head, last = self.ring.head, self._last[session_id]
+        for reader in self._readers[session_id]:
+            if reader.number >= last:
+                reader.number = max(reader.number, head)
+        self._last[session_id] = head + 1
+
+    def last_of(self, session_id: str | None) -> int:
+        """Return the number of the last event of a session that somebody reads, or of all; 0 for none."""
+        return self.ring.head if session_id is None else self._last.get(session_id, 0)
 
     def _wake_soon(self, session_id: str) -> None:
         if not self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake)
         self._to_wake.add(session_id)
-        for reader in self._readers.get(session_id, ()):
-            reader.something_comes(self.ring.head)
 
     def _wake(self) -> None:
         for about in (*self._to_wake, None):

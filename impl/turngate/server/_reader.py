@@ -24,20 +24,17 @@ class Reader:
     """One who reads the log, of one session or of all.
 
     `number` is the last event that it has read or that is not for it, `place` says which RunCompletes it has.
-    While nothing is pending, there is no event of its own behind `number`, however far the log goes on.
     `busy_since` is when what it is sent began to wait for it, None if nothing does; `quiet_since` when it was
     last sent something; `dropped` whether it was let go because it did not read.
     """
 
     __slots__ = (
-        "_log", "_pending", "_waiter", "busy_since", "closed", "dropped", "number", "place", "quiet_since",
-        "session_id",
+        "_log", "_waiter", "busy_since", "closed", "dropped", "number", "place", "quiet_since", "session_id",
     )  # fmt: skip
 
     def __init__(self, log: EventLog, session_id: str | None, place: Cursor) -> None:
         self._log = log
         self._waiter: asyncio.Future[None] | None = None
-        self._pending = True
         self.session_id = session_id
         self.place = place
         self.number = place.number
@@ -48,31 +45,24 @@ class Reader:
 
     def go_on_from(self, place: Cursor) -> None:
         """Have read everything up to this place."""
-        self.place, self.number, self._pending = place, place.number, True
+        self.place, self.number = place, place.number
 
     def take(self) -> bytes:
         """Return some of what is new; nothing if it is behind what is kept, or there is nothing."""
         ring = self._log.ring
-        if self.number < ring.floor:
+        if self.number == ring.head or self.is_behind:
             return b""
-        if self.number == ring.head:
-            self._pending = self.session_id is None
+        if self.number < ring.floor:
+            self.number = ring.head  # nothing of what is gone was for it
             return b""
         frames, self.number, place = ring.take(self.session_id, self.number, CHUNK)
-        self._pending = self.session_id is None or place is not None
         self.place = self._log.place if place is None else place
         return frames
 
     @property
     def is_behind(self) -> bool:
         """Whether it misses something that the ring no longer has."""
-        return self._pending and self.number < self._log.ring.floor
-
-    def something_comes(self, head: int) -> None:
-        """Hear that the next event is one of its own; if nothing was pending, what came before was not."""
-        if not self._pending:
-            self._pending = True
-            self.number = max(self.number, head)
+        return self.number < self._log.ring.floor and self._log.last_of(self.session_id) > self.number
 
     def wake(self) -> None:
         """Let it look again."""
