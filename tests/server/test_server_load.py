@@ -187,4 +187,4 @@ async def test_lines_that_are_cut_at_random_bytes() -> None:
 @in_loop
 async def test_thousands_of_prompts(ring: int, prompts: int) -> None:
     subscribers, _ = await bear(Load(300, 20, 20, prompts, ring, (10_000, 1_000_000)), seed=ring)
-    assert sum(each.connections for each in subscribers) > 1_000
+    assert sum(each.connections for each in subscribers) > 400
