@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 import broken_dispatchers
 from turngate import Dispatcher, Run
 from turngate_model import TABLE
-from turngate_verify.drivers.rules.program import RuleCall, program_text, run_program, shrink
+from turngate_verify.drivers.rules.program import RuleCall, _simpler, program_text, run_program, shrink
 from turngate_verify.drivers.rules.search import TO_REACH, rules_of, run_rules
 from turngate_verify.drivers.sabotage import LeakySession, PendingFlag, SilentDrop, StrandedQueue
 from turngate_verify.trace import BadRecording
@@ -214,6 +214,10 @@ def test_a_program_is_shrunk_to_what_matters_and_its_runs_are_renamed() -> None:
         "state.cancel(session='s', then=0)",
         "state.teardown()",
     ]
+
+
+def test_a_number_in_a_program_shrinks_towards_0_and_no_further() -> None:
+    assert [[*_simpler({"then": then})] for then in (-2, 0, 2)] == [[{"then": -1}], [], [{"then": 1}]]
 
 
 SAME = """

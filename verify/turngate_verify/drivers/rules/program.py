@@ -106,7 +106,7 @@ def _smaller(program: RulesProgram) -> Iterator[RulesProgram]:
 
 
 def _simpler(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield simpler arguments of one call: a shorter list, a smaller number, no hook.
+    """Yield simpler arguments of one call: a shorter list, a number nearer to 0, no hook.
 
     The prompts stay as they are: without one of them the later runs have to be renamed.
     """
@@ -114,7 +114,7 @@ def _simpler(arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if isinstance(value, list) and name != "prompts":
             yield from ({**arguments, name: value[:nth] + value[nth + 1 :]} for nth in range(len(value)))
         elif isinstance(value, int) and value:
-            yield {**arguments, name: type(value)(value - 1)}
+            yield {**arguments, name: type(value)(value - 1 if value > 0 else value + 1)}
         elif name == "hook" and value:
             yield {**arguments, name: ""}
 
