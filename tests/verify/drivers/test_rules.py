@@ -62,15 +62,17 @@ def test_what_breaks_with_the_profile_is_told_as_a_small_program() -> None:
 
 
 def test_nothing_breaks_and_everything_is_reached() -> None:
-    rules = run_rules(300, seed=REACHING)
-    assert (rules.violation, rules.error, rules.program) == (None, "", "")
-    assert rules.missed == frozenset()
-    assert rules.examples >= 300
-    assert rules.steps > 10 * rules.examples
-
-
-REACHING = 1
-"""A seed with which three hundred examples reach everything."""
+    missed = frozenset(TO_REACH)
+    # One round is nearly always enough; which examples a seed gives depends on the modules that are loaded.
+    for seed in range(1, 9):
+        rules = run_rules(300, seed=seed)
+        assert (rules.violation, rules.error, rules.program) == (None, "", "")
+        assert rules.examples >= 300
+        assert rules.steps > 10 * rules.examples
+        missed &= rules.missed
+        if not missed:
+            break
+    assert missed == frozenset()
 
 
 def test_what_is_to_be_reached_names_every_declared_move() -> None:
