@@ -8,6 +8,7 @@ have had without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,13 +26,18 @@ class RuleCall(NamedTuple):
 
     def __str__(self) -> str:
         """Return the call as Python."""
-        drawn = ", ".join(f"{name}={value!r}" for name, value in sorted(self.arguments.items()))
+        drawn = ", ".join(f"{name}={_python(value)}" for name, value in sorted(self.arguments.items()))
         return f"state.{self.rule}({drawn})"
 
     @property
     def new_runs(self) -> int:
         """How many new run_ids the call uses: one for each prompt."""
         return len(self.arguments.get("prompts", ()))
+
+
+def _python(value: object) -> str:
+    """Return a value as Python, also the one number whose repr is none."""
+    return "float('inf')" if value == math.inf else repr(value)
 
 
 def run_program(rules: type[TurngateRules], program: Sequence[RuleCall]) -> Exception | None:
