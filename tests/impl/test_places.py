@@ -9,12 +9,13 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
+from turngate._places import Places
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 OUTSIDE = "the turn was cancelled from outside the dispatcher"
@@ -38,6 +39,23 @@ def free(d: Dispatcher) -> int:
 def test_a_limit_is_a_whole_number(limit: Any) -> None:
     with pytest.raises(ValueError, match="turns_limit must be a whole number of at least 1"):
         Dispatcher(Agent(), turns_limit=limit)
+
+
+def test_one_in_line_that_a_cancel_has_covered_meanwhile_is_passed_over() -> None:
+    places = Places(1)
+    first, covered, last = turns = [cast("Turn", Waiting()) for _ in range(3)]
+    assert [places.take(turn) for turn in turns] == [True, False, False]
+    covered.covered = True
+    assert places.give_back(first) is last
+    assert places.give_back(last) is None
+    assert places._free == 1
+
+
+class Waiting:
+    """As much of a turn as places look at."""
+
+    covered = has_place = False
+    phase = None
 
 
 @in_loop
