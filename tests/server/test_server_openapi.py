@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as seeded
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from dispatching import Agent, in_loop, steps
+from dispatching import HANG, Agent, in_loop, steps
 from ledgers import ledgers
 from serving import Ear, served, serving
 from turngate import Dispatcher, Turn
@@ -107,9 +107,11 @@ def url() -> Iterator[str]:
 def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
     """Serve on a loop in a thread; yield the address. Nobody waits for long."""
     addresses: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
     up, down = threading.Event(), asyncio.Event()
 
     async def main() -> None:
+        loops.append(asyncio.get_running_loop())
         security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
         app = App(make(), security, Limits(wait_limit=0.01), owns=True, finish=0)
         async with serving(app) as url:
@@ -117,14 +119,14 @@ def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
             up.set()
             await down.wait()
 
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    assert up.wait(60)
-    yield addresses[0]
-    loop.call_soon_threadsafe(down.set)
-    thread.join(60)
-    loop.close()
+    try:
+        assert up.wait(HANG)
+        yield addresses[0]
+    finally:
+        loops[0].call_soon_threadsafe(down.set)
+        thread.join(HANG)
 
 
 CALLS = [

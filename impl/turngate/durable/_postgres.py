@@ -95,14 +95,20 @@ class Server:
                 raise Unanswered(_words(exc)) from exc
             except BaseException as exc:
                 if isinstance(exc, asyncpg.PostgresError):
-                    self._idle.append(connection)
+                    self._give_back(connection)
                     if isinstance(exc, _FASTER):
                         raise Conflict(str(exc)) from exc
                     raise Refused(f"PostgreSQL refused: {_words(exc)}") from exc
                 connection.terminate()  # cancelled: nobody will read the answer
                 raise
-            self._idle.append(connection)
+            self._give_back(connection)
             return [*rows]
+
+    def _give_back(self, connection: asyncpg.Connection) -> None:
+        if self._closed:  # while the statement was under way
+            connection.terminate()
+        else:
+            self._idle.append(connection)
 
     async def _connection(self) -> asyncpg.Connection:
         while self._idle:
