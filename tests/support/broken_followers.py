@@ -1,14 +1,15 @@
-"""Dispatchers with a mistake in what servers need: places, taking back, streams, completions, clean-up."""
+"""Dispatchers with a mistake in what servers need: places, streams, completions, pages, clean-up and more."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from turngate import Covered, Dispatcher, Run, Turn
+from turngate import Covered, Dispatcher, Message, Run, Turn
 from turngate._completions import Completions
 from turngate._lifecycle import STARTING, WAITING
+from turngate._messages import ListOfMessages
 from turngate._places import Places
 from turngate_verify.drivers.sabotage import Core, Sabotaged
 
@@ -161,6 +162,45 @@ class CutsCleanUpShort(Dispatcher):
 class ShowsNobodyWaiting(Dispatcher):
     def _foldable(self, turn: Turn) -> list[Run]:
         return []
+
+
+class Pages:
+    """A store in front of another one, whose pages may be wrong."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        await self._store.put(messages)
+
+    async def list(self, session_id: str, **of_page: Any) -> ListOfMessages:
+        return [*await self._store.list(session_id, **of_page)]
+
+    async def of_run(self, run_id: str) -> ListOfMessages:
+        return [*await self._store.of_run(run_id)]
+
+
+class WithPages(Dispatcher):
+    """Has a store in front of its store."""
+
+    pages: type[Pages] = Pages
+
+    def __init__(self, *args: Any, messages: Any, **options: Any) -> None:
+        super().__init__(*args, messages=self.pages(messages), **options)
+
+
+class SkipsBetweenPages(WithPages):
+    class pages(Pages):  # noqa: N801 - an attribute
+        async def list(self, session_id: str, **of_page: Any) -> ListOfMessages:
+            page = await super().list(session_id, **{**of_page, "limit": None})
+            return page[bool(of_page.get("after")) :][: of_page.get("limit")]
+
+
+class FindsNoneThatWasFolded(WithPages):
+    class pages(Pages):  # noqa: N801 - an attribute
+        async def of_run(self, run_id: str) -> ListOfMessages:
+            turn = await super().of_run(run_id)
+            return turn if turn and turn[-1].run_id == run_id else []
 
 
 class WakesUnguarded(Dispatcher):

@@ -27,17 +27,17 @@ def test_the_dispatcher_stands_every_fault() -> None:
     found = inject_faults()
     assert found.failure is None, "\n".join(found.failure.told())
     assert dict(found.injections) == {
-        "cancel": 300,
+        "cancel": 314,
         "store": 78,
         "callback": 79,
         "logging": 6,
         "factory": 133,
         "interrupt": 456,
-        "shutdown": 139,
-        "dropped": 139,
+        "shutdown": 143,
+        "dropped": 143,
     }
     assert set(found.injections) == set(KINDS)
-    assert found.awaits == 65
+    assert found.awaits == 67
     assert found.timed_out == 13, "a write that takes too long, which is one of six faults of each write"
 
 

@@ -24,6 +24,8 @@ FOUND_BY_RULES = {  # soon with this seed, and what is said of it
     "TellsWhatIsLeft": (3, "completions end at"),
     "ClosesAStepLater": (2, "expected <class 'turngate._errors.DispatcherClosed'>"),
     "ShowsNobodyWaiting": (3, "was said to be waiting"),
+    "SkipsBetweenPages": (0, "at a time gets ["),
+    "FindsNoneThatWasFolded": (0, "are not the messages of the turn of"),
 }
 
 
@@ -52,6 +54,8 @@ FOUND_BY_SCHEDULES = {  # in this scenario, and what is said of it
     "LetsFollowersSleep": ("followed", "who follows completions, 0 so far waits, though there are 1"),
     "CutsCleanUpShort": ("tidied", "the clean-up of the runner of a is cut short"),
     "ShowsNobodyWaiting": ("folded", "was said to be waiting"),
+    "SkipsBetweenPages": ("paged", "who reads the messages of s, 1 at a time gets"),
+    "FindsNoneThatWasFolded": ("folded", "are not the messages of the turn of b"),
 }
 
 
@@ -70,8 +74,10 @@ def test_no_mistake_goes_unfound() -> None:
 
 
 def _is_mistake(each: object) -> bool:
-    ours = isinstance(each, type) and each.__module__ == broken_followers.__name__
-    return ours and issubclass(each, Dispatcher) and each is not broken_followers.WithPlaces  # type: ignore[arg-type]
+    bases = (broken_followers.WithPlaces, broken_followers.WithPages)
+    if not isinstance(each, type) or each.__module__ != broken_followers.__name__:
+        return False
+    return issubclass(each, Dispatcher) and each not in bases
 
 
 def test_the_faults_find_a_follower_whose_wake_up_costs_others_their_completion() -> None:
@@ -81,7 +87,8 @@ def test_the_faults_find_a_follower_whose_wake_up_costs_others_their_completion(
 
 
 def test_the_rules_must_reach_what_servers_need() -> None:
-    rules = ("turns_limit", "begin_close", "stream", "completions", "follow", "cleaned_up")
+    followers = ("stream", "completions", "page", "follow", "messages_of")
+    rules = ("turns_limit", "begin_close", "cleaned_up", *followers)
     assert {*(f"rule: {name}" for name in rules), "runner: tidy", "refused: CursorExpired"} <= TO_REACH
 
 

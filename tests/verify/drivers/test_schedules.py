@@ -57,6 +57,7 @@ COUNTED = {  # schedules in any order, and in stock order
     "streamed": (1597, 459),
     "streamed-late": (15665, 3136),
     "followed": (32756, 4296),
+    "paged": (4338, 1310),
     "tidied": (1144, 182),
 }
 

@@ -43,6 +43,11 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
     "an interrupt": (("submit", 1, "a"), ("submit", 0, "b"), ("interrupt", 0, "c"), ("submit", 1, "d")),
     "one run is taken back": (("submit", 0, "a"), ("submit", 0, "b"), ("take back", 0, "b"), ("clear", 0)),
     "a release": (("accept", 0, "a"), ("submit", 1, "b"), ("release", 0, "a")),
+    "a reader of messages": (
+        ("submit", 1, "a"), ("follow", 0, "b"), ("order", "a", "fold"), ("order", "a", "end_turn"),
+        ("page", 0), ("messages of", 0, "b"), ("submit", 0, "c"), ("page", 0), ("order", "c", "end_turn"),
+        ("page", 0), ("page", 0), ("page", 0),
+    ),
 }  # fmt: skip
 """What is done, in order: by callers, in a process, or by a runner, which is told."""
 
@@ -129,6 +134,7 @@ def judged(world: LedgerWorld) -> list[str]:
     task = world.start(problems(MemoryLedger(world.tables), world.acknowledged))
     world.loop.settle()
     wrong += task.result()
+    world.judge_pages()
     world.leave()
     return [*world.wrong, *wrong]
 
@@ -153,6 +159,8 @@ def _do(world: LedgerWorld, order: Order, interfere: Callable[[asyncio.Task[Any]
         "take back": d.cancel_run,
         "cancel": lambda: d.cancel("s"),
         "clear": lambda: d.clear_queue("s"),
+        "page": lambda: world.page(process, "s"),
+        "messages of": lambda run_id: world.messages_of(process, run_id),
     }
     task = world.start(calls[kind](*about))
     interfere(task)

@@ -38,6 +38,8 @@ def programs(most: int = 25) -> st.SearchStrategy[list[tuple[Rule, bool]]]:
         st.tuples(st.just("cancel"), _PROCESS, _SESSION),
         st.tuples(st.just("take back"), _PROCESS, _RUN, st.booleans()),
         st.tuples(st.just("clear"), _PROCESS, _SESSION),
+        st.tuples(st.just("page"), _PROCESS, _SESSION, st.integers(1, 3)),
+        st.tuples(st.just("messages of"), _PROCESS, _RUN),
         st.tuples(st.just("step"), st.integers(1, 12)),
         st.tuples(st.just("time")),
         st.tuples(st.sampled_from(["kill", "expire", "away", "back"]), _PROCESS),
@@ -98,6 +100,10 @@ def _call(world: LedgerWorld, kind: str, process: int, *about: Any) -> None:
         task = world.start(call(process, session, run_id, when_busy=when_busy))
     elif kind in ("enter", "release"):
         task = world.start((world.enter if kind == "enter" else world.release)(process, about[0]))
+    elif kind == "page":
+        task = world.start(world.page(process, *about))
+    elif kind == "messages of":
+        task = world.start(world.messages_of(process, *about))
     elif kind == "take back":
         task = world.start(d.cancel_run(about[0], waiting_only=about[1]))
     else:

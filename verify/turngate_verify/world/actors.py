@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
 
 from turngate import MemoryMessages, Message, Run, Turn, TurnEnded
+from turngate._messages import ListOfMessages
 from turngate_model import Property
 from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.monitor import Monitor
@@ -327,9 +328,15 @@ class Store:
             self.stuck.discard(door)
             del self.about[door]
 
-    async def list(self, session_id: str) -> list[Message]:
-        """Return the messages of a session."""
-        return await self._inner.list(session_id)
+    async def list(
+        self, session_id: str, *, after: str | None = None, limit: int | None = None
+    ) -> ListOfMessages:
+        """Return messages of a session."""
+        return await self._inner.list(session_id, after=after, limit=limit)
+
+    async def of_run(self, run_id: str) -> ListOfMessages:
+        """Return the messages of the turn that a run was part of."""
+        return await self._inner.of_run(run_id)
 
     def overdue(self, within: float) -> Iterator[str]:
         """Yield a sentence for each turn whose writes together have waited for longer than they may."""

@@ -6,11 +6,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from turngate import Covered, CursorExpired, Dispatcher, Run, RunComplete, State, WhenBusy
+from turngate import Covered, CursorExpired, Dispatcher, Message, Run, RunComplete, State, WhenBusy
 from turngate_model import Property
 from turngate_model.history import Cancel
 from turngate_verify.world.actors import accepted_as
-from turngate_verify.world.followers import CompletionsFollower, Follower, TextFollower, is_expired
+from turngate_verify.world.followers import (
+    CompletionsFollower,
+    Follower,
+    MessagesFollower,
+    TextFollower,
+    is_expired,
+)
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -30,7 +36,7 @@ class Callers:
         self.waits: dict[asyncio.Task[RunComplete], str] = {}
         """The tasks of callers who wait for a run, each with the run_id."""
         self.followers: list[Follower] = []
-        """Those who follow the text of a run, or the completions."""
+        """Those who follow the text of a run, the completions, or the messages of a session."""
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -220,3 +226,30 @@ class Callers:
         follower = CompletionsFollower(stream, number, completed, kept)
         self.followers.append(follower)
         return follower
+
+    def follow_messages(self, session: str, limit: int) -> MessagesFollower:
+        """Read the messages of a session, so many at a time."""
+        follower = MessagesFollower(self.dispatcher.messages, session, limit)
+        self.followers.append(follower)
+        return follower
+
+    def messages_of(self, run_id: str) -> None:
+        """Ask for the messages of the turn that a run was part of, and expect all of them and no others.
+
+        A store does not have to have that.
+        """
+        of_run = getattr(self.dispatcher.messages, "of_run", None)
+        if of_run is None:
+            return
+        turn: list[Message] = self.call(of_run(run_id), f"ask for the messages of {run_id}")
+        published = self.monitor.published
+        complete = published.get(run_id)
+        prompts = {message.run_id for message in turn if message.role == "user"}
+        if complete is not None and complete.message_id is not None:
+            together = {run for run, each in published.items() if each.message_id == complete.message_id}
+            right = prompts == together and [message.id for message in turn][-1:] == [complete.message_id]
+        else:  # nothing is written, or it is not published yet
+            right = not turn or (run_id in prompts and run_id in self.monitor.active)
+        if not right or [message.role for message in turn].count("assistant") != bool(turn):
+            wrong = f"{turn} are not the messages of the turn of {run_id}, which has {complete}"
+            self.monitor.errors.append(AssertionError(wrong))

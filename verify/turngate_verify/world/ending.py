@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from turngate import State, TurngateError
 from turngate_model import Property
 from turngate_verify.world.expecting import expect
-from turngate_verify.world.followers import CompletionsFollower, TextFollower
+from turngate_verify.world.followers import CompletionsFollower, MessagesFollower, TextFollower
 from turngate_verify.world.onlookers import read_text
 
 if TYPE_CHECKING:
@@ -160,6 +160,9 @@ def _expect_right_streams(world: World) -> None:
             told = {complete.seq: complete for complete in monitor.published.values()}
             for complete in follower.read_so_far:
                 expect(complete == told[complete.seq], f"among the completions is {complete}")
+        elif isinstance(follower, MessagesFollower):
+            wrong = follower.wrong_about(world.loop.call(world.store.list(follower.session)))
+            expect(not wrong, wrong)
 
 
 def _expect_right_messages(world: World, session: str) -> None:
@@ -173,6 +176,8 @@ def _expect_right_messages(world: World, session: str) -> None:
     for run_id, complete in monitor.published.items():
         if complete.session_id != session:
             continue
+        if run_id in world.runs and not monitor.claimed:
+            world.messages_of(run_id)
         if run_id in monitor.active and complete.message_id is not None:
             once = users[run_id] == 1 and replies[complete.message_id] == 1
             if not once or (complete.cancelled and reasons[complete.message_id] != "canceled"):

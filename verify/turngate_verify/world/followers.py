@@ -1,4 +1,4 @@
-"""Those who follow what a dispatcher tells piece by piece: the text of a run, or the completions.
+"""Those who follow what a dispatcher tells piece by piece: the text of a run, completions, messages.
 
 A follower reads in tasks, which somebody may cancel at any moment. It goes on with the next task, and must
 have lost nothing by it.
@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from turngate import CursorExpired, Run, RunComplete
+from turngate import CursorExpired, Message, Run, RunComplete
 from turngate._completions import CompletionStream
 from turngate._stream import TextStream
 from turngate_verify.world.expecting import expect
@@ -127,6 +127,38 @@ class CompletionsFollower(Follower):
 
     def __str__(self) -> str:
         return f"completions, {self.number} so far"
+
+
+@dataclass(eq=False)
+class MessagesFollower(Follower):
+    """Reads the messages of a session, page by page; while the session lives, the end is only for now."""
+
+    messages: Any
+    """A store that pages."""
+    session: str
+    limit: int
+    read_so_far: list[Message] = field(default_factory=list)
+
+    async def _read(self, *, to_end: bool) -> None:
+        self.ended = False
+        await super()._read(to_end=to_end)
+
+    async def _next(self) -> None:
+        after = self.read_so_far[-1].id if self.read_so_far else None
+        page = await self.messages.list(self.session, after=after, limit=self.limit)
+        self.read_so_far += page
+        self.ended = not page
+
+    def wrong_about(self, should: list[Message]) -> str:
+        """Say what is wrong if the session has these messages in the end, in this order; empty if nothing is.
+
+        A message that was read may have been written again since, but only in its place.
+        """
+        read, there_are = ([message.id for message in each] for each in (self.read_so_far, should))
+        return "" if read == there_are else f"who reads {self} gets {read}: there are {there_are}"
+
+    def __str__(self) -> str:
+        return f"the messages of {self.session}, {self.limit} at a time"
 
 
 def is_expired(number: int, completed: list[int], kept: int) -> bool:

@@ -14,6 +14,7 @@ from turngate import State, Turn, TurngateError
 from turngate.durable import DurableDispatcher
 from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
+from turngate_verify.world.followers import MessagesFollower
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -50,6 +51,8 @@ class LedgerWorld:
         self.ledgers = [MemoryLedger(self.tables, process) for process in range(processes)]
         self.players: dict[str, Player] = {}
         self.acknowledged: set[str] = set()
+        self.pages: dict[tuple[int, str], MessagesFollower] = {}
+        """Those who read the messages of a session page by page, by process and session."""
         self.wrong: list[str] = []
         self._stubborn = stubborn
         with self.loop:
@@ -148,6 +151,26 @@ class LedgerWorld:
         if (run := await self.dispatchers[process].find(run_id)) is not None:
             await run.close()
 
+    async def page(self, process: int, session: str, limit: int = 1) -> None:
+        """Read one more page of the messages of a session, behind what was read in this process."""
+        reader = self.pages.get((process, session))
+        if reader is None:
+            messages = self.dispatchers[process].messages
+            reader = self.pages[process, session] = MessagesFollower(messages, session, limit)
+        if not reader.waits:
+            reader.reading = asyncio.current_task()
+            await reader._read(to_end=False)
+
+    async def messages_of(self, process: int, run_id: str) -> None:
+        """Ask for the messages of a run, and expect the whole turn of one that was complete before."""
+        before = self.tables.complete.get(run_id)
+        turn = await self.dispatchers[process].messages.of_run(run_id)
+        right = not turn or (turn[-1].role == "assistant" and run_id in {each.run_id for each in turn})
+        if before is not None and before.complete.message_id is not None:
+            right = right and [message.id for message in turn][-1:] == [before.complete.message_id]
+        if not right:
+            self.wrong.append(f"{turn} are not the messages of the turn of {run_id}")
+
     # Faults.
 
     def lives(self, process: int) -> bool:
@@ -190,6 +213,13 @@ class LedgerWorld:
             if self.is_quiet():
                 return
             self.pass_time()
+
+    def judge_pages(self) -> None:
+        """Expect that whoever has read some pages has read the first messages of the session, in order."""
+        for (_, session), reader in self.pages.items():
+            of_session = [each for each, _ in self.tables.messages.values() if each.session_id == session]
+            if wrong := reader.wrong_about(of_session[: len(reader.read_so_far)]):
+                self.wrong.append(wrong)
 
     def leave(self) -> None:
         """Let go of everything."""

@@ -6,11 +6,11 @@ An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (cancel it while its runner has not been called), ``cancel all``, ``clear``,
 ``wait a``, ``give up a`` (the waiter's task is cancelled), ``stream a`` (its
 text, to its end), ``tail a`` (the same from some character on), ``completions``
-(to their end), ``close``, ``close gently`` (let what is in flight finish for a
-while), ``begin close`` (and do not wait), ``read`` (events, to their end),
-``hold`` (the dispatcher open, in a task that closes it at its end) and
-``leave`` (end that task). Commands of the runner that are separated by ``/``
-are alternatives.
+(to their end), ``page`` (one more message of session s, in a task), ``close``,
+``close gently`` (let what is in flight finish for a while), ``begin close``
+(and do not wait), ``read`` (events, to their end), ``hold`` (the dispatcher
+open, in a task that closes it at its end) and ``leave`` (end that task).
+Commands of the runner that are separated by ``/`` are alternatives.
 """
 
 from __future__ import annotations
@@ -183,6 +183,11 @@ SCENARIOS: dict[str, Scenario] = {
     "followed": Scenario(
         "somebody who follows the completions while the dispatcher begins to close",
         (("completions",), ("accept a hook", "enter a", "begin close"), ("submit b",)),
+    ),
+    "paged": Scenario(
+        "somebody who reads messages one by one while a turn writes them, twice if a cancel comes between",
+        (_A, ("page", "page"), ("cancel",)),
+        store=("slow",),
     ),
     "tidied": Scenario(
         "a runner that cleans up, and two cancels",

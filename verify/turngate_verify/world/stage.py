@@ -14,6 +14,7 @@ from turngate._events import Subscription
 from turngate_model.checker.counterexample import consequences
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.failures import RunnerFailed, StoreDown
+from turngate_verify.world.followers import MessagesFollower
 from turngate_verify.world.scenarios import Scenario
 from turngate_verify.world.virtual_loop import Waits
 from turngate_verify.world.world import Make, World
@@ -32,6 +33,8 @@ Option: TypeAlias = tuple[str, Any, str]
 
 TAIL = 3
 """From which character on a text is followed by who joins late."""
+PAGE = 1
+"""How many messages are read at a time: a prompt and its reply are then on two pages."""
 MOST_TIMES = 3
 """How often time may pass. A close that waits always has a next timer, so there must be a limit."""
 _TIME = {"half": 0.6, "late": 1.0}
@@ -274,12 +277,21 @@ class Stage:
             case ["completions"]:
                 if follower := world.follow_completions():
                     follower.read(world.loop, to_end=True)
+            case ["page", *session]:
+                self._page(session[0] if session else "s")
             case ["hold"]:
                 _, self._held = world.hold()
             case ["leave"]:
                 self._held.set_result(None)
             case _:
                 raise ValueError(f"nobody can {' '.join(words)}")
+
+    def _page(self, session: str) -> None:
+        """Read one page of the messages of a session, behind the last one that was read."""
+        pages = [each for each in self.world.followers if isinstance(each, MessagesFollower)]
+        known = [each for each in pages if each.session == session]
+        reader = known[0] if known else self.world.follow_messages(session, PAGE)
+        reader.read(self.world.loop, to_end=False)
 
     def _accept(self, run: str, how: Any = "fold") -> None:
         session = self.scenario.session_of(run)
@@ -346,6 +358,8 @@ class Stage:
                 return "begin to close the dispatcher"
             case "call", "completions":
                 return "follow the completions"
+            case "call", "page":
+                return "read a page of messages"
             case "call", _:
                 return what
             case "tell", "fold":

@@ -36,7 +36,7 @@ SPOILED: dict[str, Scenario] = {
         "sessions that share a place, a prompt taken back, a runner that cleans up, and followers",
         (
             ("submit a", "stream a", "completions", "submit b", "tail b", "submit c"),
-            ("submit d", "cancel run a", "take back d", "take back b", "begin close"),
+            ("submit d", "cancel run a", "take back d", "page", "take back b", "page", "begin close"),
         ),
         {"a": ("tidy", "write", "finish"), "b": ("write", "finish")},
         sessions={"b": "t", "c": "u", "d": "t"},

@@ -1,4 +1,4 @@
-"""The rules of subscribers and followers: they subscribe, read, lag behind and unsubscribe, or follow."""
+"""The rules of subscribers and followers: they subscribe, read, lag behind and unsubscribe, follow, page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_FOLLOWERS = 6
 
 
 class SubscriberRules(Example):
-    """What subscribers do, and those who follow the text of a run or the completions."""
+    """What subscribers do, and those who follow the text of a run, the completions or the messages."""
 
     @when(lambda self: len(self.readers) < MOST_READERS and self.uncovered)
     @rule(session=st.one_of(st.none(), SESSIONS))
@@ -54,6 +54,20 @@ class SubscriberRules(Example):
             self.tally.reached.add(f"refused: {CursorExpired.__name__}")
         elif task := follower.read(self.world.loop, to_end=to_end):
             self._callers.append(task)
+
+    @when(lambda self: self.world.monitor.completed and len(self.world.followers) < MOST_FOLLOWERS)
+    @rule(session=SESSIONS, limit=st.sampled_from((1, 2, 3)), to_end=st.booleans())
+    def page(self, session: str, limit: int, to_end: bool) -> None:
+        """Read the messages of a session in a task, so many at a time, one page or all there are."""
+        task = self.world.follow_messages(session, limit).read(self.world.loop, to_end=to_end)
+        assert task is not None
+        self._callers.append(task)
+
+    @when(lambda self: self.runs)
+    @rule(run=one_of(lambda self: self.runs))
+    def messages_of(self, run: str) -> None:
+        """Ask for the messages of the turn that a run was part of."""
+        self.world.messages_of(run)
 
     @when(lambda self: any(not follower.waits for follower in self.world.followers))
     @rule(nth=one_of(lambda self: range(len(self.world.followers))), to_end=st.booleans())
