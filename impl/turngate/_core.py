@@ -175,7 +175,7 @@ class SessionCore:
             run.covered = True
         return covered, []
 
-    def covered_by_cancel_of(self, run: Run, *, waiting_only: bool = False) -> list[Run]:
+    def covered_by_cancel_of(self, run: Run, *, waiting_only: bool) -> list[Run]:
         """Return the runs that a cancel of this one covers, in sequence order."""
         if run.state is ACTIVE and self.turn is not None:
             if waiting_only and self.turn.phase not in (WAITING, STARTING):

@@ -381,7 +381,7 @@ def test_room_is_what_accepted_and_queued_runs_leave_of_the_limit(s: Session, wh
             s.core.check_room(when_busy, limit)
 
 
-@pytest.mark.parametrize("entered", [("b",), ("b", "c"), ()])
+@pytest.mark.parametrize("entered", [("b",), ("b", "c"), ("b", "c", "d"), ()])
 def test_an_interrupt_leaves_the_mark_that_a_cancel_leaves(entered: tuple[str, ...]) -> None:
     interrupted, cancelled = Session(), Session()
     for s in (interrupted, cancelled):
