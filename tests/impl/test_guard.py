@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, outcome, steps
+from dispatching import Agent, active, echo, in_loop, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
 from turngate._guard import let_out, log, say
 from turngate._shell import Shell
 from turngate._surroundings import Surroundings
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 class Raising(logging.Filter):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, steps
+from dispatching import OUTSIDE, Agent, active, echo, in_loop, steps
 from turngate import (
     Attachment,
     Dispatcher,
@@ -23,10 +23,6 @@ from turngate import (
     WrongLoop,
 )
 from turngate_verify.world.virtual_loop import VirtualLoop
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 class Unhashable(str):
@@ -315,7 +311,7 @@ async def test_a_turn_that_never_begins_is_written_in_the_context_of_its_accept(
         await d.enter(run)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        assert (await run).error == "the turn was cancelled from outside the dispatcher"
+        assert (await run).error == OUTSIDE
     assert seen == ["of the accept"]
 
 
