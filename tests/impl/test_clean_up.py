@@ -286,7 +286,7 @@ async def test_a_task_factory_that_refuses_keeps_nobody_from_cleaning_up() -> No
 )
 @in_loop
 async def test_eager_tasks(made: Callable[[], Awaitable[str]]) -> None:
-    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]  # since Python 3.12
     runner = Cleaning(made)
     async with Dispatcher(runner) as d:
         run = await d.submit("s", "p")

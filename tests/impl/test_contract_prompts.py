@@ -118,7 +118,7 @@ async def test_accept_refuses_a_missing_session_and_leaves_no_trace() -> None:
         before = await traceless(d)
         for session in ("", None, 7):
             with pytest.raises(MissingSession):
-                await d.accept(session, "p")  # type: ignore[arg-type]
+                await d.accept(session, "p")  # type: ignore[arg-type]  # wrong on purpose
         assert await traceless(d) == before
 
 

@@ -121,7 +121,7 @@ async def test_a_turn_that_is_over_refuses_writes_and_folds() -> None:
 @in_loop
 async def test_a_turn_writes_strings_only() -> None:
     async def wrong(turn: Turn) -> None:
-        turn.write(b"bytes")  # type: ignore[arg-type]
+        turn.write(b"bytes")  # type: ignore[arg-type]  # wrong on purpose
 
     async with Dispatcher(wrong) as d:
         assert (await d.ask("s", "p")).error == "TypeError: a turn writes strings, not bytes"

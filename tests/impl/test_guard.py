@@ -179,4 +179,4 @@ def test_a_shell_by_itself_cannot_close() -> None:
 
 def test_surroundings_by_themselves_cannot_start() -> None:
     with pytest.raises(NotImplementedError):
-        Surroundings()._start(None)  # type: ignore[arg-type]
+        Surroundings()._start(None)  # type: ignore[arg-type]  # nothing comes of it

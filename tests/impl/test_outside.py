@@ -29,7 +29,7 @@ class Unhashable(str):
     """A string that compares in its own way, and so has no hash."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python does where there is an __eq__
 
     def __eq__(self, other: object) -> bool:
         return False
@@ -52,7 +52,7 @@ async def test_what_is_no_plain_string_is_made_one() -> None:
 @in_loop
 async def test_an_attachment_is_made_of_strings_and_bytes() -> None:
     async with Dispatcher(echo) as d:
-        for odd in (Attachment(["n"], "image/png", b""), Attachment("n", 1, b""), Attachment("n", "m", 1)):  # type: ignore[arg-type]
+        for odd in (Attachment(["n"], "image/png", b""), Attachment("n", 1, b""), Attachment("n", "m", 1)):  # type: ignore[arg-type]  # wrong on purpose
             with pytest.raises(
                 TypeError, match="an attachment must be a string, or an Attachment whose name"
             ):

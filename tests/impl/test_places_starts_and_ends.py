@@ -102,7 +102,7 @@ async def test_a_task_that_is_cancelled_before_its_first_step_keeps_no_place() -
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
 @in_loop
 async def test_eager_tasks() -> None:
-    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]  # since Python 3.12
     agent = Agent()
     async with Dispatcher(agent, turns_limit=2) as d:
         runs = [await active(d, session) for session in "abcde"]

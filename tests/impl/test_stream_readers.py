@@ -201,7 +201,7 @@ async def test_a_thread_that_writes_right_behind_the_loop_comes_behind_it() -> N
     async with Dispatcher(agent) as d, d.subscribe() as events:
         run = await active(d, "s", "p")
         turn = agent.turns[0]
-        d._writing = Slipping(lambda: turn.write("second"))  # type: ignore[assignment]
+        d._writing = Slipping(lambda: turn.write("second"))  # type: ignore[assignment]  # as much of a lock as is used
         turn.write("first ")
         await steps()
         received = [await anext(events), await anext(events)]

@@ -27,13 +27,13 @@ class WithPlaces(Dispatcher):
 
 
 class CallsOneTooMany(WithPlaces):
-    class kind(Places):  # noqa: N801
+    class kind(Places):
         def __init__(self, limit: int) -> None:
             super().__init__(limit + 1)
 
 
 class CallsTheLastInLine(WithPlaces):
-    class kind(Places):  # noqa: N801
+    class kind(Places):
         def give_back(self, turn: Turn) -> Turn | None:
             self._line = dict(reversed(self._line.items()))
             return super().give_back(turn)
@@ -82,7 +82,7 @@ class LosesThePlaceOfTheCancelled(Dispatcher):
 
 
 class CallsTheCancelled(Sabotaged):
-    class core(Core):  # noqa: N801
+    class core(Core):
         def begin(self, turn: Turn) -> bool:
             covered, turn.covered = turn.covered, turn in self.settling.values()
             try:
@@ -131,7 +131,7 @@ class LetsFollowersSleep(Dispatcher):
             if self._closed:
                 wake()
 
-        self._completions.wake = wake_at_the_end  # type: ignore[method-assign]
+        self._completions.wake = wake_at_the_end  # type: ignore[method-assign]  # the mistake
 
 
 class TellsWhatIsLeft(Dispatcher):

@@ -70,8 +70,9 @@ def test_no_mistake_goes_unfound() -> None:
 
 
 def _is_mistake(each: object) -> bool:
-    ours = isinstance(each, type) and each.__module__ == broken_followers.__name__
-    return ours and issubclass(each, Dispatcher) and each is not broken_followers.WithPlaces  # type: ignore[arg-type]
+    if not isinstance(each, type) or each.__module__ != broken_followers.__name__:
+        return False
+    return issubclass(each, Dispatcher) and each is not broken_followers.WithPlaces
 
 
 def test_the_faults_find_a_follower_whose_wake_up_costs_others_their_completion() -> None:

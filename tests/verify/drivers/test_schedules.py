@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 import broken_dispatchers
-from turngate import Dispatcher
+from turngate import AlreadyEntered, Dispatcher
 from turngate_model import Property
 from turngate_verify.cli import run
 from turngate_verify.drivers.fingerprint import fingerprint
@@ -242,9 +242,7 @@ def test_a_dispatcher_that_refuses_without_reason_is_found() -> None:
         def _refuse_beyond_limit(self, core: object, when_busy: object) -> None:
             raise AssertionError
 
-        def _enter(self, run: object) -> object:  # type: ignore[override]
-            from turngate._errors import AlreadyEntered  # noqa: PLC0415
-
+        def _enter(self, run: object) -> object:  # type: ignore[override]  # it never returns
             raise AlreadyEntered("no")
 
     failure = explore_schedules(refusing, "stock", make=Refusing).failure

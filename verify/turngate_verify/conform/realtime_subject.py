@@ -43,6 +43,7 @@ class RealtimeSubject:
     timing: Timing = Timing()
     _loop: ClassVar[asyncio.AbstractEventLoop | None] = None
     _starting: ClassVar[threading.Lock] = threading.Lock()
+    _is_set_up: ClassVar[bool]  # each class that is has its own
 
     def __init__(self) -> None:
         self.features = type(self).features._replace(real_time=True)
@@ -68,7 +69,7 @@ class RealtimeSubject:
             self.loop()
             if "_is_set_up" not in type(self).__dict__:
                 self.call(self.set_up(), self.timing.starts)
-                type(self)._is_set_up = True  # type: ignore[attr-defined]
+                type(self)._is_set_up = True
 
     # What an adapter overrides.
 
