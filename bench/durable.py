@@ -28,11 +28,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from turngate import Turn
+from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-
-from turngate import Turn  # noqa: E402
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: E402
 
 ROUNDS = 5
 CLIENTS = (1, 8, 64)
@@ -44,6 +44,11 @@ Call = Callable[[int], Awaitable[Any]]
 async def echo(turn: Turn) -> str:
     """Answer at once."""
     return "done"
+
+
+def asks(d: DurableDispatcher) -> Call:
+    """Return what asks in the session of a number, and waits."""
+    return lambda n: d.ask(f"s{n}", "p")
 
 
 async def rate(call: Call, clients: int, seconds: float) -> float:
@@ -155,7 +160,7 @@ async def throughput(engines: Engines, options: argparse.Namespace) -> None:
                 for _ in range(ROUNDS + 1):
                     commits.append(await bare.rate(clients, options.seconds))
                     used, began = time.process_time(), time.perf_counter()
-                    runs.append(await rate(lambda n, d=d: d.ask(f"s{n}", "p"), clients, options.seconds))  # type: ignore[misc]
+                    runs.append(await rate(asks(d), clients, options.seconds))
                     took = time.perf_counter() - began
                     cpu.append((time.process_time() - used) * 1000 / (runs[-1] * took))
             await bare.close()
@@ -230,12 +235,12 @@ async def _fill(ledger: Any, engine: str, rows: int) -> None:
         SELECT 'run' || {text}, 'idle' || (i % {IDLE}), i / {IDLE} + 1, 'complete', 'fold', {false}, 1, 0, '',
             '', 'digest', {now}, {now}, 'an answer of some length', {false}, 'msg' || {text}, 'finished',
             {position}, 0 FROM n
-    """  # noqa: S608
+    """  # noqa: S608 - made of what is written here
     sessions, runs = counted.format(count=IDLE) + sessions, counted.format(count=rows) + runs
     if engine == "sqlite":
         await ledger._thread.do(lambda connection: connection.execute(sessions), writes=True)
         await ledger._thread.do(lambda connection: connection.execute(runs), writes=True)
-        set_number = f"UPDATE meta SET number = {rows + 1}"  # noqa: S608
+        set_number = f"UPDATE meta SET number = {rows + 1}"  # noqa: S608 - a number
         await ledger._thread.do(lambda connection: connection.execute(set_number), writes=True)
         return
     connection = await ledger._server.connect()
@@ -266,7 +271,9 @@ async def large(engines: Engines, options: argparse.Namespace) -> None:
                     await d._look()
                     await d._pay_debts()
 
-                ask = lambda n, d=d: d.ask(f"idle{n + 1}", "p")  # noqa: E731
+                async def ask(n: int, d: Any = d) -> None:
+                    await d.ask(f"idle{n + 1}", "p")
+
                 await d.ask("warm", "p")
                 about = f"{engine:10} {IDLE if rows else 0:7} idle sessions, {rows:7} complete runs:"
                 print(f"{about} a run        {await _cost(ask, 200)}", flush=True)
@@ -289,7 +296,10 @@ async def queue(engines: Engines, options: argparse.Namespace) -> None:
 
             for session in ("s", "t"):
                 await fill(session)
-            enter = lambda _, d=d: d.submit("s", "p", when_busy="queue")  # noqa: E731
+
+            async def enter(_: int, d: Any = d) -> None:
+                await d.submit("s", "p", when_busy="queue")
+
             clear, cancel_it = (lambda _, d=d: d.clear_queue("s")), (lambda _, d=d: d.cancel("t"))
             for what, call, count in (("enter", enter, 50), ("clear", clear, 1), ("cancel", cancel_it, 1)):
                 print(f"{engine:10} {QUEUED} queued: {what:7} {await _cost(call, count)}", flush=True)
@@ -305,7 +315,7 @@ async def others(engines: Engines, options: argparse.Namespace) -> None:
 
     for clients in CLIENTS:
         async with DurableDispatcher(echo, engines.ledger("postgres")) as d:
-            ours = await rate(lambda n, d=d: d.ask(f"s{n}", "p"), clients, options.seconds * 3)  # type: ignore[misc]
+            ours = await rate(asks(d), clients, options.seconds * 3)
         print(f"turngate      {clients:3} sessions {ours:8.1f} runs/s", flush=True)
         for name, measure in durable_others.OTHERS.items():
             theirs = await measure(engines.dsn, clients, options.seconds * 3)

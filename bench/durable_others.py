@@ -36,7 +36,7 @@ async def _rate(call: Callable[[int], Awaitable[Any]], clients: int, seconds: fl
 
 async def procrastinate(dsn: str, clients: int, seconds: float) -> float:
     """Return the jobs per second."""
-    import procrastinate as library  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+    import procrastinate as library  # noqa: PLC0415 - only where others are measured
 
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
     app = library.App(connector=library.PsycopgConnector(conninfo=dsn))
@@ -80,7 +80,7 @@ async def procrastinate(dsn: str, clients: int, seconds: float) -> float:
 
 async def dbos(dsn: str, clients: int, seconds: float) -> float:
     """Return the workflows per second."""
-    from dbos import DBOS, SetEnqueueOptions  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+    from dbos import DBOS, SetEnqueueOptions  # noqa: PLC0415 - only where others are measured
 
     url = dsn.replace("postgresql://", "postgresql+psycopg://")
     DBOS(

@@ -52,7 +52,7 @@ class Server:
 
     def __init__(self, program: str, port: int, *more: str) -> None:
         self.port = port
-        self._process = subprocess.Popen([sys.executable, "-c", program, str(port), *more])  # noqa: S603
+        self._process = subprocess.Popen([sys.executable, "-c", program, str(port), *more])  # noqa: S603 - a program of this file
 
     async def __aenter__(self) -> Self:
         """Wait until it answers."""

@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PATHS = [str(ROOT / each) for each in ("impl", "model", "verify", "tests/support")]
 sys.path[:0] = PATHS
 
-from turngate import Turn, TurngateError  # noqa: E402
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: E402
-from turngate_verify.ledger_judge import completions, problems  # noqa: E402
+from turngate import Turn, TurngateError, WhenBusy  # noqa: E402 - found only now
+from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: E402 - found only now
+from turngate_verify.ledger_judge import completions, problems  # noqa: E402 - found only now
 
 PROCESSES = 3
 SESSIONS = 16
@@ -125,7 +125,7 @@ class Caller:
                 await asyncio.sleep(0.2)
         async with self.d:
             await asyncio.gather(*(self.call(number) for number in range(4)), self.fill_disk())
-            while os.getppid() == self.parent:  # noqa: ASYNC110
+            while os.getppid() == self.parent:  # noqa: ASYNC110 - nobody tells that a parent is gone
                 await asyncio.sleep(1)  # see to what others have left, until killed
             os._exit(1)
 
@@ -172,7 +172,7 @@ class Caller:
 
     async def one_call(self, session: str, run_id: str) -> None:
         d, dice = self.d, self.random.random()
-        way = self.random.choice(["fold", "fold", "queue", "queue", "queue", "interrupt"])
+        way: WhenBusy = self.random.choice(["fold", "fold", "queue", "queue", "queue", "interrupt"])
         if dice < 0.05:
             await self.cancelled(session, run_id)
         elif dice < 0.1:  # a client that hangs up
@@ -184,10 +184,10 @@ class Caller:
             except TimeoutError:
                 pass
         elif dice < 0.55:
-            await d.submit(session, "p", run_id=run_id, when_busy=way)  # type: ignore[arg-type]
+            await d.submit(session, "p", run_id=run_id, when_busy=way)
             self.say(event="accepted", run=run_id)
         elif dice < 0.7:
-            run = await d.accept(session, "p", run_id=run_id, when_busy=way)  # type: ignore[arg-type]
+            run = await d.accept(session, "p", run_id=run_id, when_busy=way)
             self.say(event="accepted", run=run_id)
             await asyncio.sleep(self.random.random() * 0.05)
             await d.enter(run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from served_process import process  # noqa: E402 - found only now
 
-PICTURES = (
+PICTURES: tuple[tuple[str, int, int, Literal["light", "dark"]], ...] = (
     ("light", 1360, 850, "light"),
     ("dark", 1360, 850, "dark"),
     ("narrow", 420, 900, "light"),
@@ -57,7 +58,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, width, height, scheme in PICTURES:
             with process() as server:
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
                 page.goto(server.url)
                 show(page)
                 page.screenshot(path=to / f"page-{name}.png", full_page=name == "narrow")

@@ -64,8 +64,7 @@ class Completions:
         written: object = None if pieces is None else True
         if pieces and (joined := "".join(pieces)) != complete.text:
             written = joined
-        # To unpack the completion instead would make a list first.
-        kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005
+        kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005 - to unpack it would make a list first
         self._kept[run_id] = kept
         self._order.append(run_id)
         if complete[3] or complete[4] is not None or len(run_id) + len(complete[0]) > _SHORT:

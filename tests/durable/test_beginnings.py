@@ -96,7 +96,7 @@ async def test_who_looked_in_vain_hears_of_what_came_while_it_looked(make: MakeL
             await looked.wait()
             return page
 
-        d._ledger.finished = finished_late  # type: ignore[method-assign]
+        d._ledger.finished = finished_late  # type: ignore[method-assign]  # to be slow
         reading = asyncio.ensure_future(anext(d.completions(await d.end_cursor())))
         await still(d)
         done = await d.ask("s", "p", run_id="r")

@@ -14,7 +14,13 @@ import pytest
 
 from ledgers import KINDS, in_place_of_dispatcher, ledgers, module_of
 
-MODULES = ("test_contract_api", "test_seed_scenarios")
+MODULES = (
+    "test_contract_prompts",
+    "test_contract_cancels",
+    "test_contract_handles",
+    "test_contract_completions",
+    "test_seed_scenarios",
+)
 ITS_STORE = "a ledger has no store of messages beside it: what fails, or is slow, is the whole step"
 STAYS = "what is accepted and queued stays on the ledger when one process closes"
 AT_ONCE = "on a ledger, submit accepts and enters in one commit"

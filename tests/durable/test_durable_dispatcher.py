@@ -23,7 +23,7 @@ def test_the_constructor_does_nothing(tmp_path: Path) -> None:
     DurableDispatcher(echo, SqliteLedger(tmp_path / "ledger.db"))
     assert not [*tmp_path.iterdir()]
     with pytest.raises(TypeError):
-        DurableDispatcher(echo, SqliteLedger(tmp_path / "ledger.db"), messages=None)  # type: ignore[call-arg]
+        DurableDispatcher(echo, SqliteLedger(tmp_path / "ledger.db"), messages=None)  # type: ignore[call-arg]  # wrong on purpose
 
 
 @in_loop

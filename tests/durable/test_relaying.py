@@ -123,7 +123,7 @@ async def test_what_is_lost_is_counted() -> None:
         if not loses:
             await MemoryLedger.relay(ledgers[0], messages)
 
-    ledgers[0].relay = relay  # type: ignore[method-assign]
+    ledgers[0].relay = relay  # type: ignore[method-assign]  # to lose messages
     write = Writer()
     async with (
         DurableDispatcher(write, ledgers[0]) as one,

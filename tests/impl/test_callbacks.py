@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,6 +68,10 @@ async def test_it_is_called_once_whichever_way_the_run_ends(caplog: pytest.LogCa
 async def test_it_is_called_beside_the_hook_and_the_subscribers_in_the_order_of_adding() -> None:
     agent = Agent()
     called: list[str] = []
+
+    def adding(name: str) -> Callable[[RunComplete], None]:
+        return lambda _: called.append(name)
+
     async with Dispatcher(agent) as d, d.subscribe() as events:
         with_hook = await active(d, "s", "p", on_complete=lambda _: called.append("hook"))
         loses_its_hook = await queued(
@@ -74,7 +79,7 @@ async def test_it_is_called_beside_the_hook_and_the_subscribers_in_the_order_of_
         )
         for run in (with_hook, loses_its_hook):
             for name in "abca":
-                run.add_done_callback(lambda _, name=name: called.append(name))  # type: ignore[misc]
+                run.add_done_callback(adding(name))
         agent.finish(with_hook)
         await with_hook
         assert called == ["hook", "a", "b", "c", "a"]

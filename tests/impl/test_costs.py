@@ -12,16 +12,12 @@ from typing import Any, Self
 
 import pytest
 
-from dispatching import Agent, active, in_loop, steps
-from turngate import Dispatcher, Run, State, Turn
+from dispatching import Agent, active, echo, in_loop, steps
+from turngate import Dispatcher, Run, State
 from turngate._dispatcher import _SUBMITS_IN_A_ROW
 from turngate._queue import Queue
 
 SMALL = 250
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 class Seq(int):

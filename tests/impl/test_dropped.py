@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from dispatching import HANG, Agent, SlowMessages, outcome, steps
+from dispatching import HANG, OUTSIDE, Agent, SlowMessages, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 from turngate._surroundings import _SECOND_LOOK
 from turngate_verify.world.virtual_loop import VirtualLoop
-
-OUTSIDE = "the turn was cancelled from outside the dispatcher"
 
 
 def run_and_drop(main: Any, caplog: pytest.LogCaptureFixture, agent: Agent, dropped: int = 1) -> list[str]:

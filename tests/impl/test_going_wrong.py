@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, SlowMessages, active, in_loop, on_record, outcome, queued, steps
+from dispatching import OUTSIDE, Agent, SlowMessages, active, echo, in_loop, on_record, outcome, queued, steps
 from turngate import (
     Dispatcher,
     Run,
@@ -19,11 +19,6 @@ from turngate import (
     Turn,
     TurnEnded,
 )
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
-
 
 # Runners that go wrong.
 
@@ -126,7 +121,7 @@ async def test_a_turn_that_is_over_refuses_writes_and_folds() -> None:
 @in_loop
 async def test_a_turn_writes_strings_only() -> None:
     async def wrong(turn: Turn) -> None:
-        turn.write(b"bytes")  # type: ignore[arg-type]
+        turn.write(b"bytes")  # type: ignore[arg-type]  # wrong on purpose
 
     async with Dispatcher(wrong) as d:
         assert (await d.ask("s", "p")).error == "TypeError: a turn writes strings, not bytes"
@@ -182,7 +177,7 @@ async def test_a_task_cancelled_from_outside_is_no_cancel() -> None:
         task = agent.turns[0].task
         assert task is not None
         task.cancel()
-        assert outcome(await run) == ("", "the turn was cancelled from outside the dispatcher", False)
+        assert outcome(await run) == ("", OUTSIDE, False)
         await steps()
         agent.finish(behind)
         assert outcome(await behind) == ("done", None, False)
@@ -222,7 +217,7 @@ async def test_a_task_cancelled_before_its_first_step_settles() -> None:
         behind = await queued(d, "s", "q")
         (task,) = asyncio.all_tasks() - {asyncio.current_task()}
         task.cancel()
-        assert outcome(await run) == ("", "the turn was cancelled from outside the dispatcher", False)
+        assert outcome(await run) == ("", OUTSIDE, False)
         assert await on_record(d, "s") == [("user", "p", None), ("assistant", "", "error")]
         await steps()
         assert agent.prompts == ["q"]

@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, outcome, steps
+from dispatching import Agent, active, echo, in_loop, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
 from turngate._guard import let_out, log, say
 from turngate._shell import Shell
 from turngate._surroundings import Surroundings
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 class Raising(logging.Filter):
@@ -183,4 +179,4 @@ def test_a_shell_by_itself_cannot_close() -> None:
 
 def test_surroundings_by_themselves_cannot_start() -> None:
     with pytest.raises(NotImplementedError):
-        Surroundings()._start(None)  # type: ignore[arg-type]
+        Surroundings()._start(None)  # type: ignore[arg-type]  # nothing comes of it

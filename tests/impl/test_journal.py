@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, queued, steps
-from turngate import Dispatcher, Turn
+from dispatching import Agent, active, echo, in_loop, queued, steps
+from turngate import Dispatcher
 from turngate._core import SessionCore
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 def contract(entry: dict[str, Any]) -> dict[str, Any]:

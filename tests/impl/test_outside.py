@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, steps
+from dispatching import OUTSIDE, Agent, active, echo, in_loop, steps
 from turngate import (
     Attachment,
     Dispatcher,
@@ -25,15 +25,11 @@ from turngate import (
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
-
-
 class Unhashable(str):
     """A string that compares in its own way, and so has no hash."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python does where there is an __eq__
 
     def __eq__(self, other: object) -> bool:
         return False
@@ -56,7 +52,7 @@ async def test_what_is_no_plain_string_is_made_one() -> None:
 @in_loop
 async def test_an_attachment_is_made_of_strings_and_bytes() -> None:
     async with Dispatcher(echo) as d:
-        for odd in (Attachment(["n"], "image/png", b""), Attachment("n", 1, b""), Attachment("n", "m", 1)):  # type: ignore[arg-type]
+        for odd in (Attachment(["n"], "image/png", b""), Attachment("n", 1, b""), Attachment("n", "m", 1)):  # type: ignore[arg-type]  # wrong on purpose
             with pytest.raises(
                 TypeError, match="an attachment must be a string, or an Attachment whose name"
             ):
@@ -315,7 +311,7 @@ async def test_a_turn_that_never_begins_is_written_in_the_context_of_its_accept(
         await d.enter(run)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        assert (await run).error == "the turn was cancelled from outside the dispatcher"
+        assert (await run).error == OUTSIDE
     assert seen == ["of the accept"]
 
 

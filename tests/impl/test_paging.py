@@ -217,11 +217,14 @@ async def test_memory_and_sqlite_agree(seed: int, tmp_path: Path) -> None:
             runs += [each.run_id for each in turn]
             run = chance.choice(runs)
             assert await memory.of_run(run) == await sqlite.of_run(run)
-            about = {"after": chance.choice([None, *known]), "limit": chance.choice([None, 0, 1, 5])}
+            about: dict[str, Any] = {
+                "after": chance.choice([None, *known]),
+                "limit": chance.choice([None, 0, 1, 5]),
+            }
             answers: list[Any] = []
             for messages in (memory, sqlite):
                 try:
-                    answers.append(await messages.list(session, **about))  # type: ignore[arg-type]
+                    answers.append(await messages.list(session, **about))
                 except ValueError as exc:
                     answers.append(str(exc))
             assert answers[0] == answers[1]

@@ -113,7 +113,7 @@ async def test_a_finished_run_says_so() -> None:
 
 def test_covered_is_true_when_it_covers() -> None:
     assert not Covered([])
-    run: list[Run] = [object()]  # type: ignore[list-item]
+    run: list[Run] = [object()]  # type: ignore[list-item]  # anything will do
     assert Covered(run)
     with pytest.raises(AttributeError):
-        Covered([]).runs = run  # type: ignore[misc]
+        Covered([]).runs = run  # type: ignore[misc]  # wrong on purpose

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, outcome
-from stack_scenarios import echo
+from dispatching import Agent, echo, outcome
 from stacking import Life, Scenario, Sees, Stack, live, until
 from stacks import factory
 from turngate import State, Turn

@@ -101,9 +101,9 @@ async def test_a_view_does_not_change() -> None:
         await d.cancel("s")
         assert (view.text, view.folded, view.covered) == ("a", (), False)
         with pytest.raises(AttributeError):
-            view.text = "c"  # type: ignore[misc]
+            view.text = "c"  # type: ignore[misc]  # wrong on purpose
         with pytest.raises(TypeError):
-            view.queued[0] = run  # type: ignore[index]
+            view.queued[0] = run  # type: ignore[index]  # wrong on purpose
         await run
 
 

@@ -178,7 +178,7 @@ def test_the_session_overview_names_every_condition_in_its_cell() -> None:
 
 def act(name: str, run: str = "", how: str = "") -> Step:
     actor = {"fold": "runner", "end": "runner", "written": "store", "settle": "store"}.get(name, "caller")
-    return Step(0, Action(actor, name, run, how), ())  # type: ignore[arg-type]
+    return Step(0, Action(actor, name, run, how), ())  # type: ignore[arg-type]  # one of the actors
 
 
 def test_a_step_that_the_sound_mechanism_does_not_have_is_said_to_be_missing() -> None:

@@ -41,7 +41,7 @@ class Claude(Transport):
         if self.options.resume is not None:
             assert self.options.session_store is not None
             key: Any = {"project_key": "p", "session_id": self.options.resume}
-            self.entries = [*(await self.options.session_store.load(key) or [])]  # type: ignore[list-item]
+            self.entries = [*(await self.options.session_store.load(key) or [])]  # type: ignore[list-item]  # what it gave to the store
             calls = [each.text for each in self.heard() if each.kind == "call"]
             returns = [each.text for each in self.heard() if each.kind == "return"]
             if calls != returns:

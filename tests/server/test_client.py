@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -197,8 +198,8 @@ async def test_a_folded_run_has_the_text_of_its_turn_from_the_beginning() -> Non
         assert await collected(client.stream("s", "more", run_id=joining.run_id)) == await joined
 
 
-async def collected(text: object) -> str:
-    return "".join([piece async for piece in text])  # type: ignore[attr-defined]
+async def collected(text: AsyncIterator[str]) -> str:
+    return "".join([piece async for piece in text])
 
 
 @in_loop

@@ -39,7 +39,7 @@ class Served:
         self.server = uvicorn.Server(
             uvicorn.Config(self.app, http=settings.http, log_level="warning", timeout_graceful_shutdown=5)
         )
-        self.server.capture_signals = Quiet.capture_signals.__get__(self.server)  # type: ignore[method-assign]
+        self.server.capture_signals = Quiet.capture_signals.__get__(self.server)  # type: ignore[method-assign]  # pytest keeps its signals
         self.own = listening("127.0.0.1", 0)
         self.task = asyncio.create_task(self.server.serve([self.own]))
         while not self.server.started:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,9 @@ async def quick(turn: Turn) -> str:
     return "ok"
 
 
-def local(**changed: object) -> App:
+def local(**changed: Any) -> App:
     security = for_address(
-        **{"host": "127.0.0.1", "token": None, "names": frozenset(), "origins": frozenset(), **changed}  # type: ignore[arg-type]
+        **{"host": "127.0.0.1", "token": None, "names": frozenset(), "origins": frozenset(), **changed}
     )
     return App(Dispatcher(quick), security, Limits(), owns=True, finish=0)
 

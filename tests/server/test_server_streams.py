@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from functools import partial
 from typing import Any
 
 from dispatching import Agent, in_loop, steps
@@ -75,6 +76,10 @@ async def test_one_session_is_heard_alone() -> None:
         ear.close()
 
 
+def is_about(run_id: str, heard: Heard) -> bool:
+    return bool(heard.data.get("run_id") == run_id)
+
+
 @in_loop
 async def test_a_snapshot_and_its_place_belong_together() -> None:
     """However much is told and not read yet: what a snapshot shows is not told again; nothing is skipped."""
@@ -88,7 +93,7 @@ async def test_a_snapshot_and_its_place_belong_together() -> None:
                 seen = [run["run_id"] for run in view["accepted"]]
                 ear = await Ear.open(url, after=view["cursor"])
                 await d.accept("s", "x", run_id=f"n{number}")
-                after = await ear.until(lambda each, run=f"n{number}": each.data.get("run_id") == run)  # type: ignore[misc]
+                after = await ear.until(partial(is_about, f"n{number}"))
                 assert len(after) == 1, (seen, after)
                 ear.close()
         ear = await Ear.open(url)

@@ -99,7 +99,7 @@ class ForgetsToAwait(Dispatcher):
     """Makes a coroutine for every run, and never awaits it."""
 
     def _publish(self, run: Run) -> None:
-        asyncio.sleep(0)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        asyncio.sleep(0)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine] - the mistake
         super()._publish(run)
 
 
@@ -189,7 +189,7 @@ class _Subscribing(Dispatcher):
 class LosesTheBuffered(_Subscribing):
     """Takes from a subscriber that is cut off what it has received."""
 
-    class kind(Subscription):  # noqa: N801
+    class kind(Subscription):
         def _close(self) -> None:
             super()._close()
             if self._cut_off:
@@ -200,7 +200,7 @@ class LosesTheBuffered(_Subscribing):
 class NeverCutsOff(_Subscribing):
     """Lets a subscriber lag for ever."""
 
-    class kind(Subscription):  # noqa: N801
+    class kind(Subscription):
         def _receive(self, event: Event, size: int) -> None:
             self._complete_limit = len(self._unread) + 1
             super()._receive(event, size)
@@ -217,7 +217,7 @@ class CutsOffTooSoon(Dispatcher):
 class CutsOffInSilence(_Subscribing):
     """Ends the events of a subscriber that is cut off as if there were no more."""
 
-    class kind(Subscription):  # noqa: N801
+    class kind(Subscription):
         def _close(self) -> None:
             super()._close()
             self._cut_off = False

@@ -28,13 +28,13 @@ class WithPlaces(Dispatcher):
 
 
 class CallsOneTooMany(WithPlaces):
-    class kind(Places):  # noqa: N801
+    class kind(Places):
         def __init__(self, limit: int) -> None:
             super().__init__(limit + 1)
 
 
 class CallsTheLastInLine(WithPlaces):
-    class kind(Places):  # noqa: N801
+    class kind(Places):
         def give_back(self, turn: Turn) -> Turn | None:
             self._line = dict(reversed(self._line.items()))
             return super().give_back(turn)
@@ -83,7 +83,7 @@ class LosesThePlaceOfTheCancelled(Dispatcher):
 
 
 class CallsTheCancelled(Sabotaged):
-    class core(Core):  # noqa: N801
+    class core(Core):
         def begin(self, turn: Turn) -> bool:
             covered, turn.covered = turn.covered, turn in self.settling.values()
             try:
@@ -132,7 +132,7 @@ class LetsFollowersSleep(Dispatcher):
             if self._closed:
                 wake()
 
-        self._completions.wake = wake_at_the_end  # type: ignore[method-assign]
+        self._completions.wake = wake_at_the_end  # type: ignore[method-assign]  # the mistake
 
 
 class TellsWhatIsLeft(Dispatcher):
@@ -190,14 +190,14 @@ class WithPages(Dispatcher):
 
 
 class SkipsBetweenPages(WithPages):
-    class pages(Pages):  # noqa: N801 - an attribute
+    class pages(Pages):
         async def list(self, session_id: str, **of_page: Any) -> ListOfMessages:
             page = await super().list(session_id, **{**of_page, "limit": None})
             return page[bool(of_page.get("after")) :][: of_page.get("limit")]
 
 
 class FindsNoneThatWasFolded(WithPages):
-    class pages(Pages):  # noqa: N801 - an attribute
+    class pages(Pages):
         async def of_run(self, run_id: str) -> ListOfMessages:
             turn = await super().of_run(run_id)
             return turn if turn and turn[-1].run_id == run_id else []

@@ -12,6 +12,7 @@ from typing import Any
 
 from turngate import Delta, Dispatcher, Event, MemoryMessages, Message, Run, RunComplete, State, Turn
 
+OUTSIDE = "the turn was cancelled from outside the dispatcher"
 HANG = 600.0  # seconds after which a test counts as hung: nothing that works takes so long anywhere
 
 
@@ -61,6 +62,28 @@ async def steps(count: int = 12) -> None:
 async def look(snapshot: Any) -> Any:
     """Return a snapshot of a dispatcher: one on a ledger is awaited."""
     return await snapshot if inspect.isawaitable(snapshot) else snapshot
+
+
+async def traceless(d: Dispatcher) -> tuple[Any, ...]:
+    """Return what shows a trace of a prompt in the session `s`: what is refused leaves it as it was."""
+    return (
+        repr(d),
+        await look(d.accepted_count("s")),
+        await look(d.queued("s")),
+        await look(d.cancel_mark("s")),
+        await look(d.is_busy()),
+    )
+
+
+def free(d: Dispatcher) -> int:
+    """Return how many places are free."""
+    assert d._places is not None
+    return d._places._free
+
+
+async def echo(turn: Turn) -> str:
+    """Answer with the prompt."""
+    return turn.run.prompt
 
 
 class Agent:
@@ -136,8 +159,8 @@ class BrokenMessages(MemoryMessages):
         await super().put(messages)
 
 
-async def active(d: Dispatcher, session: str, prompt: str, **options: Any) -> Run:
-    """Accept and enter a prompt whose turn starts at once."""
+async def active(d: Dispatcher, session: str, prompt: str = "p", **options: Any) -> Run:
+    """Accept and enter a prompt that is active at once, though its turn may have to wait for a place."""
     run = await d.accept(session, prompt, **options)
     assert await d.enter(run) is State.ACTIVE
     await steps()

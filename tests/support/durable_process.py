@@ -53,7 +53,8 @@ def dying(ledger: Any, before: int = 0, deciding: int = 0, after: int = 0) -> Le
         return decision
 
     ledger.step = step
-    return ledger  # type: ignore[no-any-return]
+    changed: Ledger = ledger
+    return changed
 
 
 def ledger_of(spec: str) -> Any:

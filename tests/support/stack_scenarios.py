@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatching import Agent, SlowMessages, Stubborn, on_record, outcome
+from dispatching import Agent, SlowMessages, Stubborn, echo, on_record, outcome
 from stacking import Life, Scenario, until
 from stacks import request_id
 from turngate import Run, State, Turn
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 async def waiting(turn: Turn) -> str:

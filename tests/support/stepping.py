@@ -48,7 +48,7 @@ class SteppingLoop(asyncio.SelectorEventLoop):
             coroutine.close()
         raise AssertionError(f"{coroutine} waits, and should not")
 
-    def run_in_executor(self, _: Any, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+    def run_in_executor(self, _: Any, call: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # nothing else is asked of it
         """Call what would run in a thread on a later step: how long a thread takes must not matter."""
         future: asyncio.Future[T] = self.create_future()
 
@@ -67,10 +67,10 @@ class SteppingLoop(asyncio.SelectorEventLoop):
         """Run the next callback; if there is none, let time pass until the next timer."""
         if not self._ready:
             while self._scheduled and self._scheduled[0].cancelled():
-                heapq.heappop(self._scheduled)._scheduled = False  # type: ignore[attr-defined]
+                heapq.heappop(self._scheduled)._scheduled = False  # type: ignore[attr-defined]  # not in the stubs
             assert self._scheduled, "nothing will ever happen any more"
             timer = heapq.heappop(self._scheduled)
-            timer._scheduled = False  # type: ignore[attr-defined]
+            timer._scheduled = False  # type: ignore[attr-defined]  # not in the stubs
             self._now = max(self._now, timer.when())
             self._ready.append(timer)
         handle = self._ready.popleft()

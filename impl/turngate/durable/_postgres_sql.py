@@ -93,7 +93,7 @@ _SAVE: Final = f"""
         numbers := ARRAY(SELECT nextval('{{s}}.number') FROM generate_series(1, wanted));
     END
     $save$
-"""  # noqa: S608 - made of what is written here
+"""
 """Saves those of the steps whose sessions are still at their versions, if the worker is alive.
 
 The sessions are given in their order, so that two who save do not wait for each other. The tables are large
@@ -217,7 +217,7 @@ _LOADED: Final = f"""
     (SELECT json_build_array(c.text, c.kept)
      FROM {{s}}.checkpoint c JOIN {{s}}.session o USING (session_id, fence)
      WHERE $4 AND o.session_id = $1)
-"""  # noqa: S608 - made of what is written here
+"""
 LOAD: Final = f"SELECT nextval('{{s}}.number'), {_LOADED}"
 VIEW: Final = f"SELECT 0::bigint, {_LOADED}"
 _OF_EACH: Final = (
@@ -229,7 +229,7 @@ _OF_EACH: Final = (
 VIEW_ALL: Final = f"""
     SELECT flight.session_id, 0::bigint, {_OF_EACH}
     FROM (SELECT DISTINCT session_id FROM {{s}}.run WHERE state <> 'complete') flight ORDER BY 1
-"""  # noqa: S608
+"""
 
 SAVE: Final = "SELECT alive, at_position, saved, numbers FROM {s}.save($1, $2::json, $3)"
 
@@ -263,7 +263,7 @@ UNENTERED: Final = """
 MINE: Final = (
     "SELECT session_id, fence, covered, version FROM {s}.session WHERE lead IS NOT NULL AND owner = $1"
 )
-KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"  # noqa: S608
+KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 FINISHED: Final = f"""
     SELECT purged, {_HORIZON}, (
@@ -272,13 +272,13 @@ FINISHED: Final = f"""
             WHERE "position" IS NOT NULL AND ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
             ORDER BY "position", ordinal LIMIT $3) page)
     FROM {{s}}.meta
-"""  # noqa: S608
+"""
 TOLD: Final = f"""
     SELECT {_HORIZON}, (
         SELECT json_agg(json_build_array("position", ordinal, session_id, entries)) FROM (
             SELECT * FROM {{s}}.history WHERE ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
             ORDER BY "position", ordinal LIMIT $3) page)
-"""  # noqa: S608
+"""
 CHECKPOINT: Final = """
     INSERT INTO {s}.checkpoint AS c
     SELECT * FROM json_to_recordset($1::json) AS u (session_id text, fence bigint, text text, kept text)
@@ -288,13 +288,13 @@ CHECKPOINT: Final = """
 MESSAGES: Final = f"""
     SELECT {_MESSAGE} FROM {{s}}.message WHERE session_id = $1 AND "position" > $2
     ORDER BY "position" LIMIT $3
-"""  # noqa: S608
+"""
 MESSAGE_AT: Final = 'SELECT "position" FROM {s}.message WHERE session_id = $1 AND id = $2'
 MESSAGES_OF: Final = f"""
     SELECT {_MESSAGE} FROM {{s}}.message
     WHERE turn = (SELECT turn FROM {{s}}.message WHERE run_id = $1 ORDER BY "position" DESC LIMIT 1)
     ORDER BY "position"
-"""  # noqa: S608
+"""
 PURGE: Final = """
     WITH gone AS (
         DELETE FROM {s}.run WHERE completed_at < to_timestamp($1) RETURNING run_id, "position"

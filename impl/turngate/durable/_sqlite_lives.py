@@ -18,7 +18,7 @@ from turngate.durable._ledger import LedgerUnavailable
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # whoever uses it asks first
 
 _SHARED: Final = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",

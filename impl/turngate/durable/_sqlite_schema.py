@@ -112,12 +112,12 @@ RUNS: Final = f"""
     SELECT {_RUN} FROM run WHERE session_id = ?1 AND state = 'accepted' AND state <> 'complete'
     UNION ALL
     SELECT {_RUN} FROM run WHERE session_id = ?1 AND state = 'active' AND state <> 'complete'
-"""  # noqa: S608 - made of what is written here
+"""
 QUEUE: Final = f"""
     SELECT {_RUN} FROM run WHERE session_id = ? AND state = 'queued' AND state <> 'complete'
     ORDER BY seq LIMIT ?
-"""  # noqa: S608
-KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM run WHERE run_id = ?"  # noqa: S608
+"""
+KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM run WHERE run_id = ?"
 LIVES: Final = "SELECT count(*) FROM worker WHERE worker = ?"
 TEXT: Final = "SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?"
 
@@ -129,7 +129,7 @@ PUT_SESSION: Final = """
 """
 PUT_RUN: Final = f"""
     INSERT INTO run ({_RUN}, accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""  # noqa: S608
+"""
 MOVE_RUN: Final = "UPDATE run SET state = ?, covered = ?, place = ? WHERE run_id = ?"
 COMPLETE_RUN: Final = """
     UPDATE run SET state = 'complete', prompt = '', attachments = '', text = ?, error = ?, cancelled = ?,
@@ -161,7 +161,7 @@ FINISHED: Final = f"""
     SELECT position, ordinal, {_COMPLETE} FROM run
     WHERE position IS NOT NULL AND (position, ordinal) > (?, ?)
     ORDER BY position, ordinal LIMIT ?
-"""  # noqa: S608
+"""
 TOLD: Final = "SELECT position, session_id, entries FROM history WHERE position > ? ORDER BY position LIMIT ?"
 PUT_CHECKPOINT: Final = """
     INSERT INTO checkpoint VALUES (?, ?, ?, ?)
@@ -171,13 +171,13 @@ PUT_CHECKPOINT: Final = """
 _MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
 MESSAGES: Final = f"""
     SELECT {_MESSAGE} FROM message WHERE session_id = ? AND position > ? ORDER BY position LIMIT ?
-"""  # noqa: S608
+"""
 MESSAGE_AT: Final = "SELECT position FROM message WHERE session_id = ? AND id = ?"
 MESSAGES_OF: Final = f"""
     SELECT {_MESSAGE} FROM message
     WHERE turn = (SELECT turn FROM message WHERE run_id = ? ORDER BY position DESC LIMIT 1)
     ORDER BY position
-"""  # noqa: S608
+"""
 
 PURGED: Final = "SELECT max(position), count(*) FROM run WHERE position IS NOT NULL AND completed_at < ?"
 PURGE: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted_durable
-from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableMechanism, refute_durable
+from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableMechanism, OnDeath, refute_durable
 from turngate_model.properties import DurableProperty, Property
 
 KNOWN_TO_BREAK = {
@@ -49,12 +49,12 @@ EACH = [(name, claim) for name, claims in KNOWN_TO_BREAK.items() for claim in so
 
 @pytest.mark.parametrize("on_death", ["fail", pytest.param("retry", marks=pytest.mark.deep)])
 @pytest.mark.parametrize(("name", "claim"), EACH)
-def test_a_design_breaks_each_of_what_it_is_known_to_break(name: str, claim: str, on_death: str) -> None:
+def test_a_design_breaks_each_of_what_it_is_known_to_break(name: str, claim: str, on_death: OnDeath) -> None:
     design = DURABLE_DESIGNS[name]
     (broken,) = [each for each in design.breaks if each == claim]
     if on_death == "fail" and broken in refuted_durable(name).counterexamples:
         return
-    found = refute_durable(design._replace(breaks=(broken,)), on_death)  # type: ignore[arg-type]
+    found = refute_durable(design._replace(breaks=(broken,)), on_death)
     assert broken in found.counterexamples
 
 

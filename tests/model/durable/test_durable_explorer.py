@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from turngate_model.checker import Progress, SearchLimits
-from turngate_model.durable import JUDGED, DurableBounds, DurableExplorer, DurableMechanism
+from turngate_model.durable import JUDGED, DurableBounds, DurableExplorer, DurableMechanism, OnDeath
 from turngate_model.durable.counts import DURABLE_COUNTS, DurableCount
 from turngate_model.durable.records import Ledger
 from turngate_model.properties import DurableProperty, Property
@@ -38,8 +40,8 @@ SMALL = DurableBounds(prompts=1, loads=0)
 
 
 @pytest.mark.parametrize("on_death", ["fail", "retry"])
-def test_processes_are_alike(on_death: str) -> None:
-    bounds = DurableBounds(prompts=1, loads=0, on_death=on_death)  # type: ignore[arg-type]
+def test_processes_are_alike(on_death: OnDeath) -> None:
+    bounds = DurableBounds(prompts=1, loads=0, on_death=on_death)
     small, large = DurableExplorer(bounds).run(), DurableExplorer(bounds, symmetry=False).run()
     assert 1.5 * small.states < large.states < 2 * small.states
     assert (small.depth, small.counterexamples) == (large.depth, large.counterexamples)
@@ -100,6 +102,6 @@ def test_a_limit_reached_is_unknown_and_progress_is_told() -> None:
         ({"on_death": "pray"}, "on_death must be fail or retry, not pray"),
     ],
 )
-def test_bounds_must_make_sense(wrong: dict[str, int], said: str) -> None:
+def test_bounds_must_make_sense(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        DurableBounds(**wrong)  # type: ignore[arg-type]
+        DurableBounds(**wrong)

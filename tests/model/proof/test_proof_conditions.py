@@ -122,7 +122,7 @@ class Oracle:
     ],
 )
 def test_an_answer_is_read_for_what_it_is(says: tuple[str, ...], answer: str) -> None:
-    assert solve(HANDOFF, Oracle(*says)).answer == answer  # pyright: ignore[reportArgumentType]
+    assert solve(HANDOFF, Oracle(*says)).answer == answer
 
 
 def test_the_text_of_a_condition_is_whole_and_says_what_it_is() -> None:

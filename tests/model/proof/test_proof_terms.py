@@ -71,7 +71,7 @@ def test_it_is_written_as(name: str) -> None:
 
 def test_what_is_no_value_is_refused() -> None:
     with pytest.raises(TypeError):
-        text(None)  # type: ignore[arg-type]
+        text(None)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_for_every_run_is_a_quantifier_or_every_run_there_is() -> None:

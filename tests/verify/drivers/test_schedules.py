@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 import broken_dispatchers
-from turngate import Dispatcher
+from turngate import AlreadyEntered, Dispatcher
 from turngate_model import Property
 from turngate_verify.cli import run
 from turngate_verify.drivers.fingerprint import fingerprint
@@ -243,9 +243,7 @@ def test_a_dispatcher_that_refuses_without_reason_is_found() -> None:
         def _refuse_beyond_limit(self, core: object, when_busy: object) -> None:
             raise AssertionError
 
-        def _enter(self, run: object) -> object:  # type: ignore[override]
-            from turngate._errors import AlreadyEntered  # noqa: PLC0415
-
+        def _enter(self, run: object) -> object:  # type: ignore[override]  # it never returns
             raise AlreadyEntered("no")
 
     failure = explore_schedules(refusing, "stock", make=Refusing).failure
@@ -294,10 +292,15 @@ def test_a_failure_found_by_a_worker_is_told_as_any_other() -> None:
 def test_an_abandoned_world_leaves_nothing_to_collect(name: str) -> None:
     gc.collect()
     gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         explore_schedules(name, "any", limit=150)
-        assert gc.collect() == 0
+        gc.collect()
+        # What libraries and other threads leave is theirs.
+        assert [each for each in gc.garbage if type(each).__module__.startswith("turngate")] == []
     finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
         gc.enable()
 
 

@@ -203,7 +203,7 @@ def written_late() -> World:
 
 def off_the_record() -> World:
     class Euphemistic(sabotage.Sabotaged):
-        class core(sabotage.Core):  # noqa: N801
+        class core(sabotage.Core):
             def outcome(self, turn: Turn) -> tuple[Message, ...]:
                 said = [message._replace(finish_reason="end_turn") for message in super().outcome(turn)]
                 return tuple(said)
@@ -252,7 +252,7 @@ def changed_afterwards() -> World:
 
 def undeclared() -> World:
     class FoldsAll(sabotage.Sabotaged):
-        class core(sabotage.Core):  # noqa: N801
+        class core(sabotage.Core):
             def fold(self, turn: Turn) -> list[Run]:
                 for run in self.queue.in_order():
                     run.when_busy = "fold"
@@ -313,7 +313,7 @@ class LiesAboutMoves(Dispatcher):
             wrong = isinstance(event, Moved) and event.event == "enter"
             deliver(event._replace(event="handoff") if wrong else event, size)
 
-        self._subscribers.to_moves.deliver = lie  # type: ignore[method-assign]
+        self._subscribers.to_moves.deliver = lie  # type: ignore[method-assign]  # the lie
 
 
 class LiesAboutViews(Dispatcher):

@@ -20,6 +20,7 @@ from turngate_model.durable import (
     refute_durable,
 )
 from turngate_model.properties import AnyProperty, DurableProperty
+from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
 
 OPTIONS = {
@@ -75,7 +76,7 @@ def explore_durable(
 
 def durable_object(result: DurableExploration) -> dict[str, Any]:
     """Return an exploration as the object that ``--json`` prints."""
-    told: dict[str, Any] = {
+    return {
         "verdict": result.verdict,
         "design": result.design,
         "prompts": result.bounds.prompts,
@@ -83,34 +84,8 @@ def durable_object(result: DurableExploration) -> dict[str, Any]:
         "sessions": 1,
         **{name: getattr(result.bounds, name) for name in OPTIONS},
         "on_death": result.bounds.on_death,
-        "states": result.states,
-        "transitions": result.transitions,
-        "depth": result.depth,
-        "seconds": round(result.seconds, 3),
+        **found(result),
     }
-    if result.counterexample:
-        told["property"] = str(result.counterexample.property)
-        told["counterexample"] = result.counterexample.told()
-        told["expected"] = result.counterexample.what
-        told["also"] = {str(name): len(example.steps) for name, example in result.counterexamples.items()}
-    if result.verdict == "unknown":
-        told["reasons"] = durable_reasons(result)
-    return told
-
-
-def durable_reasons(result: DurableExploration) -> list[str]:
-    """Return why nothing can be said."""
-    if result.gave_up:
-        return [result.gave_up]
-    if result.design:
-        breaks = " or ".join(result.claimed)
-        return [
-            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
-        ]
-    said = []
-    if result.unexercised:
-        said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
-    return said + [f"never happened: {each}" for each in result.missed]
 
 
 def print_durable_exploration(result: DurableExploration) -> None:
@@ -130,7 +105,7 @@ def print_durable_exploration(result: DurableExploration) -> None:
         others = [f"{p} in {len(e.steps)} steps" for p, e in result.counterexamples.items() if e != example]
         if others:
             out.print("  on the way: " + ", ".join(others))
-    for reason in durable_reasons(result) if result.verdict == "unknown" else ():
+    for reason in reasons(result) if result.verdict == "unknown" else ():
         out.print(f"  {reason}")
     refuted = result.design and result.verdict == "violated"
     steps = f" in {len(example.steps)} steps" if example else ""
@@ -207,7 +182,7 @@ class DurableVerification:
             designs.add_row(name, styled("refuted" if example else "not refuted"), in_model)
         out.print(designs, "", sep="\n")
         for result in self.models:
-            for reason in durable_reasons(result) if result.verdict == "unknown" else ():
+            for reason in reasons(result) if result.verdict == "unknown" else ():
                 out.print(f"on death {result.bounds.on_death}: {reason}")
             for example in result.counterexamples.values():
                 print_counterexample(example)

@@ -20,6 +20,7 @@ from turngate_verify.cli.durable import (
     explore_durable,
     print_durable_exploration,
 )
+from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
@@ -182,41 +183,15 @@ def _explorer(bounds: Bounds, design: str | None, symmetry: bool, limits: Search
 
 def as_object(result: Exploration) -> dict[str, Any]:
     """Return an exploration as the object that ``--json`` prints."""
-    told: dict[str, Any] = {
+    return {
         "verdict": result.verdict,
         "design": result.design,
         "prompts": result.bounds.prompts,
         "cancels": result.bounds.cancels,
         "sessions": result.bounds.sessions,
         **({} if result.bounds.turns_limit is None else {"turns_limit": result.bounds.turns_limit}),
-        "states": result.states,
-        "transitions": result.transitions,
-        "depth": result.depth,
-        "seconds": round(result.seconds, 3),
+        **found(result),
     }
-    if result.counterexample:
-        told["property"] = str(result.counterexample.property)
-        told["counterexample"] = result.counterexample.told()
-        told["expected"] = result.counterexample.what
-        told["also"] = {str(name): len(example.steps) for name, example in result.counterexamples.items()}
-    if result.verdict == "unknown":
-        told["reasons"] = reasons(result)
-    return told
-
-
-def reasons(result: Exploration) -> list[str]:
-    """Return why the verdict is unknown."""
-    if result.gave_up:
-        return [result.gave_up]
-    if result.design:
-        breaks = " or ".join(result.claimed)
-        return [
-            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
-        ]
-    said = []
-    if result.unexercised:
-        said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
-    return said + [f"never happened: {each}" for each in result.missed]
 
 
 def print_exploration(result: Exploration) -> None:

@@ -20,7 +20,7 @@ from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to
 from turngate_model.proof import QUICK as QUICK_PROOF
 from turngate_model.proof import WHOLE as WHOLE_PROOF
 from turngate_verify.cli.durable import hold, refuted
-from turngate_verify.cli.explore import reasons
+from turngate_verify.cli.found import reasons
 from turngate_verify.cli.show import EXIT_CODES, DriverLine, driver, err, print_json
 from turngate_verify.cli.verification import Verification, as_object, print_verification
 from turngate_verify.drivers.faults import inject_faults

@@ -8,22 +8,24 @@ from typing import Any
 
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
+from turngate_verify.conform.operations import Operations
 from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
 from turngate_verify.conform.programs import Op
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
-class AsyncioSubject:
+class AsyncioSubject(Operations):
     """A subject on an event loop of its own, with virtual time.
 
     An adapter gives ``self.runner`` to its dispatcher as the work of a run, and
-    overrides the ``do_`` operations that its dispatcher has. It calls
-    ``self.completed`` where a caller of the dispatcher would learn how a run
-    ended, or ``self.watch`` with the future that a caller would wait for. The
-    runner shows by itself when a turn starts. The loop has no sockets, no
-    threads and no subprocesses; a subject that needs these implements
-    ``Subject`` itself.
+    overrides the ``do_`` operations that its dispatcher has. Those that take a
+    prompt in or enter it may wait until the run is complete, as a caller's task
+    would. It calls ``self.completed`` where a caller of the dispatcher would
+    learn how a run ended, or ``self.watch`` with the future that a caller would
+    wait for. The runner shows by itself when a turn starts. The loop has no
+    sockets, no threads and no subprocesses; a subject that needs these
+    implements ``Subject`` itself.
     """
 
     features: Features = Features()
@@ -51,38 +53,6 @@ class AsyncioSubject:
 
     def start(self) -> None:
         """Make the dispatcher. While this is called, the subject's loop is the running loop."""
-
-    async def do_accept(self, session: str, run: str) -> None:
-        """Take a prompt in; this may wait until the run is complete, as a caller's task would."""
-        raise NotImplementedError
-
-    async def do_enter(self, run: str) -> None:
-        """Enter an accepted run; this may wait until the run is complete."""
-        raise NotImplementedError
-
-    async def do_cancel(self, session: str) -> None:
-        """Cancel a session."""
-        raise NotImplementedError
-
-    async def do_clear(self, session: str) -> None:
-        """Clear the queue of a session."""
-        raise NotImplementedError
-
-    async def do_cancel_run(self, run: str) -> None:
-        """Cancel one run."""
-        raise NotImplementedError
-
-    async def do_interrupt(self, session: str, run: str) -> None:
-        """Take a prompt in that cancels all that came before it; this may wait like ``do_accept``."""
-        raise NotImplementedError
-
-    async def do_reject(self, session: str, run: str) -> None:
-        """Take a prompt in, or call ``self.refused``, if the session is busy; may wait like ``do_accept``."""
-        raise NotImplementedError
-
-    async def do_fold(self, run: str) -> Sequence[str]:
-        """Take follow-ups into the turn of this run; return those not shown yet. The runner calls this."""
-        raise NotImplementedError
 
     async def do_close(self) -> None:
         """Shut the dispatcher down."""

@@ -162,7 +162,7 @@ class Judge:
                 told[at] += own
                 self._offended(broken)
             else:
-                normal = self.sessions.normal(self.place_of[item.run], item)  # type: ignore[union-attr]
+                normal = self.sessions.normal(self.place_of[item.run], item)  # type: ignore[union-attr]  # what a subject shows is about a run
                 if normal is not None:
                     told[at].append(normal)
                     self._event(normal, operations)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from turngate_model.history import Complete, Enter, Fold
 from turngate_model.lifecycle import DeclaredState
+from turngate_verify.conform.operations import Operations
 from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
 from turngate_verify.conform.programs import Op
 from turngate_verify.conform.timing import Timing
@@ -27,7 +28,7 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 
 
-class RealtimeSubject:
+class RealtimeSubject(Operations):
     """A subject that runs on a real loop, and may have sockets, threads and processes.
 
     An adapter overrides the ``do_`` operations that its dispatcher has. Each
@@ -43,6 +44,7 @@ class RealtimeSubject:
     timing: Timing = Timing()
     _loop: ClassVar[asyncio.AbstractEventLoop | None] = None
     _starting: ClassVar[threading.Lock] = threading.Lock()
+    _is_set_up: ClassVar[bool]  # each class that is has its own
 
     def __init__(self) -> None:
         self.features = type(self).features._replace(real_time=True)
@@ -68,7 +70,7 @@ class RealtimeSubject:
             self.loop()
             if "_is_set_up" not in type(self).__dict__:
                 self.call(self.set_up(), self.timing.starts)
-                type(self)._is_set_up = True  # type: ignore[attr-defined]
+                type(self)._is_set_up = True
 
     # What an adapter overrides.
 
@@ -84,40 +86,8 @@ class RealtimeSubject:
     async def look(self) -> None:
         """Ask for what the dispatcher does not tell by itself, and show it."""
 
-    async def do_accept(self, session: str, run: str) -> None:
-        """Take a prompt in."""
-        raise NotImplementedError
-
-    async def do_enter(self, run: str) -> None:
-        """Enter an accepted run."""
-        raise NotImplementedError
-
-    async def do_cancel(self, session: str) -> None:
-        """Cancel a session."""
-        raise NotImplementedError
-
-    async def do_clear(self, session: str) -> None:
-        """Clear the queue of a session."""
-        raise NotImplementedError
-
-    async def do_cancel_run(self, run: str) -> None:
-        """Cancel one run."""
-        raise NotImplementedError
-
-    async def do_interrupt(self, session: str, run: str) -> None:
-        """Take a prompt in that cancels all that came before it."""
-        raise NotImplementedError
-
-    async def do_reject(self, session: str, run: str) -> None:
-        """Take a prompt in, or call ``self.refused``, if the session is busy."""
-        raise NotImplementedError
-
     async def do_crash(self) -> None:
         """Kill the process of the dispatcher, and open what it held again."""
-        raise NotImplementedError
-
-    async def do_fold(self, run: str) -> Sequence[str]:
-        """Take follow-ups into the turn of this run; return those not shown yet. The runner calls this."""
         raise NotImplementedError
 
     # What an adapter calls.

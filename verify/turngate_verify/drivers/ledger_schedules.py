@@ -188,7 +188,7 @@ class _Stage:
                 words = "the lease of process 0 is over"
                 self.tables.workers.discard(self.dispatchers[0]._name)
         if kind in ("lose", "kill", "lease"):
-            self.faults.remove(kind)  # type: ignore[arg-type]
+            self.faults.remove(kind)  # type: ignore[arg-type]  # it is one of these
         self.loop.settle()
         return words
 

@@ -146,7 +146,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, coro: Any, *, name: object = None, context: Context | None = None, **_: Any
     ) -> asyncio.Task[Any]:
         """Make a task. Its name depends only on how many tasks there were before."""
-        self._check_closed()  # type: ignore[attr-defined]
+        self._check_closed()  # type: ignore[attr-defined]  # not in the stubs
         named = f"task {len(self.tasks)}" if name is None else str(name)
         factory: Any = self.get_task_factory()
         task: asyncio.Task[Any]

@@ -1,0 +1,41 @@
+"""What an exploration has found, whichever model it explored: the numbers, and why nothing can be said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turngate_model.checker import Exploration
+from turngate_model.durable import DurableExploration
+
+
+def found(result: Exploration | DurableExploration) -> dict[str, Any]:
+    """Return what an exploration found, as the end of the object that ``--json`` prints."""
+    told: dict[str, Any] = {
+        "states": result.states,
+        "transitions": result.transitions,
+        "depth": result.depth,
+        "seconds": round(result.seconds, 3),
+    }
+    if result.counterexample:
+        told["property"] = str(result.counterexample.property)
+        told["counterexample"] = result.counterexample.told()
+        told["expected"] = result.counterexample.what
+        told["also"] = {str(name): len(example.steps) for name, example in result.counterexamples.items()}
+    if result.verdict == "unknown":
+        told["reasons"] = reasons(result)
+    return told
+
+
+def reasons(result: Exploration | DurableExploration) -> list[str]:
+    """Return why the verdict is unknown."""
+    if result.gave_up:
+        return [result.gave_up]
+    if result.design:
+        breaks = " or ".join(result.claimed)
+        return [
+            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
+        ]
+    said = []
+    if result.unexercised:
+        said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")
+    return said + [f"never happened: {each}" for each in result.missed]
