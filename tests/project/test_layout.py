@@ -239,6 +239,14 @@ TABLES = {("turngate.server._openapi", "_paths")}
 """Functions that do nothing but return a table, which nobody would want in two."""
 
 
+def test_no_file_of_tests_or_tools_is_too_long_either() -> None:
+    files = [
+        path for folder in ("tests", "tools", "bench", "examples") for path in (ROOT / folder).rglob("*.py")
+    ]
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_nothing_is_too_long_to_be_seen_at_once(module: str) -> None:
     source = MODULES[module].read_text(encoding="utf-8")
