@@ -65,22 +65,26 @@ class Saves:
         self._waiting: deque[_Save] = deque()
         self._senders = 0
 
-    def save(self, worker: int, changes: Changes) -> Future[tuple[Fate, int]]:
+    async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
         """Save a step if its session is still at its version, and the worker alive."""
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))
         if self._senders < _AT_ONCE:
             self._senders += 1
-            self._spawn(self._send_all())
-        return answer
+            await self._send_some()  # by the task that is here anyway
+        return await answer
 
-    async def _send_all(self) -> None:
+    async def _send_some(self) -> None:
         try:
-            while self._waiting:
-                await asyncio.sleep(0)  # those who come at the same time go along
-                if batch := self._next():
-                    await self._send_batch(batch)
-        finally:
+            await asyncio.sleep(0)  # those who come at the same time go along
+            if batch := self._next():
+                await self._send_batch(batch)
+        except BaseException:
+            self._senders -= 1
+            raise
+        if self._waiting:
+            self._spawn(self._send_some())
+        else:
             self._senders -= 1
 
     def _next(self) -> list[_Save]:
