@@ -83,16 +83,13 @@ class Steps:
 
     def _load(self, connection: sqlite3.Connection, ask: Ask, number: int) -> Loaded:
         loaded = self._recent.recall(ask, number, time.time())
-        if loaded is None:
-            if storable(ask.session_id) in self._sessions:
-                self.write(connection)
+        if loaded is not None and (loaded.known is not None or ask.run_id is None):
+            return loaded
+        name = None if ask.run_id is None else storable(ask.run_id)
+        if name in self._new or (loaded is None and storable(ask.session_id) in self._sessions):
+            self.write(connection)
+        if loaded is None or (name is not None and find(connection, name) is not None):
             return load(connection, ask, number)
-        if loaded.known is None and ask.run_id is not None:
-            name = storable(ask.run_id)
-            if name in self._new:
-                self.write(connection)
-            if find(connection, name) is not None:
-                return load(connection, ask, number)
         return loaded
 
     def _note(self, changes: Changes, number: int) -> None:
