@@ -144,13 +144,12 @@ class Sent:
         self._send = ledger._saves._send
         ledger._saves._send = self.send
 
-    async def send(self, worker: int, steps: str, wanted: int) -> Any:
-        count = steps.count('"session_id": "s')
-        self.batches.append(steps.count('"first":'))
+    async def send(self, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
+        assert sessions
+        self.batches.append(len(sessions))
         if self.trouble is not None and self.batches[-1] > 1:
             raise self.trouble("on purpose")
-        assert count
-        return await self._send(worker, steps, wanted)
+        return await self._send(worker, wanted, sessions, *rest)
 
 
 @pytest.mark.needs
