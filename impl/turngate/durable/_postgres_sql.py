@@ -204,7 +204,6 @@ MIGRATIONS: Final = (
             PRIMARY KEY ("position", ordinal)
         )
         """,
-        "CREATE INDEX history_of_session ON {s}.history (session_id)",
         """
         CREATE TABLE {s}.checkpoint (
             session_id text PRIMARY KEY, fence bigint NOT NULL, text text NOT NULL, kept text
