@@ -11,7 +11,7 @@ import pytest
 
 from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
-from turngate import QueueFull, RunConflict, State, Turn
+from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, PostgresLedger
 from turngate.durable._postgres_saves import Conflict, Refused
 from turngate.durable._recent import Memory
@@ -144,13 +144,12 @@ class Sent:
         self._send = ledger._saves._send
         ledger._saves._send = self.send
 
-    async def send(self, worker: int, steps: str, wanted: int) -> Any:
-        count = steps.count('"session_id": "s')
-        self.batches.append(steps.count('"first":'))
+    async def send(self, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
+        assert sessions
+        self.batches.append(len(sessions))
         if self.trouble is not None and self.batches[-1] > 1:
             raise self.trouble("on purpose")
-        assert count
-        return await self._send(worker, steps, wanted)
+        return await self._send(worker, wanted, sessions, *rest)
 
 
 @pytest.mark.needs
@@ -179,4 +178,21 @@ def test_steps_that_wait_together_are_saved_together_and_each_by_itself(
             assert len({*told}) == 40
 
     with ledgers("postgres", tmp_path) as make:
+        saving(make)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_of_two_runs_of_one_id_that_are_saved_together_one_is_refused(kind: str, tmp_path: Path) -> None:
+    @in_loop
+    async def saving(make: MakeLedger) -> None:
+        async with DurableDispatcher(echo, make()) as d:
+            sessions = [f"s{number}" for number in range(4)]
+            for round_ in range(3):
+                asked = [d.ask(session, "p", run_id=f"one {round_}") for session in sessions]
+                came_of = await asyncio.gather(*asked, return_exceptions=True)
+                assert [type(each) for each in came_of].count(RunConflict) == 3, came_of
+                (complete,) = [each for each in came_of if isinstance(each, RunComplete)]
+                assert (complete.run_id, complete.text) == (f"one {round_}", "p")
+
+    with ledgers(kind, tmp_path) as make:
         saving(make)

@@ -95,7 +95,7 @@ class Conducting(Worker):
         if turn.has_place:
             self._give_back_place(turn)
         finishing = self._spawn(self._finish(turn))
-        if isinstance(stopped_by, GeneratorExit):
+        if stopped_by is None or isinstance(stopped_by, GeneratorExit):
             return
         while not finishing.done():
             try:

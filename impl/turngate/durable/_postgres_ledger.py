@@ -21,7 +21,7 @@ from turngate.durable._rows import ALL, Known, Loaded, restored, storable
 from turngate.durable._swap import swap
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint
@@ -166,23 +166,18 @@ class PostgresLedger:
         def give_up(sent: bool) -> bool:
             return loop.time() - began > (max(self._lease, self._patience) if sent else self._patience)
 
-        async with self._one_at_a_time(ask.session_id):
-            return await swap(self, self._memory, ask, decide, give_up)
-
-    @contextlib.asynccontextmanager
-    async def _one_at_a_time(self, session_id: str) -> AsyncIterator[None]:
-        """Let the steps of one session in this process not overtake each other."""
-        lock, waiting = self._locks.get(session_id) or (asyncio.Lock(), 0)
-        self._locks[session_id] = lock, waiting + 1
+        # The steps of one session in this process do not overtake each other.
+        lock, waiting = self._locks.get(ask.session_id) or (asyncio.Lock(), 0)
+        self._locks[ask.session_id] = lock, waiting + 1
         try:
             async with lock:
-                yield
+                return await swap(self, self._memory, ask, decide, give_up)
         finally:
-            _, waiting = self._locks[session_id]
+            _, waiting = self._locks[ask.session_id]
             if waiting > 1:
-                self._locks[session_id] = lock, waiting - 1
+                self._locks[ask.session_id] = lock, waiting - 1
             else:
-                del self._locks[session_id]
+                del self._locks[ask.session_id]
 
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is, by one statement."""

@@ -10,15 +10,14 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from turngate._messages import Message
 from turngate.durable._columns import of_complete, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable
-from turngate.durable._rows import RunRow, SessionRow, storable
+from turngate.durable._rows import storable
 from turngate.durable._swap import Fate, Unanswered
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from turngate.durable._recent import Memory
     from turngate.durable._rows import Changes
@@ -27,10 +26,7 @@ _MOST: Final = 64
 """So many steps go by one statement at most."""
 _AT_ONCE: Final = 2
 """So many statements are under way at most: while one is written to disk, the next is collected."""
-_DONE: Final = (
-    "ordinal", "run_id", "text", "error", "cancelled", "message_id", "folded_into", "outcome",
-)  # fmt: skip
-_SAID: Final = (*Message._fields, "turn")
+_Rows = list[list[str | None]]
 
 
 class Refused(LedgerUnavailable):
@@ -65,22 +61,26 @@ class Saves:
         self._waiting: deque[_Save] = deque()
         self._senders = 0
 
-    def save(self, worker: int, changes: Changes) -> Future[tuple[Fate, int]]:
+    async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
         """Save a step if its session is still at its version, and the worker alive."""
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))
         if self._senders < _AT_ONCE:
             self._senders += 1
-            self._spawn(self._send_all())
-        return answer
+            await self._send_some()  # by the task that is here anyway
+        return await answer
 
-    async def _send_all(self) -> None:
+    async def _send_some(self) -> None:
         try:
-            while self._waiting:
-                await asyncio.sleep(0)  # those who come at the same time go along
-                if batch := self._next():
-                    await self._send_batch(batch)
-        finally:
+            await asyncio.sleep(0)  # those who come at the same time go along
+            if batch := self._next():
+                await self._send_batch(batch)
+        except BaseException:
+            self._senders -= 1
+            raise
+        if self._waiting:
+            self._spawn(self._send_some())
+        else:
             self._senders -= 1
 
     def _next(self) -> list[_Save]:
@@ -89,12 +89,12 @@ class Saves:
             if batch and self._waiting[0].worker != batch[0].worker:
                 break
             batch.append(self._waiting.popleft())
-        return batch
+        return sorted(batch, key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
 
     async def _send_batch(self, batch: list[_Save]) -> None:
         try:
             ((alive, position, saved, numbers),) = await self._send(
-                batch[0].worker, _as_json(batch, history=self._history), self._memory.wants()
+                batch[0].worker, self._memory.wants(), *_as_arrays(batch, history=self._history)
             )
         except (Refused, Conflict) as exc:
             if len(batch) > 1:  # one of them is to blame
@@ -127,31 +127,27 @@ def _fail(batch: list[_Save], why: Exception) -> None:
             each.answer.set_exception(why)
 
 
-def _as_json(batch: list[_Save], *, history: bool) -> str:
-    """Return what is to be written as JSON, the sessions in their order."""
-    steps: list[dict[str, Any]] = []
-    ordinal = 0
-    for n, (_, changes, _) in enumerate(batch):
-        session_id = storable(changes.session_id)
-        step = dict(zip(SessionRow._fields, of_session(changes.after), strict=True))
-        step |= {"n": n, "first": changes.before is None, "session_id": session_id}
+def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[_Rows, ...]:
+    """Return what is to be written as `save` in the database takes it: rows of texts."""
+    rows: tuple[_Rows, ...] = [], [], [], [], [], []
+    sessions, accepted, moved, done, said, told = rows
+    for number, (_, changes, _) in enumerate(batch):
+        n, session_id = str(number), storable(changes.session_id)
+        accepts = None
         if changes.new:
             (row,) = changes.new
-            step["new"] = dict(zip(RunRow._fields, of_run(row), strict=True))
-        if changes.moved:
-            step["moved"] = [
-                {"run_id": storable(run_id), "state": state.value, "covered": covered, "place": place}
-                for run_id, state, covered, place in changes.moved
-            ]
-        if changes.done:
-            step["done"] = [
-                dict(zip(_DONE, (number, storable(each.run_id), *of_complete(each)), strict=True))
-                for number, each in enumerate(changes.done, ordinal)
-            ]
-            ordinal += len(changes.done)
-        if changes.messages:
-            step["said"] = [dict(zip(_SAID, row, strict=True)) for row in of_messages(changes.messages)]
+            accepted.append(_texts(n, of_run(row)))
+            accepts = accepted[-1][1]
+        first = str(changes.before is None)
+        sessions.append(_texts(n, (first, accepts, session_id, *of_session(changes.after))))
+        for run_id, state, covered, place in changes.moved:
+            moved.append([n, storable(run_id), state.value, str(covered), str(place)])
+        done += [_texts(n, (storable(each.run_id), *of_complete(each))) for each in changes.done]
+        said += [_texts(n, columns) for columns in of_messages(changes.messages)]
         if history and changes.entries:
-            step["told"] = json.dumps(changes.entries)
-        steps.append(step)
-    return json.dumps(sorted(steps, key=lambda step: str(step["session_id"])))
+            told.append([n, session_id, json.dumps(changes.entries)])
+    return rows
+
+
+def _texts(n: str, columns: Iterable[object]) -> list[str | None]:
+    return [n, *[None if each is None else str(each) for each in columns]]

@@ -90,7 +90,6 @@ MIGRATIONS: Final = (
             position INTEGER PRIMARY KEY, session_id TEXT NOT NULL, entries TEXT NOT NULL, at REAL NOT NULL
         )
         """,
-        "CREATE INDEX history_of_session ON history (session_id)",
         """
         CREATE TABLE checkpoint (
             session_id TEXT PRIMARY KEY, fence INTEGER NOT NULL, text TEXT NOT NULL, kept TEXT

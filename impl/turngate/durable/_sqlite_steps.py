@@ -39,7 +39,8 @@ class Steps:
         self._recent = Recent()
         self._lives: set[int] = set()
         self._number: int | None = None
-        self._data_version: int | None = None
+        self.data_version: int | None = None
+        """Changes when another connection has written; as of the last transaction that may write."""
         self._sessions: dict[str, tuple[Any, ...]] = {}
         self._new: dict[str, tuple[Any, ...]] = {}
         self._moved: dict[str, tuple[Any, ...]] = {}
@@ -49,10 +50,10 @@ class Steps:
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Take note that a transaction has begun that may write."""
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self._data_version:
+        version = data_version(connection)
+        if version != self.data_version:
             self.forget()
-            self._data_version = version
+            self.data_version = version
 
     def forget(self) -> None:
         """Know nothing any more: somebody else has written, or what was decided is not in the file."""
@@ -82,16 +83,13 @@ class Steps:
 
     def _load(self, connection: sqlite3.Connection, ask: Ask, number: int) -> Loaded:
         loaded = self._recent.recall(ask, number, time.time())
-        if loaded is None:
-            if storable(ask.session_id) in self._sessions:
-                self.write(connection)
+        if loaded is not None and (loaded.known is not None or ask.run_id is None):
+            return loaded
+        name = None if ask.run_id is None else storable(ask.run_id)
+        if name in self._new or (loaded is None and storable(ask.session_id) in self._sessions):
+            self.write(connection)
+        if loaded is None or (name is not None and find(connection, name) is not None):
             return load(connection, ask, number)
-        if loaded.known is None and ask.run_id is not None:
-            name = storable(ask.run_id)
-            if name in self._new:
-                self.write(connection)
-            if find(connection, name) is not None:
-                return load(connection, ask, number)
         return loaded
 
     def _note(self, changes: Changes, number: int) -> None:
@@ -162,3 +160,8 @@ def find(connection: sqlite3.Connection, name: str) -> Known | None:
     """Return the run of this name as columns have it, None if there is none."""
     found = connection.execute(sql.KNOWN, (name,)).fetchone()
     return None if found is None else as_known(found)
+
+
+def data_version(connection: sqlite3.Connection) -> int:
+    """Return a number that changes when another connection has written."""
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])

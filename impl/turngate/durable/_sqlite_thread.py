@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turngate.durable._ledger import LedgerUnavailable
-from turngate.durable._sqlite_steps import Steps
+from turngate.durable._sqlite_steps import Steps, data_version
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
@@ -45,8 +45,8 @@ class CommitThread:
         self._loop: AbstractEventLoop = asyncio.get_running_loop()
         self._connect = connect
         self._steps = Steps(history=history)
-        self._jobs: deque[_Job] = deque()
-        self._woken = threading.Condition()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        """Those that wait; None is the last."""
         self._ending = False
         self._over = asyncio.Event()
         self._changed: Callable[[], None] | None = None
@@ -68,12 +68,10 @@ class CommitThread:
         )
 
     def _add(self, call: Callable[[sqlite3.Connection], T], writes: bool, *, is_step: bool) -> Future[T]:
+        if self._ending:
+            raise LedgerUnavailable("the ledger is closed")
         answer: Future[T] = self._loop.create_future()
-        with self._woken:
-            if self._ending:
-                raise LedgerUnavailable("the ledger is closed")
-            self._jobs.append(_Job(call, writes, answer, is_step))
-            self._woken.notify()
+        self._jobs.put(_Job(call, writes, answer, is_step))
         return answer
 
     def tell_changes(self, changed: Callable[[], None]) -> None:
@@ -82,9 +80,8 @@ class CommitThread:
 
     async def end(self) -> None:
         """Do what is left, close the connection, and end."""
-        with self._woken:
-            self._ending = True
-            self._woken.notify()
+        self._ending = True
+        self._jobs.put(None)
         await self._over.wait()
         self._thread.join()
 
@@ -102,8 +99,9 @@ class CommitThread:
                 except BaseException as exc:
                     self._answer([(job.answer, None, exc) for job in batch])
                     continue
-                self._answer(self._run(connection, batch) if batch else [])
-                self._look(connection)
+                writes = any(job.writes for job in batch)
+                self._answer(self._run(connection, batch, writes=writes) if batch else [])
+                self._look(connection, writes=writes)
         if connection is not None:
             connection.close()
         with contextlib.suppress(RuntimeError):
@@ -111,18 +109,23 @@ class CommitThread:
 
     def _next_batch(self) -> list[_Job] | None:
         """Wait for jobs, for a while; None when there are none and none will come."""
-        with self._woken:
-            if not self._jobs and not self._ending:
-                self._woken.wait(_LOOKS_EVERY if self._changed is not None else None)
-            batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST))]
-            return None if self._ending and not batch else batch
+        jobs = self._jobs
+        try:
+            batch = [jobs.get(timeout=_LOOKS_EVERY if self._changed is not None else None)]
+        except Empty:
+            return []
+        batch += [jobs.get_nowait() for _ in range(min(jobs.qsize(), _MOST - 1))]
+        todo = [job for job in batch if job is not None]
+        if todo and len(todo) < len(batch):
+            jobs.put(None)  # for the next time
+        return todo or None
 
     def _run(
-        self, connection: sqlite3.Connection, batch: list[_Job]
+        self, connection: sqlite3.Connection, batch: list[_Job], *, writes: bool
     ) -> list[tuple[Future[Any], Any, BaseException | None]]:
         steps = self._steps
         try:
-            if any(job.writes for job in batch):
+            if writes:
                 connection.execute("BEGIN IMMEDIATE")
                 steps.begin(connection)
             else:
@@ -159,12 +162,12 @@ class CommitThread:
                 self._steps.forget()
         return job.answer, answer, None
 
-    def _look(self, connection: sqlite3.Connection) -> None:
-        """Find out whether another connection has written since the last look."""
+    def _look(self, connection: sqlite3.Connection, *, writes: bool) -> None:
+        """Find out whether another connection has written since the last look; who writes has looked."""
         if self._changed is None:
             return
         try:
-            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            version = self._steps.data_version if writes else data_version(connection)
         except sqlite3.Error:
             return  # whoever asks for something will be told
         if version != self._data_version:

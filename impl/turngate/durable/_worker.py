@@ -198,7 +198,20 @@ class Worker(Shell):
         """
         await self._ready()
         ask = Ask(session_id, 0, "", head, run_id, is_new=is_new)
-        return await asyncio.shield(self._spawn(self._stepping(ask, fn, owner=owner)))
+        answer: Future[T] = self._here().create_future()
+        self._spawn(self._answering(answer, ask, fn, owner=owner))
+        return await answer
+
+    async def _answering(self, answer: Future[T], ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> None:
+        """Take a step for somebody who may be gone when it is answered."""
+        try:
+            came_of = await self._stepping(ask, fn, owner=owner)
+        except BaseException as exc:
+            if not answer.done():
+                answer.set_exception(exc)
+            raise
+        if not answer.done():
+            answer.set_result(came_of)
 
     async def _until_joined(self) -> None:
         """Wait until it is known where every subscription begins."""
