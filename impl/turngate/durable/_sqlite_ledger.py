@@ -285,7 +285,7 @@ class SqliteLedger:
             if count:
                 connection.execute("UPDATE meta SET purged = max(purged, ?)", (last,))
             for statement in sql.PURGE:
-                connection.execute(statement, (before,) if "?1" in statement else ())
+                connection.execute(statement, {"before": before})
             return int(count)
 
         return await self._working().do(forget_them, writes=True)

@@ -108,9 +108,9 @@ _RUN: Final = """
 """
 _COMPLETE: Final = "session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome"
 RUNS: Final = f"""
-    SELECT {_RUN} FROM run WHERE session_id = ?1 AND state = 'accepted' AND state <> 'complete'
+    SELECT {_RUN} FROM run WHERE session_id = :session_id AND state = 'accepted' AND state <> 'complete'
     UNION ALL
-    SELECT {_RUN} FROM run WHERE session_id = ?1 AND state = 'active' AND state <> 'complete'
+    SELECT {_RUN} FROM run WHERE session_id = :session_id AND state = 'active' AND state <> 'complete'
 """
 QUEUE: Final = f"""
     SELECT {_RUN} FROM run WHERE session_id = ? AND state = 'queued' AND state <> 'complete'
@@ -180,15 +180,15 @@ MESSAGES_OF: Final = f"""
 
 PURGED: Final = "SELECT max(position), count(*) FROM run WHERE position IS NOT NULL AND completed_at < ?"
 PURGE: Final = (
-    "DELETE FROM message WHERE run_id IN (SELECT run_id FROM run WHERE completed_at < ?1)",
-    "DELETE FROM run WHERE completed_at < ?1",
+    "DELETE FROM message WHERE run_id IN (SELECT run_id FROM run WHERE completed_at < :before)",
+    "DELETE FROM run WHERE completed_at < :before",
     """
     DELETE FROM session WHERE lead IS NULL AND session_id NOT IN (SELECT session_id FROM run)
     """,
     # What is left of a session's history begins with an accept.
     """
     DELETE FROM history
-    WHERE at < ?1 AND session_id NOT IN (SELECT session_id FROM run WHERE accepted_at < ?1)
+    WHERE at < :before AND session_id NOT IN (SELECT session_id FROM run WHERE accepted_at < :before)
     """,
     "DELETE FROM checkpoint WHERE session_id NOT IN (SELECT session_id FROM session WHERE lead IS NOT NULL)",
 )

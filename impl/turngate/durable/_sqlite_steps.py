@@ -138,7 +138,7 @@ def load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
     session = None if row is None else as_session(row)
     runs: list[RunRow] = []
     if session is not None:
-        runs += [as_run(each) for each in query(sql.RUNS, (session_id,))]
+        runs += [as_run(each) for each in query(sql.RUNS, {"session_id": session_id})]
         if ask.head and session.queued:
             runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
     known = None
