@@ -10,7 +10,6 @@ from turngate._errors import TurnEnded
 from turngate._guard import complain, deal_with, describe, let_out
 from turngate._lifecycle import RUNNING, STARTING
 from turngate._turn import CANCELLED_FROM_OUTSIDE, ENDED_UNBEGUN, _came_of
-from turngate.durable._ledger import LedgerUnavailable
 from turngate.durable._rows import ALL, Ask
 from turngate.durable._step import Fenced
 from turngate.durable._worker import Worker
@@ -114,8 +113,8 @@ class Conducting(Worker):
                     turn.covered = True
             except Fenced:  # a cancel was first, and has settled it
                 self._give_up(turn)
-            except LedgerUnavailable as away:
-                complain(away, "the turn of run %s cannot begin yet", turn.run.run_id)
+            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                complain(exc, "the turn of run %s cannot begin yet", turn.run.run_id)
                 await asyncio.sleep(self._poll)
             else:
                 return
@@ -132,8 +131,8 @@ class Conducting(Worker):
                 await self._stepping(ask, finish, owner=True)
             except Fenced:
                 break
-            except LedgerUnavailable as away:
-                complain(away, "the outcome of run %s is not on record yet", turn.run.run_id)
+            except Exception as exc:
+                complain(exc, "the outcome of run %s is not on record yet", turn.run.run_id)
                 await asyncio.sleep(self._poll)
             else:
                 return

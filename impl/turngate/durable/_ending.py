@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from turngate._errors import ClosedFromRunner
 from turngate._guard import complain, say
 from turngate._lifecycle import RUNNING, WAITING
-from turngate.durable._ledger import LedgerUnavailable
 from turngate.durable._rows import Ask
 from turngate.durable._step import Fenced
 from turngate.durable._tending import Tending
@@ -105,8 +104,8 @@ class Ending(Tending):
                     await self._stepping(ask, lambda step: step.cancel_run(run.run_id), owner=True)
             except Fenced:
                 self._give_up(turn)
-            except LedgerUnavailable as away:
-                complain(away, "the turn of run %s cannot be cancelled yet", run.run_id)
+            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                complain(exc, "the turn of run %s cannot be cancelled yet", run.run_id)
                 await asyncio.sleep(self._poll)
             else:
                 return
@@ -136,12 +135,12 @@ class Ending(Tending):
                 await self._read_to_the_end()
             name, self._name = self._name, _GONE  # from here on its lease is nobody's business
             await self._ledger.retire(name)
-        except LedgerUnavailable as away:
-            complain(away, "the worker could not take its leave")
+        except Exception as exc:
+            complain(exc, "the worker could not take its leave")
         if self._follower is not None:
             self._follower.cancel()
             self._stop_following()
         try:
             await self._ledger.close()
-        except LedgerUnavailable as away:
-            complain(away, "closing the ledger raised")
+        except Exception as exc:
+            complain(exc, "closing the ledger raised")

@@ -21,7 +21,7 @@ from turngate._events import Subscription
 from turngate._guard import complain
 from turngate._journal import _moved
 from turngate.durable._conducting import Conducting
-from turngate.durable._ledger import LedgerUnavailable, Moment
+from turngate.durable._ledger import Moment
 from turngate.durable._telling import BEHIND, Beginning, GatedSubscribers, Lane
 
 if TYPE_CHECKING:
@@ -111,9 +111,11 @@ class Following(Conducting):
                 try:
                     await super()._ready()
                     await self._read_on()
-                except LedgerUnavailable as away:
-                    self._is_not_joined(away)
-                    complain(away, "subscribers are not told yet what happens on the ledger")
+                except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                    if self._closed:
+                        raise
+                    self._is_not_joined(exc)
+                    complain(exc, "subscribers are not told yet what happens on the ledger")
                 await self._wait_for_news(heard, _SOON if self._subscribers.gated else None)
         except BaseException as exc:
             self._is_not_joined(exc)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain
 from turngate._lifecycle import RUNNING
-from turngate.durable._ledger import Checkpoint, LedgerUnavailable
+from turngate.durable._ledger import Checkpoint
 from turngate.durable._relaying import Relaying
 from turngate.durable._rows import Ask
 from turngate.durable._telling import BEHIND
@@ -71,8 +71,8 @@ class Tending(Relaying):
                 if now >= due and not self._closing:
                     due = now + self._poll
                     await self._pay_debts()
-            except LedgerUnavailable as away:
-                complain(away, "the ledger cannot be reached")
+            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                complain(exc, "what the ledger holds could not be looked after")
             await self._rest(min(due, put_by) - loop.time())
 
     async def _rest(self, seconds: float) -> None:
@@ -164,11 +164,12 @@ class Tending(Relaying):
         await self._ledger.bury()
         for _ in range(_ROUNDS):
             debts = await self._ledger.debts(self._enter_timeout)
-            if not any(debts) or self._closing:
+            if not any(debts) or self._closing or not await self._pay(debts):
                 return
-            await self._pay(debts)
 
-    async def _pay(self, debts: Debts) -> None:
+    async def _pay(self, debts: Debts) -> bool:
+        """Take the steps that are owed, and say whether one could be taken."""
+
         def entering(run_id: str) -> Callable[[Step], object]:
             return lambda step: step.enter(run_id)
 
@@ -181,9 +182,11 @@ class Tending(Relaying):
             *((Ask(session, 0, "", 0, run), entering(run)) for session, run in debts.unentered),
         ]
         paying = [self._stepping(ask, step, owner=False) for ask, step in steps]
-        for outcome in await asyncio.gather(*paying, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                complain(outcome, "a debt could not be paid")
+        came_of = await asyncio.gather(*paying, return_exceptions=True)
+        failed = [each for each in came_of if isinstance(each, BaseException)]
+        for exc in failed:
+            complain(exc, "a debt could not be paid")
+        return len(failed) < len(came_of)
 
     def _look_after(self, step: Step) -> None:
         self._news.set()

@@ -24,7 +24,7 @@ from turngate._shell import Shell
 from turngate._waiters import Waiters
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
-from turngate.durable._ledger import LeaseLost, LedgerUnavailable, OutcomeUnknown
+from turngate.durable._ledger import LeaseLost, OutcomeUnknown
 from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 
@@ -136,8 +136,8 @@ class Worker(Shell):
     async def _rename_soon(self, name: int) -> None:
         try:
             await self._rename(name)
-        except LedgerUnavailable as away:
-            complain(away, "worker %d has lost its lease, and the ledger cannot be reached", name)
+        except Exception as exc:
+            complain(exc, "worker %d has lost its lease, and the ledger cannot be reached", name)
 
     async def _rename(self, name: int) -> None:
         """Give up everything that was held under the name, and take a new one; once, whoever asks first."""

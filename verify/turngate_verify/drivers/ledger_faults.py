@@ -1,6 +1,7 @@
 """One fault at every point of some programs on a ledger: at each message, and at each turn of the loop.
 
     away    the ledger cannot be reached, once
+    odd     it raises something that nobody expects, once
     lost    the answer to a save is lost (another message that is lost is like one that did not arrive)
     kill    the process dies; another one is there
     lease   the lease of the process is over, and it notices later
@@ -24,7 +25,7 @@ from turngate_verify.world.ledger_world import LedgerWorld
 from turngate_verify.world.memory_ledger import MemoryLedger, without_chance
 from turngate_verify.world.world import without_log
 
-Fault = Literal["away", "lost", "kill", "lease", "cancel"]
+Fault = Literal["away", "odd", "lost", "kill", "lease", "cancel"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 Order = tuple[Any, ...]
 PROGRAMS: dict[str, tuple[Order, ...]] = {
@@ -96,7 +97,8 @@ def _play(world: LedgerWorld, program: tuple[Order, ...], fault: Fault, point: i
 
     def trouble(ledger: MemoryLedger, kind: str) -> None:
         nonlocal left, struck
-        strikes = {"lost": kind == "answer", "away": kind != "answer"}  # with the answer it is done
+        sent = kind == "answer"  # with the answer it is done
+        strikes = {"lost": sent, "away": not sent, "odd": not sent}
         if struck or ledger.process != 0 or not strikes.get(fault, True):
             return
         if left > 0:
@@ -105,6 +107,8 @@ def _play(world: LedgerWorld, program: tuple[Order, ...], fault: Fault, point: i
         struck = True
         if fault == "away":
             raise LedgerUnavailable("on purpose")
+        if fault == "odd":
+            raise ArithmeticError("on purpose")
         if fault == "lost":
             raise Unanswered
         world.kill(0) if fault == "kill" else world.expire(0)
