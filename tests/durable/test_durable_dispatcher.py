@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,3 +231,61 @@ def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: s
 
     with ledgers(kind, tmp_path) as make:
         check(make)
+
+
+class Odd:
+    """A method of a ledger that raises what nobody expects, some times."""
+
+    def __init__(self, ledger: Any, method: str, times: int) -> None:
+        self._method, self._left = getattr(ledger, method), times
+        self.raised = 0
+        setattr(ledger, method, self)
+
+    async def __call__(self, *about: Any) -> Any:
+        if self.raised < self._left:
+            self.raised += 1
+            raise ArithmeticError("on purpose")
+        return await self._method(*about)
+
+
+@pytest.mark.parametrize("method", ["bury", "find", "finished", "moment", "told"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    @in_loop
+    async def check(make: MakeLedger) -> None:
+        agent = Agent()
+        one, two = DurableDispatcher(agent, make(), poll=0.02), DurableDispatcher(agent, make(), poll=0.02)
+        async with one, two:
+            run = await one.submit("s", "p", run_id="r")
+            await still(one)
+            odd = Odd(two._ledger, method, 3)
+            events, completes = two.subscribe(moves=True), two.subscribe()
+            while odd.raised < 3:
+                with contextlib.suppress(ArithmeticError, TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await two.wait("r")
+            await two.session("s")  # the subscriptions have begun
+            agent.finish(run)
+            complete = await two.wait("r")
+            while await anext(events) != complete:
+                pass
+            assert await anext(completes) == complete
+
+    with ledgers(kind, tmp_path) as make:
+        check(make)
+
+
+@on_each
+async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger) -> None:
+    ledger = make()
+    async with DurableDispatcher(echo, ledger, poll=3_600, enter_timeout=0.001) as d:
+        await d.accept("s", "p", run_id="r")
+        await asyncio.sleep(0.01)
+        odd = Odd(ledger, "step", 1_000)
+        await d._pay_debts()
+        assert odd.raised == 1
+        odd.raised = 1_000
+        await d._pay_debts()
+        assert (await d.wait("r")).text == "p"
