@@ -10,7 +10,12 @@ import pytest
 
 from surroundings import ROOT, StandingStill, insist_on
 
-MARKED = {"tests/impl": "dispatcher", "tests/verify/drivers": "driver", "tests/recipes": "agents"}
+MARKED = {
+    "tests/impl": "dispatcher",
+    "tests/durable": "ledger",
+    "tests/verify/drivers": "driver",
+    "tests/recipes": "agents",
+}
 """The folders whose tests `make coverage`, `make matrix` and `make agents` choose, and by which marker."""
 
 

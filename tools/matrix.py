@@ -1,5 +1,6 @@
 """Run the tests of the dispatcher and of its drivers on every other supported Python there is: `make matrix`.
 
+On ledgers too, but for PostgreSQL, whose driver is not installed here.
 Each has a virtual environment of its own, .venv-3.12 and so on. A Python that cannot be found here is named.
 """
 
@@ -18,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = ROOT / "pyproject.toml"
 NOT_YET = ("3.14",)
 """Tried where they are found, though the project does not claim them yet."""
-SELECTED = "(dispatcher or driver) and not deep"
-FOLDERS = ("tests/impl", "tests/verify/drivers")
+SELECTED = "(dispatcher or driver or (ledger and not needs)) and not deep"
+FOLDERS = ("tests/impl", "tests/durable", "tests/verify/drivers")
 """Nothing else is collected: the rest needs packages that are not installed here."""
 
 
