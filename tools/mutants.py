@@ -71,10 +71,11 @@ NOT_OF_THE_DISPATCHER: Final = (
     "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found"
 )
 QUICK: Final = 25  # so many tests are asked first: they are quick, and notice most
-WORKERS: Final = 2
-SECONDS: Final = 300.0  # for all tests of one mutant
-CPU_SECONDS: Final = 60  # the same, of the processor; they take about 20 when nothing is wrong
-HANG: Final = 10.0  # seconds after which one test counts as hung
+WORKERS: Final = 4  # some of them wait
+SECONDS: Final = 900.0  # for all tests of one mutant
+CPU_SECONDS: Final = 10  # of the processor, for one test
+HANG: Final = 20.0  # seconds after which one test counts as hung
+HUNG: Final = re.compile(r"^E +TimeoutError$|^Timeout \(", re.MULTILINE)  # how that is said
 BROKEN: Final = 77  # exit code: the mutant cannot be imported
 KILLED: Final = 1  # exit code, of pytest too: a test failed
 FAILED: Final = 78  # exit code: something went wrong here, not in the mutant
@@ -87,7 +88,7 @@ VERDICTS: Final = {
     4: "killed",  # pytest: a module of tests that was named could not be imported
     BROKEN: "broken",
     -signal.SIGSEGV: "killed",  # the interpreter, out of memory
-    -signal.SIGXCPU: "timed out",
+    -signal.SIGPROF: "timed out",
     -signal.SIGKILL: "timed out",
 }
 
@@ -251,6 +252,14 @@ class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
 
 
+class Limits:
+    """Gives each test so much time of the processor: one that spins ends with its process."""
+
+    def pytest_runtest_setup(self) -> None:
+        """Begin to count."""
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+
+
 class Reach:
     """Which tests reach a line of a module, the quickest first: found by running all of them once."""
 
@@ -313,7 +322,7 @@ def child(mutant: Mutant, tests: Sequence[str], output: Path) -> int:
     dispatching.HANG = HANG
     for some in (tests[:QUICK], tests[QUICK:]):
         try:
-            code = pytest.main([*PLAIN, "-x", "--tb=short", *some]) if some else 0
+            code = pytest.main([*PLAIN, "-x", "--tb=short", *some], plugins=[Limits()]) if some else 0
         except BaseException as exc:  # one that pytest has no word for, MemoryError for example
             print(f"got out of pytest: {exc!r}", flush=True)
             return KILLED
@@ -340,8 +349,7 @@ def in_a_fork(call: Callable[[], int | None]) -> int:
 
 
 def limited(mutant: Mutant, tests: Sequence[str], output: Path) -> int:
-    """Run the tests on the mutant with so much time and memory and no more."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    """Run the tests on the mutant with so much memory and no more."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     return child(mutant, tests, output)
 
@@ -350,23 +358,24 @@ def outcomes(mutants: Iterable[Mutant], reach: Reach) -> Iterator[tuple[Mutant, 
     """Test every mutant and say what became of it: killed, timed out, broken or survived."""
     gc.collect()
     gc.freeze()
-    pending, running = enumerate(mutants), dict[int, tuple[Mutant, float]]()
+    pending, running = enumerate(mutants), dict[int, tuple[Mutant, Path, float]]()
     following = next(pending, None)
     while following or running:
         while following and len(running) < WORKERS:
             number, mutant = following
             output = OUTPUT / f"{mutant.module}-{number}.txt"
             pid = in_a_fork(functools.partial(limited, mutant, reach.tests(mutant), output))
-            running[pid] = mutant, time.monotonic() + SECONDS
+            running[pid] = mutant, output, time.monotonic() + SECONDS
             following = next(pending, None)
-        for pid, (mutant, deadline) in [*running.items()]:
+        for pid, (mutant, output, deadline) in [*running.items()]:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del running[pid]
                 code = os.waitstatus_to_exitcode(status)
                 if code not in VERDICTS:
-                    raise SystemExit(f"no verdict ({code}), see {OUTPUT / mutant.module}-*.txt: {mutant}")
-                yield mutant, VERDICTS[code]
+                    raise SystemExit(f"no verdict ({code}), see {output}: {mutant}")
+                hung = code == KILLED and HUNG.search(output.read_text(errors="replace"))
+                yield mutant, "timed out" if hung else VERDICTS[code]
             elif time.monotonic() > deadline:
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, PostgresLedger
-from turngate.durable._postgres_saves import Conflict, Refused
+from turngate.durable._postgres_saves import Conflict, Refused, Saves
 from turngate.durable._recent import Memory
-from turngate.durable._rows import Ask, Loaded
+from turngate.durable._rows import Ask, Changes, Loaded, SessionRow
 from turngate.durable._step import Step
+from turngate.durable._swap import Fate, Unanswered
 
 
 async def echo(turn: Turn) -> str:
@@ -196,3 +198,36 @@ def test_of_two_runs_of_one_id_that_are_saved_together_one_is_refused(kind: str,
 
     with ledgers(kind, tmp_path) as make:
         saving(make)
+
+
+@in_loop
+async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_them_waiting() -> None:
+    sent: list[int] = []
+    gate = asyncio.Event()
+
+    async def send(worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
+        sent.append(len(sessions))
+        await gate.wait()
+        return [(True, 1, [int(row[0]) for row in sessions], [])]
+
+    def changes(session_id: str) -> Changes:
+        after = SessionRow("token", 1)
+        return Changes(session_id, None, after, [], [], [], [], [])
+
+    for steps in range(4):
+        gate.clear()
+        saves = Saves(send, asyncio.ensure_future, Memory(), history=False)
+        tasks = []
+        for name in "abcd":
+            tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        first, second, *others = tasks
+        first.cancel()
+        second.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        for each in others:
+            with contextlib.suppress(Unanswered):  # it went along with one that was cut off
+                assert await each == (Fate.SAVED, 1)
+        assert saves._senders == 0

@@ -65,19 +65,30 @@ class Saves:
         """Save a step if its session is still at its version, and the worker alive."""
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))
-        if self._senders < _AT_ONCE:
-            self._senders += 1
-            await self._send_some()  # by the task that is here anyway
-        return await answer
+        try:
+            if self._senders < _AT_ONCE:
+                self._senders += 1
+                await self._send_some()  # by the task that is here anyway
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # which nobody asks for any more
+            raise
 
     async def _send_some(self) -> None:
+        """Send what waits by now; if more has come meanwhile, or this is cut off, another goes on."""
         try:
             await asyncio.sleep(0)  # those who come at the same time go along
             if batch := self._next():
                 await self._send_batch(batch)
-        except BaseException:
-            self._senders -= 1
+        except GeneratorExit:  # the loop is gone, and nobody can go on
             raise
+        except BaseException:
+            self._go_on()
+            raise
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._waiting:
             self._spawn(self._send_some())
         else:
