@@ -260,7 +260,7 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
     d = loop.run_until_complete(main())
-    (task,) = asyncio.all_tasks(loop)
+    task: Any = asyncio.all_tasks(loop).pop()
     loop.close()
     task.get_coro().close()
     assert {run.complete.error for run in runs if run.complete} == {

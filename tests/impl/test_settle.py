@@ -314,7 +314,7 @@ def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_run
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
     d = loop.run_until_complete(main())
-    (task,) = asyncio.all_tasks(loop)
+    task: Any = asyncio.all_tasks(loop).pop()
     loop.close()
     task.get_coro().close()
     assert [run.complete and run.complete.error for run in runs] == [

@@ -16,7 +16,7 @@ from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.followers import MessagesFollower
 from turngate_verify.world.scenarios import Scenario
-from turngate_verify.world.virtual_loop import Waits
+from turngate_verify.world.virtual_loop import Waits, coroutine_of
 from turngate_verify.world.world import Make, World
 
 T = TypeVar("T")
@@ -84,14 +84,14 @@ class PatientWorld(World):
                 continue
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
             with contextlib.suppress(BaseException):
-                task.get_coro().throw(gone)
+                coroutine_of(task).throw(gone)
             if waits_for := task._fut_waiter:  # type: ignore[attr-defined]  # not in the stubs
                 with contextlib.suppress(RuntimeError):  # the loop may be closed
                     waits_for.cancel()
         for handle in self.loop.ready:
             begins = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]  # not in the stubs
             if isinstance(begins, CleanUp):  # made by no loop, so it is not among the tasks
-                begins.get_coro().close()
+                coroutine_of(begins).close()
         gone.__traceback__ = None
         self.loop.tasks.clear()
         self.loop.ready.clear()

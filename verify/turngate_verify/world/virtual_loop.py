@@ -185,3 +185,8 @@ def _resumed(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[A
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def coroutine_of(task: asyncio.Task[Any]) -> Any:
+    """Return what a task of this loop runs: never None, which the types of some Pythons allow."""
+    return task.get_coro()

@@ -12,6 +12,7 @@ from turngate_verify.drivers.faults.world import FaultyWorld
 from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.scenarios import Scenario
 from turngate_verify.world.stage import Stage, turn_of
+from turngate_verify.world.virtual_loop import coroutine_of
 from turngate_verify.world.world import Make
 
 Inject: TypeAlias = Callable[[Stage], None]
@@ -111,7 +112,7 @@ def drop_all(world: FaultyWorld) -> None:
         if not task.done():
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
             try:
-                task.get_coro().close()
+                coroutine_of(task).close()
             except (RuntimeError, WrongLoop):
                 # A caller's task may wait again instead of ending. A turn's task must not.
                 if turn_of(task):
