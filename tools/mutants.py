@@ -71,10 +71,10 @@ NOT_OF_THE_DISPATCHER: Final = (
     "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found"
 )
 QUICK: Final = 25  # so many tests are asked first: they are quick, and notice most
-WORKERS: Final = 4  # some of them wait
-SECONDS: Final = 900.0  # for all tests of one mutant
+WORKERS: Final = 3  # one of them waits, most of the time
+SECONDS: Final = 600.0  # for all tests of one mutant
 CPU_SECONDS: Final = 10  # of the processor, for one test
-HANG: Final = 20.0  # seconds after which one test counts as hung
+HANG: Final = 10.0  # seconds after which one test counts as hung
 HUNG: Final = re.compile(r"^E +TimeoutError$|^Timeout \(", re.MULTILINE)  # how that is said
 BROKEN: Final = 77  # exit code: the mutant cannot be imported
 KILLED: Final = 1  # exit code, of pytest too: a test failed
@@ -89,6 +89,7 @@ VERDICTS: Final = {
     BROKEN: "broken",
     -signal.SIGSEGV: "killed",  # the interpreter, out of memory
     -signal.SIGPROF: "timed out",
+    -signal.SIGALRM: "timed out",
     -signal.SIGKILL: "timed out",
 }
 
@@ -253,11 +254,12 @@ class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Limits:
-    """Gives each test so much time of the processor: one that spins ends with its process."""
+    """Gives each test so much time: one that spins or waits for ever ends with its process."""
 
     def pytest_runtest_setup(self) -> None:
         """Begin to count."""
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, 2 * HANG)
 
 
 class Reach:
