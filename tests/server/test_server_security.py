@@ -174,7 +174,7 @@ def test_every_limit_is_told_with_its_default_and_its_answer() -> None:
         field.name: field.default for field in fields(Limits)
     }
     for name, (_, answer) in told.items():
-        said = re.search(rf"^ +{name} .*$", Limits.__doc__ or "", re.MULTILINE)
+        said = re.search(rf"^ *{name} .*$", Limits.__doc__ or "", re.MULTILINE)  # 3.13 takes indents away
         assert said is not None, name
         for status, problem in re.findall(r"(\d{3}) `([\w-]+)`", answer):
             assert f"{status} {problem}" in said[0]
