@@ -87,7 +87,6 @@ async def _settle_on(
                         from_outside(turn)  # the dispatcher interrupts no turn that is being written
                     _forget_cancels(clock.task)
                     undelivered = False
-                    messages = core.outcome(turn)
                     writing = _put(store, messages)
                     continue
                 error = clock.too_late(turn) if clock.expired else _failure(exc, turn)

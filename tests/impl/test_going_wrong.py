@@ -127,6 +127,25 @@ async def test_a_turn_writes_strings_only() -> None:
         assert (await d.ask("s", "p")).error == "TypeError: a turn writes strings, not bytes"
 
 
+@in_loop
+async def test_a_cancelled_runner_that_takes_the_cancel_back_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def runner(turn: Turn) -> None:
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            assert turn.task is not None
+            turn.task.uncancel()
+            raise
+
+    async with Dispatcher(runner) as d:
+        run = await active(d, "s", "p")
+        await d.cancel("s")
+        assert ((await run).outcome, (await run).error) == ("cancelled", None)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["runner", "on_complete", "store", "store that waits", "recording"])
 def test_what_is_to_end_the_process_does_so_after_the_run_has_settled(

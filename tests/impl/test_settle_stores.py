@@ -89,6 +89,14 @@ async def test_the_time_out_holds_over_all_writes_of_a_turn() -> None:
 
 
 @in_loop
+async def test_a_time_out_is_logged_with_its_run(caplog: pytest.LogCaptureFixture) -> None:
+    async with Dispatcher(echo, messages=HangingMessages(), settle_timeout=0.01) as d:
+        await d.ask("s", "p", run_id="r")
+    said = "writing the messages took longer than 0.01 s, in run r of session 's'"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+@in_loop
 async def test_the_time_is_up_when_the_timer_says_so_even_if_it_is_early() -> None:
     task = asyncio.create_task(asyncio.sleep(3_000))
     clock = _Clock(task, 3_000)

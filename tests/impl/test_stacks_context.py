@@ -67,6 +67,16 @@ def test_the_context_is_that_of_accept_not_of_enter_nor_of_later(stack: Stack) -
     live(stack, scenario)
 
 
+def test_of_a_turn_that_nothing_happens_to_nothing_is_logged(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(life: Life) -> None:
+        assert (await life.open(Seen()).ask("s", "tea")).error is None
+
+    live(stack, scenario)
+    assert [record.getMessage() for record in caplog.records if record.name == "turngate"] == []
+
+
 def test_nothing_that_a_turn_sets_is_seen_outside(stack: Stack) -> None:
     async def scenario(life: Life) -> None:
         seen = Seen()
