@@ -67,6 +67,21 @@ def test_the_context_is_that_of_accept_not_of_enter_nor_of_later(stack: Stack) -
     live(stack, scenario)
 
 
+def test_the_runner_is_called_after_enter_has_returned(stack: Stack) -> None:
+    """Though an eager task takes its first step before anyone has been given it."""
+
+    async def scenario(life: Life) -> None:
+        seen = Seen()
+        d = life.open(seen)
+        run = await d.accept("s", "tea")
+        await d.enter(run)
+        assert seen.ids == {}
+        await run
+        assert [*seen.ids] == ["tea"]
+
+    live(stack, scenario)
+
+
 def test_of_a_turn_that_nothing_happens_to_nothing_is_logged(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
