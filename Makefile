@@ -80,7 +80,6 @@ lint: setup ## format, lint and type checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
-	$(BIN)/mypy --strict --python-version 3.13
 	$(BIN)/pyright
 
 diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
