@@ -1,6 +1,6 @@
 """Run the tests of the dispatcher and of its drivers on every other supported Python there is: `make matrix`.
 
-On ledgers too, but for PostgreSQL, whose driver is not installed here.
+On ledgers too, but for PostgreSQL, where `make test` is enough.
 Each has a virtual environment of its own, .venv-3.12 and so on. A Python that cannot be found here is named.
 """
 
@@ -59,7 +59,7 @@ def set_up(version: str, interpreter: Path) -> Path:
         subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
         subprocess.run([*pip, "--upgrade", "pip>=25.1"], check=True)
         subprocess.run(
-            [*pip, "--editable", ".[verify]", "--group", "conform", "--group", "stacks"], check=True, cwd=ROOT
+            [*pip, "--editable", ".[verify,postgres]", "--group", "conform", "--group", "stacks"], check=True, cwd=ROOT
         )
         ready.touch()
     return made
