@@ -59,7 +59,9 @@ def set_up(version: str, interpreter: Path) -> Path:
         subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
         subprocess.run([*pip, "--upgrade", "pip>=25.1"], check=True)
         subprocess.run(
-            [*pip, "--editable", ".[verify,postgres]", "--group", "conform", "--group", "stacks"], check=True, cwd=ROOT
+            [*pip, "--editable", ".[verify,postgres]", "--group", "conform", "--group", "stacks"],
+            check=True,
+            cwd=ROOT,
         )
         ready.touch()
     return made
