@@ -69,7 +69,7 @@ def test_every_picture_that_the_specification_shows_exists() -> None:
 
 def test_the_score_of_the_mutants_adds_up_and_agrees_with_the_list() -> None:
     rows = re.findall(r"^\| `(_\w+)\.py` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", SPEC, re.MULTILINE)
-    assert [module for module, *_ in rows] == ["_core", "_settle", "_dispatcher"]
+    assert [module for module, *_ in rows] == ["_core", "_queue", "_turn", "_settle"]
     listed = (ROOT / "tools" / "equivalent_mutants.md").read_text(encoding="utf-8").split("\n## ")
     for module, *figures in rows:
         mutants, killed, equivalent, survive = map(int, figures)
