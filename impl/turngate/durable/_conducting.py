@@ -114,6 +114,8 @@ class Conducting(Worker):
             except Fenced:  # a cancel was first, and has settled it
                 self._give_up(turn)
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                if self._closed:
+                    raise
                 complain(exc, "the turn of run %s cannot begin yet", turn.run.run_id)
                 await asyncio.sleep(self._poll)
             else:

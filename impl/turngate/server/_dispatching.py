@@ -100,7 +100,7 @@ def to_be_awaited(answer: object) -> bool:
 
 async def settled(answer: T | Awaitable[T]) -> T:
     """Return an answer; in the same step of the loop unless it has to be awaited."""
-    return await answer if to_be_awaited(answer) else answer  # type: ignore[misc, return-value]  # told apart
+    return await answer if to_be_awaited(answer) else answer  # type: ignore[misc, return-value]  # see above
 
 
 async def views(d: AnyDispatcher, session_id: str | None) -> list[SessionView]:

@@ -140,7 +140,7 @@ async def new_run(request: Request, limits: Limits) -> NewRun:
     if "prompt" not in said:
         raise Problem("malformed", "the key prompt is missing")
     attachments = _attachments(said.get("attachments") or (), limits)
-    return NewRun(prompt, _run_id(request, said, limits), when_busy, attachments)  # type: ignore[arg-type]  # it is one of them
+    return NewRun(prompt, _run_id(request, said, limits), when_busy, attachments)  # type: ignore[arg-type]  # when_busy was checked above
 
 
 def _refuse_constant(name: str) -> NoReturn:
