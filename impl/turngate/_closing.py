@@ -98,7 +98,6 @@ class Closing(Shell):
         return Covered(covered)
 
     def _cancel_what_is_left(self) -> None:
-        self._finishing = False
         for core in [*self._sessions.values()]:
             self._cancel(core)
             self._release_accepted(core)

@@ -34,9 +34,11 @@ running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
 class Surroundings:
     """Where a dispatcher belongs, and what it makes of the end of that place."""
 
+    _thread: int
+    """That of the loop, as soon as there is one."""
+
     def __init__(self) -> None:
         self._loop: AbstractEventLoop | None = None
-        self._thread = 0
         self._loop_ends = False
         self._cut_short = False
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
+from dispatching import Agent, SlowMessages, Stubborn, active, echo, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn
 from turngate._closing import _NAMED, _REMINDER
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -348,7 +348,7 @@ def test_a_close_that_waits_says_for_which_runs(caplog: pytest.LogCaptureFixture
     w.end()
 
 
-@pytest.mark.parametrize("more", [0, 1, 7])
+@pytest.mark.parametrize("more", [0, 1, 13])
 def test_of_many_runs_the_first_are_named(more: int, caplog: pytest.LogCaptureFixture) -> None:
     w = World()
     runs = [w.submit("s", "p", run_id=f"r{n}", when_busy="queue") for n in range(_NAMED + more)]
@@ -406,6 +406,15 @@ def test_a_turn_that_is_being_written_is_named_and_not_interrupted(caplog: pytes
     assert closing.done()
     assert came(run) == CANCELLED
     w.end()
+
+
+@in_loop
+async def test_a_close_without_a_deadline_sets_no_timer_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, delays = asyncio.get_running_loop(), list[float]()
+    call_later = loop.call_later
+    monkeypatch.setattr(loop, "call_later", lambda d, *args: (delays.append(d), call_later(d, *args))[1])
+    await Dispatcher(echo).aclose(finish=math.inf)
+    assert delays == [_REMINDER]
 
 
 # After the end.

@@ -22,7 +22,9 @@ from turngate import Dispatcher, QueueFull, State, Turn, UnknownRun
         ("queue_limit", 1.5),
         ("accepted_limit", 0),
         ("completions_kept", -1),
+        ("completions_bytes", -1),
         ("delta_limit", -1),
+        ("delta_bytes", -1),
         ("complete_limit", 0),
         ("settle_timeout", 0),
         ("settle_timeout", "soon"),
@@ -40,7 +42,9 @@ def test_the_least_limits_are_allowed() -> None:
         queue_limit=1,
         accepted_limit=1,
         completions_kept=0,
+        completions_bytes=0,
         delta_limit=0,
+        delta_bytes=0,
         complete_limit=1,
         settle_timeout=0.1,
     )
@@ -48,15 +52,39 @@ def test_the_least_limits_are_allowed() -> None:
 
 def test_the_limits_unless_given() -> None:
     parameters = inspect.signature(Dispatcher).parameters.values()
-    assert {p.name: p.default for p in parameters if p.name.endswith(("limit", "kept", "timeout"))} == {
+    assert {p.name: p.default for p in parameters if p.name.endswith(("limit", "kept", "bytes", "timeout"))} == {
         "queue_limit": 16_384,
         "accepted_limit": 65_536,
         "completions_kept": 100_000,
+        "completions_bytes": 268_435_456,
         "delta_limit": 1_024,
+        "delta_bytes": 8_388_608,
         "complete_limit": 65_536,
         "settle_timeout": 5.0,
         "turns_limit": None,
     }
+
+
+@in_loop
+async def test_the_first_call_may_be_the_close() -> None:
+    d = Dispatcher(echo)
+    d.begin_close()
+    assert repr(d).startswith("<Dispatcher closed")
+
+
+class Text(str):
+    """A string of somebody's own kind."""
+
+    __slots__ = ()
+
+
+@in_loop
+async def test_strings_of_other_kinds_are_taken_as_plain_ones() -> None:
+    async with Dispatcher(echo) as d:
+        for session_id, prompt in ((Text("s"), "p"), ("s", Text("p")), (Text("s"), Text("p"))):
+            run = await d.submit(session_id, prompt)
+            assert (type(run.session_id), type(run.prompt)) == (str, str)
+            assert outcome(await run) == ("p", None, False)
 
 
 @in_loop

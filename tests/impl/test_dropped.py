@@ -390,3 +390,17 @@ def test_the_log_says_nothing_of_a_cancel_from_outside(caplog: pytest.LogCapture
     w.wait(_SECOND_LOOK)
     w.end()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_the_warning_names_the_place_where_the_dispatcher_is_dropped() -> None:
+    held: list[Dispatcher] = []
+
+    async def main() -> None:
+        held.append(Dispatcher(Agent()))
+        await held[0].accept("s", "p")
+
+    asyncio.run(main())
+    dropping = compile("held.clear()\ngc.collect()", "<where it is dropped>", "exec")
+    with pytest.warns(ResourceWarning, match="dropped without aclose") as warned:
+        exec(dropping, {"held": held, "gc": gc})  # so that the place has a name of its own
+    assert [each.filename for each in warned] == ["<where it is dropped>"]

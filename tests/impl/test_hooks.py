@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import echo, in_loop
+from dispatching import Agent, active, echo, in_loop
 from turngate import Attachment, Dispatcher, RunComplete
 
 
@@ -167,3 +167,23 @@ async def test_what_a_plain_hook_returns_is_nobodys_business(caplog: pytest.LogC
     async with Dispatcher(echo) as d:
         await d.ask("s", "p", on_complete=lambda _: Closing())
         assert caplog.records == []
+
+
+@in_loop
+async def test_what_follows_from_a_hook_is_on_record_before_the_hook_goes_on() -> None:
+    entries: list[dict[str, Any]] = []
+    seen: list[str] = []
+    agent = Agent()
+    d = Dispatcher(agent, record=entries.append)
+
+    def close(_: RunComplete) -> None:
+        d.begin_close()
+        seen.extend(entry["event"] for entry in entries if entry.get("session") == "other")
+
+    other = await active(d, "other", "p")
+    run = await active(d, "s", "p", on_complete=close)
+    agent.finish(run)
+    await run
+    assert seen == ["accept", "enter", "cancel"]
+    await d.aclose()
+    assert (await other).cancelled

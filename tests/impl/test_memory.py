@@ -392,3 +392,17 @@ def test_garbage_is_found() -> None:
         cycle.append(cycle)
 
     assert garbage_of(main) != []
+
+
+@in_loop
+async def test_what_was_cancelled_in_line_is_not_kept_while_the_place_is_taken() -> None:
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=1) as d:
+        await active(d, "s")
+        waits = await active(d, "t")
+        alive = weakref.ref(waits)
+        await waits.cancel()
+        assert (await waits).cancelled
+        del waits
+        gc.collect()
+        assert alive() is None

@@ -209,6 +209,17 @@ async def test_notes_are_bounded_in_bytes() -> None:
 
 
 @in_loop
+async def test_the_size_of_a_note_is_that_of_its_kind_and_its_data() -> None:
+    agent = Agent()
+    async with Dispatcher(agent, delta_bytes=3) as d, d.subscribe() as events:
+        await active(d, "s", "p")
+        agent.turns[0].emit("abc", 1)
+        assert events.dropped == 1
+        agent.turns[0].emit("ab", 1)
+        assert events.dropped == 1
+
+
+@in_loop
 async def test_whoever_is_late_is_told_so() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d, d.subscribe() as events:

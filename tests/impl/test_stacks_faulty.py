@@ -210,3 +210,19 @@ def test_a_factory_that_raises_when_the_task_is_already_made() -> None:
     late = Faulty(too_late)
     live_with(late, scenario)
     assert made
+
+
+def test_a_covered_turn_is_no_business_of_the_factorys(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(life: Life) -> None:
+        d = life.open(echo)
+        refusing.times = 1
+        covered = await d.accept("s", "tea")
+        await d.cancel("s")
+        await d.enter(covered)
+        assert outcome(await covered) == ("", None, True)
+        assert refusing.times == 1
+        assert [record.getMessage() for record in caplog.records if record.name == "turngate"] == []
+        refusing.times = 0
+
+    refusing = Faulty(refuses)
+    live_with(refusing, scenario)

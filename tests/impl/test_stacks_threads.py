@@ -8,6 +8,8 @@ import gc
 import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -51,6 +53,8 @@ class Held:
         self.queued = await self.d.accept("s", "cake", run_id="queued")
         await self.d.enter(self.queued)
         self.accepted = await self.d.accept("s", "soup", run_id="accepted")
+        complete = await self.d.accept("other", "tart", run_id="complete")
+        await complete.close()
 
     def state(self) -> object:
         """Return all that can be seen of it."""
@@ -64,6 +68,10 @@ class Held:
 
 async def subscribing(held: Held) -> None:
     held.d.subscribe()
+
+
+async def remembering(held: Held) -> None:
+    held.d.end_cursor()
 
 
 async def iterating(held: Held) -> None:
@@ -80,12 +88,14 @@ CALLS: dict[str, Callable[[Held], Awaitable[Any]]] = {
     "submit": lambda held: held.d.submit("s", "salad"),
     "ask": lambda held: held.d.ask("s", "salad"),
     "wait": lambda held: held.d.wait("accepted"),
+    "wait for one that is complete": lambda held: held.d.wait("complete"),
     "cancel": lambda held: held.d.cancel("s"),
     "cancel_run": lambda held: held.d.cancel_run("queued"),
     "cancel_all": lambda held: held.d.cancel_all(),
     "clear_queue": lambda held: held.d.clear_queue("s"),
     "aclose": lambda held: held.d.aclose(),
     "subscribe": subscribing,
+    "end_cursor": remembering,
     "iterate": iterating,
     "run.wait": lambda held: held.accepted.wait(),
     "await run": lambda held: awaited(held.accepted),
@@ -142,6 +152,42 @@ def test_a_call_from_another_thread_is_refused_and_changes_nothing(
         assert [(await run).cancelled for run in (held.active, held.queued, held.accepted)] == [True] * 3
 
     live(PLAIN, scenario)
+
+
+@pytest.mark.parametrize("home", ["the main thread", "another thread"])
+def test_looking_on_is_refused_in_every_thread_but_its_own(home: str) -> None:
+    """Two threads, for their numbers may come in any order."""
+
+    def look(d: Dispatcher) -> str:
+        with pytest.raises(wrong_loop()):
+            d.sessions()
+        return "refused"
+
+    async def living(looking: Callable[[Dispatcher], Awaitable[str]]) -> str:
+        async with Dispatcher(Agent()) as d:
+            return await looking(d)
+
+    async def in_a_thread(d: Dispatcher) -> str:
+        return await asyncio.to_thread(look, d)
+
+    if home == "the main thread":
+        assert asyncio.run(living(in_a_thread)) == "refused"
+        return
+    given: SimpleQueue[Dispatcher] = SimpleQueue()
+    looked = threading.Event()
+
+    async def until_looked(d: Dispatcher) -> str:
+        given.put(d)
+        await asyncio.to_thread(looked.wait)
+        return "done"
+
+    with ThreadPoolExecutor() as pool:
+        living_there = pool.submit(lambda: asyncio.run(living(until_looked)))
+        try:
+            assert look(given.get()) == "refused"
+        finally:
+            looked.set()
+        assert living_there.result() == "done"
 
 
 @pytest.mark.parametrize("call", OUTSIDE.values(), ids=OUTSIDE)

@@ -137,6 +137,18 @@ async def test_a_stream_belongs_to_the_loop_of_its_dispatcher() -> None:
 
 
 @in_loop
+async def test_what_a_thread_writes_wakes_a_reader_at_once() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await active(d, "s", "p")
+        reader = asyncio.ensure_future(anext(run.stream()))
+        await steps()
+        await asyncio.to_thread(agent.turns[0].write, "some text")
+        assert await reader == "some text"
+        agent.finish(run)
+
+
+@in_loop
 async def test_threads_write_to_readers_that_wait() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d, d.subscribe() as events:

@@ -27,6 +27,21 @@ pytestmark = pytest.mark.requirement("R-LOK-3")
 
 
 @in_loop
+async def test_a_turn_is_since_when_it_became_active_whenever_one_looks() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await d.submit("s", "p")
+        await steps()
+        became_active = time.time()
+        while time.time() == became_active:
+            await asyncio.sleep(0.01)
+        since = d.session("s").since
+        assert since is not None
+        assert since <= became_active
+        agent.finish(run)
+
+
+@in_loop
 async def test_a_session_through_its_life() -> None:
     agent, store = Agent(), SlowMessages()
     before = time.time()
