@@ -5,8 +5,9 @@ that reach the changed statement, the quickest first, in a fork of this process,
 loaded and keeps them out of the garbage collector's way: one takes a second, and no file is ever changed.
 What pytest said is in build/mutants.
 
-What cannot be noticed is left out: a change of annotations, which are never evaluated here, or of the imports
-for them, and the removal of `__slots__`, which save memory. A mutant that cannot even be imported is counted
+What cannot be noticed is left out: a change of what is there for the type checkers alone (annotations, which
+are never evaluated here, the imports and type variables for them, assertions that something is not None or
+that there is no other case), and the removal of `__slots__`, which save memory. A mutant that cannot even be imported is counted
 apart, for it takes no test to notice it.
 
 The listed ones are in equivalent_mutants.md. The exit code is 1 when a mutant survives that is not listed, or
@@ -199,7 +200,7 @@ def _joined(lines: Iterable[str]) -> str:
     return " ".join(line.strip() for line in lines)
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
+class _WithoutTypes(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.AST:
         node.annotation = None
         return node
@@ -211,8 +212,21 @@ class _WithoutAnnotations(ast.NodeTransformer):
         defaults = [*node.defaults, *(default for default in node.kw_defaults if default is not None)]
         return ast.arguments([], named, node.vararg, [], [], node.kwarg, defaults)
 
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return ast.Pass() if ast.unparse(node.test).endswith(" is not None") else node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Pass() if ast.unparse(node.value).startswith("assert_never(") else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Pass() if ast.unparse(node.value).startswith("TypeVar(") else node
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
+        if node.value is None and ast.unparse(node.target).startswith("_"):
+            return ast.Pass()  # other names may be those of a tuple's fields
         node.annotation = ast.Name("object", ast.Load())
         return node
 
@@ -234,7 +248,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
 
 
 def _meaning(source: str) -> str:
-    return ast.dump(_WithoutAnnotations().visit(ast.parse(source)))
+    return ast.dump(_WithoutTypes().visit(ast.parse(source)))
 
 
 class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):

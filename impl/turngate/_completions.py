@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from turngate._shell import Shell
 
 _FIELDS = len(RunComplete._fields)
+_PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(_FIELDS, _FIELDS + 4)
+"""Where a kept completion has, behind its own fields, what else is kept."""
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
 _DIGITS = 20
@@ -64,21 +66,26 @@ class Completions:
         written: object = None if pieces is None else True
         if pieces and (joined := "".join(pieces)) != complete.text:
             written = joined
-        kept = complete + (payload, written, weakref.ref(run) if named else None)  # noqa: RUF005 - to unpack it would make a list first
-        self._kept[run_id] = kept
+        size = _EACH
+        if complete.text:
+            size += getsizeof(complete.text)
+        if complete.error is not None:
+            size += getsizeof(complete.error)
+        if isinstance(written, str):
+            size += getsizeof(written)
+        if len(run_id) + len(run.session_id) > _SHORT:
+            size += getsizeof(run_id) + getsizeof(run.session_id)
+        reference = weakref.ref(run) if named else None
+        self._kept[run_id] = complete + (payload, written, reference, size)  # noqa: RUF005 - to unpack it would make a list first
         self._order.append(run_id)
-        if complete[3] or complete[4] is not None or len(run_id) + len(complete[0]) > _SHORT:
-            self._bytes += _size(kept)
-        else:
-            self._bytes += _EACH
-        if self._bytes > self._bytes_limit or len(self._kept) > self._limit:
-            self._forget()
+        self._bytes += size
+        while self._bytes > self._bytes_limit or len(self._kept) > self._limit:
+            self._forget_oldest()
 
-    def _forget(self) -> None:
-        while self._bytes > self._bytes_limit or len(self._order) - self._gone > self._limit:
-            self._bytes -= _size(self._kept.pop(self._order[self._gone]))
-            self._gone += 1
-            self._forgotten += 1
+    def _forget_oldest(self) -> None:
+        self._bytes -= self._kept.pop(self._order[self._gone])[_SIZE]  # type: ignore[operator]  # it is a number
+        self._gone += 1
+        self._forgotten += 1
         if self._gone > len(self._order) // 2:
             del self._order[: self._gone]
             self._gone = 0
@@ -90,12 +97,12 @@ class Completions:
 
     def is_same(self, run_id: str, payload: tuple[str, str, tuple[Attachment | str, ...]]) -> bool:
         """Say whether a run whose completion is kept had this payload: by chance, another once in 2**64."""
-        return self._kept[run_id][_FIELDS] == hash(payload)
+        return self._kept[run_id][_PAYLOAD] == hash(payload)
 
     def pieces(self, run_id: str) -> Sequence[str] | None:
         """Return the text that the turn of the run has written, None if it never had a turn."""
         kept = self._kept[run_id]
-        written = kept[_FIELDS + 1]
+        written = kept[_WRITTEN]
         if written is None:
             return None
         text = written if isinstance(written, str) else _complete(kept).text
@@ -103,7 +110,7 @@ class Completions:
 
     def handle(self, run_id: str) -> Run | None:
         """Return the handle of a run whose completion is kept, if it was named and is still held."""
-        reference: object = self._kept[run_id][_FIELDS + 2]
+        reference: object = self._kept[run_id][_REFERENCE]
         return reference() if isinstance(reference, weakref.ref) else None
 
     def number_of(self, cursor: str | None) -> int:
@@ -177,17 +184,3 @@ class CompletionStream:
 
 def _complete(kept: tuple[object, ...]) -> RunComplete:
     return tuple.__new__(RunComplete, kept[:_FIELDS])
-
-
-def _size(kept: tuple[object, ...]) -> int:
-    """Return about how many bytes a kept completion takes."""
-    session_id, run_id, _, text, error = kept[:5]
-    size = _EACH
-    if text:
-        size += getsizeof(text)
-    if error is not None:
-        size += getsizeof(error)
-    if len(session_id) + len(run_id) > _SHORT:  # type: ignore[arg-type]  # these are strings
-        size += getsizeof(session_id) + getsizeof(run_id)
-    written = kept[_FIELDS + 1]
-    return size + getsizeof(written) if isinstance(written, str) else size

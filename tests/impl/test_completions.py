@@ -221,13 +221,14 @@ async def test_where_none_are_kept_a_reader_is_told_so() -> None:
         assert await ready(d.completions()) == []
 
 
+@pytest.mark.parametrize("returned", ["short", ""])
 @in_loop
-async def test_bytes_bound_what_is_kept_with_what_was_written_besides() -> None:
+async def test_bytes_bound_what_is_kept_with_what_was_written_besides(returned: str) -> None:
     async def runner(turn: Turn) -> str:
         turn.write("x" * 10_000)
-        return "short"
+        return returned
 
-    each = _EACH + sys.getsizeof("x" * 10_000) + sys.getsizeof("short")
+    each = _EACH + sys.getsizeof("x" * 10_000) + (sys.getsizeof(returned) if returned else 0)
     async with Dispatcher(runner, completions_bytes=3 * each) as d:
         for number in range(5):
             await d.ask("s", "p", run_id=f"r{number}")
@@ -245,6 +246,25 @@ async def test_long_names_are_among_the_bytes() -> None:
         for number in range(5):
             await d.ask(name, "p", run_id=f"{name}{number}")
         assert [complete.run_id[-1] for _, complete in await ready(d.completions())] == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("session", "run", "counted"), [(64, 64, False), (64, 65, True), (65, 64, True), (100, 100, True)]
+)
+@in_loop
+async def test_names_are_among_the_bytes_beyond_a_length(session: int, run: int, counted: bool) -> None:
+    async with Dispatcher(lambda turn: asyncio.sleep(0)) as d:
+        names = "s" * session, "r" * run
+        await d.ask(names[0], "p", run_id=names[1])
+        assert d._completions._bytes == _EACH + counted * sum(map(sys.getsizeof, names))
+
+
+@in_loop
+async def test_the_names_of_what_is_forgotten_are_not_kept() -> None:
+    async with Dispatcher(echo, completions_kept=4) as d:
+        for number in range(50):
+            await d.ask("s", "p")
+            assert len(d._completions._order) <= 2 * len(d._completions) + 1, number
 
 
 @in_loop

@@ -15,7 +15,7 @@ from turngate._errors import UnknownSchema
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import as_complete, as_known, as_messages, as_run, as_session
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
-from turngate.durable._postgres_saves import Saves
+from turngate.durable._postgres_saves import Saves, as_array
 from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Known, Loaded, restored, storable
 from turngate.durable._swap import swap
@@ -199,8 +199,8 @@ class PostgresLedger:
         self._working()
         return await self._saves.save(ask.worker, changes)
 
-    async def _send_saves(self, *about: object) -> list[Any]:
-        return await self._working().send(self._in_schema(sql.SAVE), *about)
+    async def _send_saves(self, worker: int, wanted: int, *rows: Rows) -> list[Any]:
+        return await self._working().send(self._in_schema(sql.SAVE), worker, wanted, *map(as_array, rows))
 
     # Who lives.
 

@@ -17,7 +17,7 @@ from turngate.durable._swap import Fate, Unanswered
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine
 
     from turngate.durable._recent import Memory
     from turngate.durable._rows import Changes
@@ -26,7 +26,7 @@ _MOST: Final = 64
 """So many steps go by one statement at most."""
 _AT_ONCE: Final = 2
 """So many statements are under way at most: while one is written to disk, the next is collected."""
-_Rows = list[list[str | None]]
+Rows = list[tuple[Any, ...]]
 
 
 class Refused(LedgerUnavailable):
@@ -60,6 +60,8 @@ class Saves:
         self._history = history
         self._waiting: deque[_Save] = deque()
         self._senders = 0
+        self._last_batch = 1
+        """How many went by the last statement: where there was one, one more is not waited for."""
 
     async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
         """Save a step if its session is still at its version, and the worker alive."""
@@ -78,7 +80,8 @@ class Saves:
     async def _send_some(self) -> None:
         """Send what waits by now; if more has come meanwhile, or this is cut off, another goes on."""
         try:
-            await asyncio.sleep(0)  # those who come at the same time go along
+            if self._senders > 1 or self._last_batch > 1:
+                await asyncio.sleep(0)  # those who come at the same time go along
             if batch := self._next():
                 await self._send_batch(batch)
         except GeneratorExit:  # the loop is gone, and nobody can go on
@@ -100,6 +103,7 @@ class Saves:
             if batch and self._waiting[0].worker != batch[0].worker:
                 break
             batch.append(self._waiting.popleft())
+        self._last_batch = len(batch)
         return sorted(batch, key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
 
     async def _send_batch(self, batch: list[_Save]) -> None:
@@ -138,27 +142,38 @@ def _fail(batch: list[_Save], why: Exception) -> None:
             each.answer.set_exception(why)
 
 
-def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[_Rows, ...]:
-    """Return what is to be written as `save` in the database takes it: rows of texts."""
-    rows: tuple[_Rows, ...] = [], [], [], [], [], []
+def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[Rows, ...]:
+    """Return the rows that are to be written, as `save` in the database takes them."""
+    rows: tuple[Rows, ...] = [], [], [], [], [], []
     sessions, accepted, moved, done, said, told = rows
     for number, (_, changes, _) in enumerate(batch):
-        n, session_id = str(number), storable(changes.session_id)
+        session_id = storable(changes.session_id)
         accepts = None
         if changes.new:
             (row,) = changes.new
-            accepted.append(_texts(n, of_run(row)))
-            accepts = accepted[-1][1]
-        first = str(changes.before is None)
-        sessions.append(_texts(n, (first, accepts, session_id, *of_session(changes.after))))
+            accepted.append((number, *of_run(row)))
+            accepts = storable(row.run_id)
+        sessions.append((number, changes.before is None, accepts, session_id, *of_session(changes.after)))
         for run_id, state, covered, place in changes.moved:
-            moved.append([n, storable(run_id), state.value, str(covered), str(place)])
-        done += [_texts(n, (storable(each.run_id), *of_complete(each))) for each in changes.done]
-        said += [_texts(n, columns) for columns in of_messages(changes.messages)]
+            moved.append((number, storable(run_id), state.value, covered, place))
+        done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
+        said += [(number, *columns) for columns in of_messages(changes.messages)]
         if history and changes.entries:
-            told.append([n, session_id, json.dumps(changes.entries)])
+            told.append((number, session_id, json.dumps(changes.entries)))
     return rows
 
 
-def _texts(n: str, columns: Iterable[object]) -> list[str | None]:
-    return [n, *[None if each is None else str(each) for each in columns]]
+def as_array(rows: Rows) -> str:
+    """Return rows as PostgreSQL spells an array of arrays of texts.
+
+    The driver takes lists of lists too, but looks at each element several times, and that in Python.
+    """
+    return "{" + ",".join(["{" + ",".join(map(_as_element, row)) + "}" for row in rows]) + "}"
+
+
+def _as_element(value: object) -> str:
+    if isinstance(value, str):
+        if '"' in value or "\\" in value:
+            value = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{value}"'
+    return "NULL" if value is None else str(value)

@@ -245,7 +245,12 @@ VIEW_ALL: Final = f"""
     FROM (SELECT DISTINCT session_id FROM {{s}}.run WHERE state <> 'complete') flight ORDER BY 1
 """
 
-SAVE: Final = "SELECT alive, at_position, saved, numbers FROM {s}.save($1, $2, $3, $4, $5, $6, $7, $8)"
+SAVE: Final = """
+    SELECT alive, at_position, saved, numbers FROM {s}.save(
+        $1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[], $7::text::text[],
+        $8::text::text[]
+    )
+"""
 
 HINT: Final = "SELECT pg_notify(channel, '') FROM unnest($1::text[]) channel"
 SAY: Final = "SELECT pg_notify($1, message) FROM unnest($2::text[]) message"
