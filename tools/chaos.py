@@ -26,7 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = [str(ROOT / each) for each in ("impl", "model", "verify", "tests/support")]
@@ -205,6 +205,16 @@ class Caller:
 # Whoever kills them.
 
 
+class _Span(NamedTuple):
+    """When a runner ran, in which process, under which fence, and what ended it."""
+
+    start: int
+    end: int
+    pid: int
+    fence: int
+    ended: str
+
+
 class Chaos:
     """Starts the processes, does things to them, and judges what is left."""
 
@@ -370,24 +380,23 @@ class Chaos:
         # One that killed itself was found dead only later.
         self.ended_at |= {line["pid"]: line["at"] for line in told if line["event"] == "dies"}
         began: dict[tuple[int, str, int], int] = {}
-        turns: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        turns: dict[str, list[_Span]] = defaultdict(list)
         for line in told:
             if line["event"] in ("start", "stop"):
                 key = line["pid"], line["session"], line["fence"]
                 if line["event"] == "start":
                     began[key] = line["at"]
                 else:
-                    turns[line["session"]].append((began.pop(key), line["at"], line["pid"]))
-        for (pid, session, _), at in began.items():
-            turns[session].append((at, self.ended_at[pid], pid))
+                    turns[line["session"]].append(_Span(began.pop(key), line["at"], *key[::2], "stopped"))
+        for (pid, session, fence), at in began.items():
+            turns[session].append(_Span(at, self.ended_at[pid], pid, fence, "died"))
         wrong = []
         for session, spans in turns.items():
-            lived = sorted(span for span in spans if span[2] not in self.frozen)
-            for (_, end, pid), (start, _, other) in pairwise(lived):
-                if start < end:
-                    wrong.append(
-                        f"turns of {session} overlap in {pid} and {other} by {(end - start) / 1e6:.1f} ms"
-                    )
+            lived = sorted(span for span in spans if span.pid not in self.frozen)
+            for one, other in pairwise(lived):
+                if other.start < one.end:
+                    by = (one.end - other.start) / 1e6
+                    wrong.append(f"turns of {session} overlap by {by:.1f} ms: {one} and {other}")
         self.done["turns"] = sum(map(len, turns.values()))
         return wrong
 

@@ -7,8 +7,8 @@ What pytest said is in build/mutants.
 
 What cannot be noticed is left out: a change of what is there for the type checkers alone (annotations, which
 are never evaluated here, the imports and type variables for them, assertions that something is not None or
-that there is no other case), and the removal of `__slots__`, which save memory. A mutant that cannot even be imported is counted
-apart, for it takes no test to notice it.
+that there is no other case), and the removal of `__slots__`, which save memory. A mutant that cannot even be
+imported is counted apart, for it takes no test to notice it.
 
 The listed ones are in equivalent_mutants.md. The exit code is 1 when a mutant survives that is not listed, or
 one is listed that there is not, or that does not survive.
