@@ -89,10 +89,10 @@ class Relaying(Following):
                     await self._ledger.relay(messages)
 
     async def _finish(self, turn: Any) -> None:
-        """Say the last of it before the outcome is on record."""
+        """Say the last of it before the outcome is on record, though the outcome does not wait for long."""
         self._noted.pop(turn.run.run_id, None)
         if self._to_say:
-            self._spawn(self._say())
+            await asyncio.wait({self._spawn(self._say())}, timeout=_EVERY)
         await super()._finish(turn)
 
     # Hearing.
