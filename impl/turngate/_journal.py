@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from turngate._events import Audience, RunComplete
     from turngate._run import Run
 
-Entry = dict[str, Any]
-Noted = tuple[Entry, "RunComplete | None"]
-"""A decision, as recorded histories spell it, and the RunComplete if that is what was decided."""
+    Entry = dict[str, Any]
+    Noted = tuple[Entry, RunComplete | None]
+    """A decision, as recorded histories spell it, and the RunComplete if that is what was decided."""
 
 
 class Journal:

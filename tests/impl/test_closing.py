@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, SlowMessages, Stubborn, active, echo, in_loop, on_record, outcome, queued, steps
+from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn
 from turngate._closing import _NAMED, _REMINDER
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -412,8 +412,13 @@ def test_a_turn_that_is_being_written_is_named_and_not_interrupted(caplog: pytes
 async def test_a_close_without_a_deadline_sets_no_timer_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, delays = asyncio.get_running_loop(), list[float]()
     call_later = loop.call_later
-    monkeypatch.setattr(loop, "call_later", lambda d, *args: (delays.append(d), call_later(d, *args))[1])
-    await Dispatcher(echo).aclose(finish=math.inf)
+
+    def noted(delay: float, *call: Any) -> asyncio.TimerHandle:
+        delays.append(delay)
+        return call_later(delay, *call)
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    await Dispatcher(Agent()).aclose(finish=math.inf)
     assert delays == [_REMINDER]
 
 

@@ -52,7 +52,8 @@ def test_the_least_limits_are_allowed() -> None:
 
 def test_the_limits_unless_given() -> None:
     parameters = inspect.signature(Dispatcher).parameters.values()
-    assert {p.name: p.default for p in parameters if p.name.endswith(("limit", "kept", "bytes", "timeout"))} == {
+    limits = [p for p in parameters if p.name.endswith(("limit", "kept", "bytes", "timeout"))]
+    assert {p.name: p.default for p in limits} == {
         "queue_limit": 16_384,
         "accepted_limit": 65_536,
         "completions_kept": 100_000,

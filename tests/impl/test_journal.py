@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections import deque
 from typing import Any
 
 import pytest
 
 from dispatching import Agent, active, echo, in_loop, queued, steps
-from turngate import Dispatcher
+from turngate import Dispatcher, Run
 from turngate._core import SessionCore
+from turngate._journal import JournaledCore
 
 
 def contract(entry: dict[str, Any]) -> dict[str, Any]:
@@ -127,6 +129,32 @@ async def test_every_move_is_logged_at_debug_level_with_what_it_is_about(caplog:
         ][:3]
     )
     assert caplog.records[1].turngate["to"] == "active"
+
+
+@in_loop
+async def test_those_who_subscribed_to_moves_have_no_business_with_the_end_of_the_recording(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entries: list[dict[str, Any]] = []
+    d = Dispatcher(echo, record=entries.append)
+    moves = d.subscribe(moves=True)
+    await d.aclose()
+    assert entries == [{"event": "end"}]
+    assert [event async for event in moves] == []
+    assert caplog.messages == []
+
+
+def test_to_cancel_a_run_of_the_turn_is_noted_as_a_cancel_of_that_run() -> None:
+    untold: deque[Any] = deque()
+    core = JournaledCore("s", "msg-", untold)
+    dispatcher: Any = None
+    run = Run(dispatcher, "s", "r", 1, "p", ())
+    core.accept(run)
+    core.enter(run)
+    assert core.turn is not None
+    core.begin(core.turn)
+    core.cancel_run(run)
+    assert untold[-1][0] == {"event": "cancel", "session": "s", "runs": ["r"]}
 
 
 @in_loop

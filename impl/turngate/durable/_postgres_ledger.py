@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint
     from turngate.durable._postgres import Beat, Server
+    from turngate.durable._postgres_saves import Rows
     from turngate.durable._rows import Ask, Changes, Decide, Decision
     from turngate.durable._swap import Fate
 
