@@ -171,7 +171,10 @@ async def test_a_caller_that_is_cancelled_leaves_a_run_that_goes_on(make: MakeLe
 @on_each
 async def test_odd_text_comes_back_as_it_was(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d:
-        for odd in ("nul \0", "half \ud800", "\x1b[1m", "ä ∀ 🙂"):
+        for odd in (
+            *("nul \0", "half \ud800", "\x1b[1m", "ä ∀ 🙂"),
+            *('"', "\\", '\\"', '{"a",b}', "NULL", " , ", "a\n\tb", "\\n"),
+        ):
             complete = await d.ask(odd, odd, run_id=odd)
             assert (complete.session_id, complete.run_id, complete.text) == (odd, odd, odd)
             assert [each.text for each in await d.messages.list(odd)] == [odd, odd]
