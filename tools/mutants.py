@@ -212,6 +212,17 @@ class _WithoutTypes(ast.NodeTransformer):
         defaults = [*node.defaults, *(default for default in node.kw_defaults if default is not None)]
         return ast.arguments([], named, node.vararg, [], [], node.kwarg, defaults)
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        """Forget the attributes that are only declared, but for the fields of tuples and data classes."""
+        self.generic_visit(node)
+        fields = bool(node.decorator_list) or {*map(ast.unparse, node.bases)} & {"NamedTuple", "TypedDict"}
+        if not fields:
+            node.body = [
+                ast.Pass() if isinstance(each, ast.AnnAssign) and each.value is None else each
+                for each in node.body
+            ]
+        return node
+
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         return ast.Pass() if ast.unparse(node.test).endswith(" is not None") else node
 
@@ -225,8 +236,6 @@ class _WithoutTypes(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
-        if node.value is None and ast.unparse(node.target).startswith("_"):
-            return ast.Pass()  # other names may be those of a tuple's fields
         node.annotation = ast.Name("object", ast.Load())
         return node
 

@@ -433,10 +433,13 @@ def test_when_busy_is_what_it_says_not_which_string_it_is(s: Session) -> None:
 
 def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:
     assert repr(s.core) == "<session 's': no turn, 0 queued, 0 accepted, 0 settling, mark 0>"
-    for name in "abc":
+    for name in "ab":
         s.enter(name)
     s.core.begin(s.turn)
     assert repr(s.turn) == "<Turn of a, running>"
+    s.core.fold(s.turn)
+    assert repr(s.turn) == "<Turn of a and 1 folded, running>"
+    s.enter("c")
     s.core.fold(s.turn)
     s.accept("d")
     s.core.cancel()

@@ -47,6 +47,7 @@ _SAVE: Final = f"""
     SET plan_cache_mode = force_generic_plan SET jit = off AS $save$
     DECLARE
         s text[];
+        at timestamptz := clock_timestamp();  -- the runs of a turn are complete at the same time
     BEGIN
         at_position := pg_current_xact_id()::text::bigint;
         saved := '{{}}';
@@ -84,7 +85,7 @@ _SAVE: Final = f"""
             UPDATE {{s}}.run r SET
                 state = 'complete', prompt = '', attachments = '', text = u.text, error = u.error,
                 cancelled = u.cancelled, message_id = u.message_id, folded_into = u.folded_into,
-                outcome = u.outcome, completed_at = clock_timestamp(), "position" = at_position,
+                outcome = u.outcome, completed_at = at, "position" = at_position,
                 ordinal = u.ordinal
             FROM (
                 SELECT done[j][2] AS run_id, done[j][3] AS text, done[j][4] AS error,
@@ -148,7 +149,6 @@ MIGRATIONS: Final = (
             recent text NOT NULL
         ) WITH (fillfactor = 70)
         """,
-        "CREATE INDEX session_with_turn ON {s}.session (owner) WHERE lead IS NOT NULL",
         """
         CREATE TABLE {s}.run (
             run_id text PRIMARY KEY,
@@ -174,10 +174,9 @@ MIGRATIONS: Final = (
             ordinal int
         ) WITH (fillfactor = 80)
         """,
-        "CREATE UNIQUE INDEX run_in_flight ON {s}.run (session_id, state, seq) WHERE state <> 'complete'",
+        "CREATE UNIQUE INDEX run_in_flight ON {s}.run (state, session_id, seq) WHERE state <> 'complete'",
         "CREATE INDEX run_accepted ON {s}.run (accepted_at) WHERE state = 'accepted'",
         """CREATE UNIQUE INDEX run_in_order ON {s}.run ("position", ordinal) WHERE "position" IS NOT NULL""",
-        "CREATE INDEX run_of_session ON {s}.run (session_id)",
         """
         CREATE TABLE {s}.message (
             "position" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -192,7 +191,6 @@ MIGRATIONS: Final = (
         )
         """,
         'CREATE INDEX message_of_session ON {s}.message (session_id, "position")',
-        'CREATE INDEX message_of_run ON {s}.message (run_id, "position")',
         'CREATE INDEX message_of_turn ON {s}.message (turn, "position")',
         """
         CREATE TABLE {s}.history (
@@ -264,14 +262,17 @@ BEAT: Final = """
 """
 RETIRE: Final = "DELETE FROM {s}.worker WHERE worker = $1"
 BURY: Final = "DELETE FROM {s}.worker WHERE expires < clock_timestamp()"
-DEAD: Final = """
-    SELECT session_id FROM {s}.session o
-    WHERE lead IS NOT NULL AND owner IS NOT NULL AND NOT EXISTS (
-        SELECT FROM {s}.worker w WHERE w.worker = o.owner AND w.expires > clock_timestamp())
+_WITH_TURN: Final = """
+    session_id IN (SELECT session_id FROM {s}.run WHERE state = 'active' AND state <> 'complete')
+"""
+DEAD: Final = f"""
+    SELECT session_id FROM {{s}}.session o
+    WHERE {_WITH_TURN} AND owner IS NOT NULL AND NOT EXISTS (
+        SELECT FROM {{s}}.worker w WHERE w.worker = o.owner AND w.expires > clock_timestamp())
     ORDER BY random() LIMIT $1
 """
-UNOWNED: Final = """
-    SELECT session_id FROM {s}.session WHERE lead IS NOT NULL AND owner IS NULL ORDER BY random() LIMIT $1
+UNOWNED: Final = f"""
+    SELECT session_id FROM {{s}}.session WHERE {_WITH_TURN} AND owner IS NULL ORDER BY random() LIMIT $1
 """
 UNENTERED: Final = """
     SELECT session_id, run_id FROM {s}.run r
@@ -279,9 +280,9 @@ UNENTERED: Final = """
         SELECT FROM {s}.worker w WHERE w.worker = r.holder AND w.expires > clock_timestamp()))
     ORDER BY accepted_at LIMIT $1
 """
-MINE: Final = (
-    "SELECT session_id, fence, covered, version FROM {s}.session WHERE lead IS NOT NULL AND owner = $1"
-)
+MINE: Final = f"""
+    SELECT session_id, fence, covered, version FROM {{s}}.session WHERE {_WITH_TURN} AND owner = $1
+"""
 KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 FINISHED: Final = f"""
@@ -311,14 +312,13 @@ MESSAGES: Final = f"""
 MESSAGE_AT: Final = 'SELECT "position" FROM {s}.message WHERE session_id = $1 AND id = $2'
 MESSAGES_OF: Final = f"""
     SELECT {_MESSAGE} FROM {{s}}.message
-    WHERE turn = (SELECT turn FROM {{s}}.message WHERE run_id = $1 ORDER BY "position" DESC LIMIT 1)
-    ORDER BY "position"
+    WHERE turn = (SELECT message_id FROM {{s}}.run WHERE run_id = $1) ORDER BY "position"
 """
 PURGE: Final = """
     WITH gone AS (
-        DELETE FROM {s}.run WHERE completed_at < to_timestamp($1) RETURNING run_id, "position"
+        DELETE FROM {s}.run WHERE completed_at < to_timestamp($1) RETURNING message_id, "position"
     ), unsaid AS (
-        DELETE FROM {s}.message WHERE run_id IN (SELECT run_id FROM gone)
+        DELETE FROM {s}.message WHERE turn IN (SELECT message_id FROM gone)
     ), noted AS (
         UPDATE {s}.meta SET purged = greatest(purged, (SELECT max("position") FROM gone))
         WHERE EXISTS (SELECT FROM gone)

@@ -39,7 +39,6 @@ MIGRATIONS: Final = (
             recent TEXT NOT NULL
         ) WITHOUT ROWID
         """,
-        "CREATE INDEX session_with_turn ON session (owner) WHERE lead IS NOT NULL",
         """
         CREATE TABLE run (
             run_id TEXT PRIMARY KEY,
@@ -65,10 +64,9 @@ MIGRATIONS: Final = (
             ordinal INTEGER
         )
         """,
-        "CREATE UNIQUE INDEX run_in_flight ON run (session_id, state, seq) WHERE state <> 'complete'",
+        "CREATE UNIQUE INDEX run_in_flight ON run (state, session_id, seq) WHERE state <> 'complete'",
         "CREATE INDEX run_accepted ON run (accepted_at) WHERE state = 'accepted'",
         "CREATE UNIQUE INDEX run_in_order ON run (position, ordinal) WHERE position IS NOT NULL",
-        "CREATE INDEX run_of_session ON run (session_id)",
         """
         CREATE TABLE message (
             position INTEGER PRIMARY KEY,
@@ -83,7 +81,6 @@ MIGRATIONS: Final = (
         )
         """,
         "CREATE INDEX message_of_session ON message (session_id, position)",
-        "CREATE INDEX message_of_run ON message (run_id, position)",
         "CREATE INDEX message_of_turn ON message (turn, position)",
         """
         CREATE TABLE history (
@@ -141,20 +138,21 @@ PUT_MESSAGE: Final = """
 """
 PUT_HISTORY: Final = "INSERT INTO history VALUES (?, ?, ?, ?)"
 
-DEAD: Final = """
+_WITH_TURN: Final = """
+    session_id IN (SELECT session_id FROM run WHERE state = 'active' AND state <> 'complete')
+"""
+DEAD: Final = f"""
     SELECT session_id FROM session
-    WHERE lead IS NOT NULL AND owner IS NOT NULL AND owner NOT IN (SELECT worker FROM worker)
+    WHERE {_WITH_TURN} AND owner IS NOT NULL AND owner NOT IN (SELECT worker FROM worker)
     LIMIT ?
 """
-UNOWNED: Final = "SELECT session_id FROM session WHERE lead IS NOT NULL AND owner IS NULL LIMIT ?"
+UNOWNED: Final = f"SELECT session_id FROM session WHERE {_WITH_TURN} AND owner IS NULL LIMIT ?"
 UNENTERED: Final = """
     SELECT session_id, run_id FROM run
     WHERE state = 'accepted' AND (accepted_at < ? OR holder NOT IN (SELECT worker FROM worker))
     ORDER BY accepted_at LIMIT ?
 """
-MINE: Final = """
-    SELECT session_id, fence, covered, version FROM session WHERE lead IS NOT NULL AND owner = ?
-"""
+MINE: Final = f"SELECT session_id, fence, covered, version FROM session WHERE {_WITH_TURN} AND owner = ?"
 IN_FLIGHT: Final = "SELECT DISTINCT session_id FROM run WHERE state <> 'complete' ORDER BY 1"
 FINISHED: Final = f"""
     SELECT position, ordinal, {_COMPLETE} FROM run
@@ -174,13 +172,12 @@ MESSAGES: Final = f"""
 MESSAGE_AT: Final = "SELECT position FROM message WHERE session_id = ? AND id = ?"
 MESSAGES_OF: Final = f"""
     SELECT {_MESSAGE} FROM message
-    WHERE turn = (SELECT turn FROM message WHERE run_id = ? ORDER BY position DESC LIMIT 1)
-    ORDER BY position
+    WHERE turn = (SELECT message_id FROM run WHERE run_id = ?) ORDER BY position
 """
 
 PURGED: Final = "SELECT max(position), count(*) FROM run WHERE position IS NOT NULL AND completed_at < ?"
 PURGE: Final = (
-    "DELETE FROM message WHERE run_id IN (SELECT run_id FROM run WHERE completed_at < :before)",
+    "DELETE FROM message WHERE turn IN (SELECT message_id FROM run WHERE completed_at < :before)",
     "DELETE FROM run WHERE completed_at < :before",
     """
     DELETE FROM session WHERE lead IS NULL AND session_id NOT IN (SELECT session_id FROM run)
