@@ -37,5 +37,3 @@ def _check(data: object, levels: int) -> None:
             _check(value, levels - 1)
     elif isinstance(data, float) and not math.isfinite(data):
         raise TypeError(f"there is no number {data!r}")
-    elif data is not None and not isinstance(data, str | int | float):
-        raise TypeError(f"there is nothing for a {type(data).__name__}")

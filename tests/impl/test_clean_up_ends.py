@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import math
 from typing import Any
@@ -227,3 +228,7 @@ def test_a_clean_up_leaves_no_reference_cycle(end: str, interrupts: int) -> None
         assert garbage_of(main) == []
     finally:
         logging.getLogger("turngate").setLevel(logging.NOTSET)
+
+
+def test_the_time_for_a_clean_up_unless_given() -> None:
+    assert inspect.signature(Turn.clean_up).parameters["within"].default == 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import math
 import sys
@@ -343,3 +344,18 @@ def test_a_thread_with_a_fresh_stack_keeps_nothing_that_the_loop_cannot_give_bac
 
     deeper(300)
     assert taken[-1] > 100
+
+
+@in_loop
+async def test_data_may_be_nested_so_many_levels_deep_and_no_more() -> None:
+    agent = Agent()
+    deep: list[Any] = []
+    for _ in range(199):
+        deep = [deep]
+    async with Dispatcher(agent) as d:
+        await active(d, "s", "p")
+        turn = agent.turns[0]
+        for take in (turn.keep, functools.partial(turn.emit, "n")):
+            take(deep)
+            with pytest.raises(TypeError, match=r"it is nested more than 200 levels deep$"):
+                take([deep])
