@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
@@ -62,3 +62,10 @@ async def test_repr() -> None:
     await memory.put([message("a"), message("b", session="t")])
     assert repr(memory) == "<MemoryMessages of 2 sessions>"
     assert repr(SqliteMessages("messages.db")) == "SqliteMessages('messages.db')"
+
+
+def test_what_reads_the_types_of_a_message_finds_its_words() -> None:
+    """As libraries do that check or write values by their types."""
+    types = get_type_hints(Message)
+    assert get_args(types["role"]) == ("user", "assistant")
+    assert types["finish_reason"] == Literal["end_turn", "canceled", "error"] | None
