@@ -180,6 +180,22 @@ async def test_odd_text_comes_back_as_it_was(make: MakeLedger) -> None:
             assert [each.text for each in await d.messages.list(odd)] == [odd, odd]
 
 
+class Text(str):
+    """A string of somebody's own kind."""
+
+    __slots__ = ()
+
+
+@on_each
+async def test_text_of_another_kind_is_text(make: MakeLedger) -> None:
+    async def answer(turn: Turn) -> str:
+        return Text('a "b", {c}')
+
+    async with DurableDispatcher(answer, make()) as d:
+        assert (await d.ask(Text("s"), Text('"p"'), run_id=Text("r"))).text == 'a "b", {c}'
+        assert [each.text for each in await d.messages.list("s")] == ['"p"', 'a "b", {c}']
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
 def test_purging_leaves_what_is_in_flight_and_forgets_the_rest(kind: str, tmp_path: Path) -> None:
     @in_loop

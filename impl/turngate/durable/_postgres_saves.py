@@ -168,12 +168,17 @@ def as_array(rows: Rows) -> str:
 
     The driver takes lists of lists too, but looks at each element several times, and that in Python.
     """
-    return "{" + ",".join(["{" + ",".join(map(_as_element, row)) + "}" for row in rows]) + "}"
+    spelt = [
+        ",".join([
+            (_quoted(value) if isinstance(value, str) else "NULL" if value is None else str(value))
+            for value in row
+        ])
+        for row in rows
+    ]  # fmt: skip
+    return f"{{{{{'},{'.join(spelt)}}}}}" if spelt else "{}"
 
 
-def _as_element(value: object) -> str:
-    if isinstance(value, str):
-        if '"' in value or "\\" in value:
-            value = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{value}"'
-    return "NULL" if value is None else str(value)
+def _quoted(text: str) -> str:
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

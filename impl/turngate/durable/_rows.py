@@ -89,8 +89,7 @@ class Ask(NamedTuple):
     is_new: bool = False
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A session as a step finds it: its row, its accepted and active runs, and what else was asked for.
 
     `fresh` is higher than every number that was given out before it in the whole ledger: a fence, and the
@@ -118,8 +117,7 @@ class Moved(NamedTuple):
     place: int
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """What a step writes, all or nothing: only if the session is still at the version that was loaded."""
 
     session_id: str

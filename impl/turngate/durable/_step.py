@@ -346,23 +346,12 @@ class Step:
         )
 
     def _after(self, version: int, recent: tuple[str, ...]) -> SessionRow:
-        core, turn = self.core, self.core.turn
-        row = SessionRow(
-            self.row.token,
-            version,
-            self.next_seq,
-            core.mark,
-            len(core.queue),
-            fence=self.fence,
-            recent=recent,
-        )
+        core, turn, token = self.core, self.core.turn, self.row.token
         if turn is None:
-            return row
-        return row._replace(
-            lead=turn.run.run_id,
-            owner=self.owner,
-            covered=turn.covered,
-            begun=self.begun,
-            attempts=self.attempts,
-            since=self.since,
-        )
+            return SessionRow(
+                token, version, self.next_seq, core.mark, len(core.queue), fence=self.fence, recent=recent
+            )
+        return SessionRow(
+            token, version, self.next_seq, core.mark, len(core.queue), turn.run.run_id, self.owner,
+            self.fence, turn.covered, self.begun, self.attempts, self.since, recent,
+        )  # fmt: skip
