@@ -47,9 +47,14 @@ class UnspeakableError(Exception):
             "ExceptionGroup: both (2 sub-exceptions): ValueError: x; KeyError: 'y'; OSError",
         ),
         (
-            ExceptionGroup("many", [ValueError(n) for n in range(7)]),
-            "ExceptionGroup: many (7 sub-exceptions): ValueError: 0; ValueError: 1; ValueError: 2; "
-            "ValueError: 3; ValueError: 4; 2 more",
+            ExceptionGroup("some", [ValueError(n) for n in range(5)]),
+            "ExceptionGroup: some (5 sub-exceptions): ValueError: 0; ValueError: 1; ValueError: 2; "
+            "ValueError: 3; ValueError: 4",
+        ),
+        (
+            ExceptionGroup("many", [ValueError(n) for n in range(12)]),
+            "ExceptionGroup: many (12 sub-exceptions): ValueError: 0; ValueError: 1; ValueError: 2; "
+            "ValueError: 3; ValueError: 4; 7 more",
         ),
     ],
 )
