@@ -16,6 +16,7 @@ from ledgers import MakeLedger, on_each
 from turngate import Delta, Note, RunComplete, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.durable._relaying import _messages
+from turngate.durable._rows import Ask, Decide, Decision
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 
@@ -200,3 +201,42 @@ def test_the_sockets_of_a_ledger_in_a_file_come_and_go(folder: str, tmp_path: Pa
         assert not [name for name in os.listdir(home) if "relay" in name]
 
     coming_and_going()
+
+
+class Told(SqliteLedger):
+    """Is always listened to, notes what is done in which order, and says things only when it may."""
+
+    def __init__(self, path: Path, *, may_speak: bool) -> None:
+        super().__init__(path)
+        self.done: list[str] = []
+        self._may_speak = may_speak
+
+    def is_overheard(self) -> bool:
+        return True
+
+    async def relay(self, messages: Sequence[str]) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        while not self._may_speak:
+            await asyncio.sleep(0.01)
+        self.done.append("relay")
+
+    async def step(self, ask: Ask, decide: Decide) -> Decision:
+        self.done.append("step")
+        return await super().step(ask, decide)
+
+
+@pytest.mark.parametrize("may_speak", [True, False])
+def test_the_outcome_waits_for_what_is_to_be_said_but_not_for_ever(may_speak: bool, tmp_path: Path) -> None:
+    async def writes(turn: Turn) -> None:
+        turn.write("text")
+
+    @in_loop
+    async def finishing() -> None:
+        ledger = Told(tmp_path / "ledger.db", may_speak=may_speak)
+        async with DurableDispatcher(writes, ledger) as d:
+            assert (await d.ask("s", "p")).text == "text"
+            assert ledger.done == (["step", "relay", "step"] if may_speak else ["step", "step"])
+            ledger._may_speak = True
+
+    finishing()
