@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from turngate._shell import Shell
 
 _FIELDS = len(RunComplete._fields)
-_PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(_FIELDS, _FIELDS + 4)
-"""Where a kept completion has, behind its own fields, what else is kept."""
+_PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
+"""Where, from its end, a kept completion has what is kept behind its own fields."""
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
 _DIGITS = 20
