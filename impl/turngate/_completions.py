@@ -64,15 +64,14 @@ class Completions:
         pieces = run._pieces
         # What the turn wrote is told apart only if it returned something else.
         written: object = None if pieces is None else True
+        size = _EACH
         if pieces and (joined := "".join(pieces)) != complete.text:
             written = joined
-        size = _EACH
+            size += getsizeof(joined)
         if complete.text:
             size += getsizeof(complete.text)
         if complete.error is not None:
             size += getsizeof(complete.error)
-        if isinstance(written, str):
-            size += getsizeof(written)
         if len(run_id) + len(run.session_id) > _SHORT:
             size += getsizeof(run_id) + getsizeof(run.session_id)
         reference = weakref.ref(run) if named else None
