@@ -43,6 +43,8 @@ import hypothesis.stateful  # noqa: F401 - here once, instead of in every fork
 import pytest
 from coverage import CoverageData
 
+from mutants_meaning import meaning
+
 # They have no types, and are there for `make mutants` alone.
 parso: Any = importlib.import_module("parso")
 mutating: Any = importlib.import_module("cosmic_ray.mutating")
@@ -155,7 +157,7 @@ class Mutant:
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Make every mutant of the module that can be noticed."""
     source = (SOURCES / f"{module}.py").read_text()
-    unchanged, seen = _meaning(source), set[str]()
+    unchanged, seen = meaning(source), set[str]()
     operators: list[Any] = [RemoveStatement()]
     operators += [plugins.get_operator(name)() for name in plugins.operator_names() if name not in UNUSED]
     nodes = [*_nodes(parso.parse(source))]
@@ -166,7 +168,7 @@ def mutants_of(module: str) -> Iterator[Mutant]:
                 continue
             seen.add(mutated)
             with contextlib.suppress(SyntaxError):
-                if _meaning(mutated) != unchanged:
+                if meaning(mutated) != unchanged:
                     yield _mutant(module, source, mutated)
 
 
@@ -198,66 +200,6 @@ def _statement(source: str, line: int) -> Sequence[int]:
 
 def _joined(lines: Iterable[str]) -> str:
     return " ".join(line.strip() for line in lines)
-
-
-class _WithoutTypes(ast.NodeTransformer):
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        """Forget which arguments have to be named: `*` in a signature is no multiplication."""
-        self.generic_visit(node)
-        named = [*node.posonlyargs, *node.args, *node.kwonlyargs]
-        defaults = [*node.defaults, *(default for default in node.kw_defaults if default is not None)]
-        return ast.arguments([], named, node.vararg, [], [], node.kwarg, defaults)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        """Forget the attributes that are only declared, but for the fields of tuples and data classes."""
-        self.generic_visit(node)
-        fields = bool(node.decorator_list) or {*map(ast.unparse, node.bases)} & {"NamedTuple", "TypedDict"}
-        if not fields:
-            node.body = [
-                ast.Pass() if isinstance(each, ast.AnnAssign) and each.value is None else each
-                for each in node.body
-            ]
-        return node
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        return ast.Pass() if ast.unparse(node.test).endswith(" is not None") else node
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        self.generic_visit(node)
-        return ast.Pass() if ast.unparse(node.value).startswith("assert_never(") else node
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        self.generic_visit(node)
-        return ast.Pass() if ast.unparse(node.value).startswith("TypeVar(") else node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        node.annotation = ast.Name("object", ast.Load())
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.returns = None
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.returns = None
-        return node
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        if "TYPE_CHECKING" in ast.unparse(node.test):
-            return None
-        self.generic_visit(node)
-        return node
-
-
-def _meaning(source: str) -> str:
-    return ast.dump(_WithoutTypes().visit(ast.parse(source)))
 
 
 class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
