@@ -387,7 +387,9 @@ class Chaos:
                 if line["event"] == "start":
                     began[key] = line["at"]
                 else:
-                    turns[line["session"]].append(_Span(began.pop(key), line["at"], *key[::2], "stopped"))
+                    turns[line["session"]].append(
+                        _Span(began.pop(key), line["at"], key[0], key[2], "stopped")
+                    )
         for (pid, session, fence), at in began.items():
             turns[session].append(_Span(at, self.ended_at[pid], pid, fence, "died"))
         wrong = []
