@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FIELDS = len(RunComplete._fields)
 _PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
-"""Where, from its end, a kept completion has what is kept behind its own fields."""
+"""Places in a kept completion, counted from its end: what is kept beside the RunComplete itself."""
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
 _DIGITS = 20

@@ -35,7 +35,7 @@ class Surroundings:
     """Where a dispatcher belongs, and what it makes of the end of that place."""
 
     _thread: int
-    """That of the loop, as soon as there is one."""
+    """The thread of the loop, set together with it."""
 
     def __init__(self) -> None:
         self._loop: AbstractEventLoop | None = None

@@ -61,7 +61,7 @@ class Saves:
         self._waiting: deque[_Save] = deque()
         self._senders = 0
         self._last_batch = 1
-        """How many went by the last statement: where there was one, one more is not waited for."""
+        """How many steps the last statement saved. After a lone one, the next does not wait for others."""
 
     async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
         """Save a step if its session is still at its version, and the worker alive."""
