@@ -96,7 +96,7 @@ class PostgresLedger:
         self._ear: asyncio.Task[Any] | None = None
         self._overheard_until = 0.0
         self._memory = Memory()
-        self._saves = Saves(self._send_saves, self._spawn, self._memory, history=history)
+        self._saves = Saves(self._send_saves, self._send_plain, self._spawn, self._memory, history=history)
 
     def __repr__(self) -> str:
         return f"<PostgresLedger {self.schema!r}>"  # the dsn may hold a password
@@ -202,6 +202,9 @@ class PostgresLedger:
 
     async def _send_saves(self, worker: int, wanted: int, *rows: Rows) -> list[Any]:
         return await self._working().send(self._in_schema(sql.SAVE), worker, wanted, *map(as_array, rows))
+
+    async def _send_plain(self, wanted: int, worker: int, *columns: object) -> list[Any]:
+        return await self._working().send(self._in_schema(sql.SAVE_PLAIN), worker, wanted, *columns)
 
     # Who lives.
 

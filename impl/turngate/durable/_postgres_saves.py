@@ -26,6 +26,8 @@ _MOST: Final = 64
 """So many steps go by one statement at most."""
 _AT_ONCE: Final = 2
 """So many statements are under way at most: while one is written to disk, the next is collected."""
+_NO_RUN: Final = (None,) * 11
+_NO_COMPLETE: Final = (None,) * 7
 Rows = list[tuple[Any, ...]]
 
 
@@ -49,12 +51,14 @@ class Saves:
     def __init__(
         self,
         send: Callable[..., Coroutine[Any, Any, list[Any]]],
+        send_plain: Callable[..., Coroutine[Any, Any, list[Any]]],
         spawn: Callable[[Coroutine[Any, Any, None]], Task[Any]],
         memory: Memory,
         *,
         history: bool,
     ) -> None:
         self._send = send
+        self._send_plain = send_plain
         self._spawn = spawn
         self._memory = memory
         self._history = history
@@ -108,9 +112,12 @@ class Saves:
 
     async def _send_batch(self, batch: list[_Save]) -> None:
         try:
-            ((alive, position, saved, numbers),) = await self._send(
-                batch[0].worker, self._memory.wants(), *_as_arrays(batch, history=self._history)
-            )
+            wanted = self._memory.wants()
+            if len(batch) == 1 and _is_plain(batch[0].changes):
+                answer = await self._send_plain(wanted, *_as_columns(batch[0], history=self._history))
+            else:
+                answer = await self._send(batch[0].worker, wanted, *_as_arrays(batch, history=self._history))
+            ((alive, position, saved, numbers),) = answer
         except (Refused, Conflict) as exc:
             if len(batch) > 1:  # one of them is to blame
                 for each in batch:
@@ -140,6 +147,31 @@ def _fail(batch: list[_Save], why: Exception) -> None:
     for each in batch:
         if not each.answer.done():
             each.answer.set_exception(why)
+
+
+def _is_plain(changes: Changes) -> bool:
+    """Say whether a step moves no runs, and has at most one of everything else."""
+    return (
+        changes.before is not None
+        and not changes.moved
+        and len(changes.new) < 2
+        and len(changes.done) < 2
+    )
+
+
+def _as_columns(save: _Save, *, history: bool) -> tuple[Any, ...]:
+    """Return what a plain step writes, as `save_plain` in the database takes it."""
+    worker, changes, _ = save
+    done = changes.done[0] if changes.done else None
+    return (
+        worker,
+        storable(changes.session_id),
+        *of_session(changes.after),
+        *(of_run(changes.new[0]) if changes.new else _NO_RUN),
+        *((storable(done.run_id), *of_complete(done)) if done is not None else _NO_COMPLETE),
+        as_array(of_messages(changes.messages)) if changes.messages else None,
+        json.dumps(changes.entries) if history and changes.entries else None,
+    )
 
 
 def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[Rows, ...]:
