@@ -129,7 +129,7 @@ class JournaledCore(SessionCore):
 
     def _particulars(self, trigger: str, to: State) -> dict[str, str]:
         if trigger == "enter":
-            return {"state": to.value}
+            return {"state": to._value_}
         if trigger == "fold" and self.turn is not None:
             return {"into": self.turn.run.run_id}
         return {}
@@ -144,7 +144,7 @@ class JournaledCore(SessionCore):
         return publish
 
     def _note_move(self, event: str, run: Run, was: State, **more: Any) -> None:
-        moved = {"from": was.value, "to": run.state.value}
+        moved = {"from": was._value_, "to": run.state._value_}  # `value` is a call, until 3.12
         entry = {
             "event": event,
             "session": self.session_id,

@@ -42,8 +42,8 @@ def as_session(row: Sequence[Any]) -> SessionRow:
 def of_run(row: RunRow) -> Row:
     """Return the columns of a run that is not complete."""
     return (
-        storable(row.run_id), storable(row.session_id), row.seq, row.state.value, row.when_busy, row.covered,
-        row.holder, row.place, storable(row.prompt), storable(row.attachments), row.digest,
+        storable(row.run_id), storable(row.session_id), row.seq, row.state._value_, row.when_busy,
+        row.covered, row.holder, row.place, storable(row.prompt), storable(row.attachments), row.digest,
     )  # fmt: skip
 
 

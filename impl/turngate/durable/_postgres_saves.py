@@ -150,13 +150,8 @@ def _fail(batch: list[_Save], why: Exception) -> None:
 
 
 def _is_plain(changes: Changes) -> bool:
-    """Say whether a step moves no runs, and has at most one of everything else."""
-    return (
-        changes.before is not None
-        and not changes.moved
-        and len(changes.new) < 2
-        and len(changes.done) < 2
-    )
+    """Say whether a step of a session that is on record moves no runs, and completes one at most."""
+    return changes.before is not None and not changes.moved and len(changes.done) < 2
 
 
 def _as_columns(save: _Save, *, history: bool) -> tuple[Any, ...]:

@@ -69,18 +69,18 @@ class Recent:
         """Remember what was saved."""
         self._seen.pop(loaded.session_id, None)
         rows = {row.run_id: row for row in loaded.runs}
-        whole = loaded.session is None or loaded.session.queued == sum(
-            row.state is QUEUED for row in loaded.runs
-        )
+        queued = 0 if loaded.session is None else loaded.session.queued
+        whole = not queued or queued == sum(row.state is QUEUED for row in loaded.runs)
         for row in changes.new:
             rows[row.run_id] = row
         for run_id, state, covered, place in changes.moved:
             rows[run_id] = rows[run_id]._replace(state=state, covered=covered, place=place)
         for complete in changes.done:
             rows.pop(complete.run_id, None)
-        characters = sum(len(row.prompt) + len(row.attachments) for row in rows.values())
-        if len(rows) > _RUNS or characters > _CHARACTERS:
-            return
+        if rows:
+            characters = sum(len(row.prompt) + len(row.attachments) for row in rows.values())
+            if len(rows) > _RUNS or characters > _CHARACTERS:
+                return
         runs = [row for row in rows.values() if whole or row.state is not QUEUED]
         self._seen[loaded.session_id] = _Seen(changes.after, runs, whole)
         if len(self._seen) > _SESSIONS:

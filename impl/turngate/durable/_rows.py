@@ -18,6 +18,7 @@ from turngate._prompt import Attachment
 
 if TYPE_CHECKING:
     from turngate._messages import Message
+    from turngate._prompt import WhenBusy
 
 ALL: Final = -1
 """A head of the queue that is the whole queue."""
@@ -58,7 +59,7 @@ class RunRow(NamedTuple):
     session_id: str
     seq: int
     state: State
-    when_busy: str
+    when_busy: WhenBusy
     covered: bool
     holder: int
     place: int

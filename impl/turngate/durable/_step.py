@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 DIED: Final = "the process that ran the turn died"
 ATTEMPTS: Final = 3
 """So often a turn is begun before it counts as lost, if it may be run again at all."""
+_NOBODY: Final = cast("Dispatcher", None)
+"""The dispatcher of the runs in a step, which nobody holds: callers and runners have handles of their own."""
 
 
 class Fenced(TurngateError):
@@ -114,16 +116,15 @@ class Step:
         core = self.core
         core.mark = self.row.mark
         active: list[tuple[int, Run]] = []
-        rows = sorted(self.loaded.runs, key=lambda row: row.seq)
-        waiting = sum(row.state is QUEUED for row in rows)
-        core.queue = HeadOfQueue(self.row.queued - waiting)
-        for row in rows:
+        core.queue = HeadOfQueue(self.row.queued)
+        for row in sorted(self.loaded.runs, key=lambda row: row.seq):
             run = self._run_of(row)
             if run.state is ACCEPTED:
                 core.accepted[run.seq] = run
                 core.covered_accepted += run.seq <= core.mark
             elif run.state is QUEUED:
                 core.queue.add(run)
+                core.queue.beyond -= 1
             else:
                 active.append((row.place, run))
         if self.row.lead is not None:
@@ -135,13 +136,13 @@ class Step:
 
     def _run_of(self, row: RunRow) -> Run:
         run = Run(
-            cast("Dispatcher", None),  # nobody holds these: callers and runners have handles of their own
+            _NOBODY,
             row.session_id,
             row.run_id,
             row.seq,
             row.prompt,
             as_attachments(row.attachments),
-            cast("WhenBusy", row.when_busy),
+            row.when_busy,
         )
         run.state, run.covered = row.state, row.covered
         self.runs[row.run_id], self.rows[row.run_id] = run, row
@@ -339,7 +340,7 @@ class Step:
         entries = [entry for entry, _ in self._untold]
         if not (new or moved or done) and self._after(self.row.version, self.row.recent) == self.row:
             return None  # a cancel or a clear that found nothing to do
-        assert not {row.run_id for row in new} & {complete.run_id for complete in done}
+        assert not (new and done) or new[0].run_id not in {complete.run_id for complete in done}
         after = self._after(self.row.version + 1, (*self.row.recent, step_id)[-REMEMBERED:])
         return Changes(
             self.loaded.session_id, self.loaded.session, after, new, moved, done, self.messages, entries

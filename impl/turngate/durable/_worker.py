@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._messages import Messages
     from turngate._places import Places
-    from turngate._prompt import OnComplete, WhenBusy
+    from turngate._prompt import OnComplete
     from turngate._run import Run, Runner, Turn
     from turngate.durable._ledger import Ledger
     from turngate.durable._rows import Decision, RunRow
@@ -419,7 +419,7 @@ class Worker(Shell):
                 row.seq,
                 row.prompt,
                 as_attachments(row.attachments),
-                cast("WhenBusy", row.when_busy),
+                row.when_busy,
             )
             handle.state, handle.covered = row.state, row.covered
             handle._turn, handle._version = None, 0
