@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from turngate._errors import TurngateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Any
 
     from turngate._events import RunComplete
@@ -114,7 +114,7 @@ class Ledger(Protocol):
     async def close(self) -> None:
         """Let go of everything. Idempotent."""
 
-    async def step(self, ask: Ask, decide: Decide) -> Decision:
+    def step(self, ask: Ask, decide: Decide) -> Awaitable[Decision]:
         """Load, decide and save, again if somebody else was faster, and return the decision that was saved.
 
         What `decide` raises is raised, and nothing is saved. Raises LeaseLost when the worker counts as dead

@@ -15,18 +15,17 @@ from turngate._errors import UnknownSchema
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import as_complete, as_known, as_messages, as_run, as_session
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
-from turngate.durable._postgres_saves import Saves, as_array
+from turngate.durable._postgres_saves import Saves
 from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Known, Loaded, restored, storable
 from turngate.durable._swap import swap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint
     from turngate.durable._postgres import Beat, Server
-    from turngate.durable._postgres_saves import Rows
     from turngate.durable._rows import Ask, Changes, Decide, Decision
     from turngate.durable._swap import Fate
 
@@ -96,7 +95,7 @@ class PostgresLedger:
         self._ear: asyncio.Task[Any] | None = None
         self._overheard_until = 0.0
         self._memory = Memory()
-        self._saves = Saves(self._send_saves, self._send_plain, self._spawn, self._memory, history=history)
+        self._saves = Saves(self._send, self._spawn, self._memory, history=history)
 
     def __repr__(self) -> str:
         return f"<PostgresLedger {self.schema!r}>"  # the dsn may hold a password
@@ -195,16 +194,13 @@ class PostgresLedger:
         )
         return _as_loaded(session_id, run_id, row)
 
-    async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+    def save(self, ask: Ask, changes: Changes) -> Coroutine[Any, Any, tuple[Fate, int]]:
         """Save, with others that wait: if the session is still at its version, and the worker alive."""
         self._working()
-        return await self._saves.save(ask.worker, changes)
+        return self._saves.save(ask.worker, changes)
 
-    async def _send_saves(self, worker: int, wanted: int, *rows: Rows) -> list[Any]:
-        return await self._working().send(self._in_schema(sql.SAVE), worker, wanted, *map(as_array, rows))
-
-    async def _send_plain(self, wanted: int, worker: int, *columns: object) -> list[Any]:
-        return await self._working().send(self._in_schema(sql.SAVE_PLAIN), worker, wanted, *columns)
+    def _send(self, statement: str, *about: object) -> Coroutine[Any, Any, list[Any]]:
+        return self._working().send(self._in_schema(statement), *about)
 
     # Who lives.
 

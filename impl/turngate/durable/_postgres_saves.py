@@ -10,6 +10,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import of_complete, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable
 from turngate.durable._rows import storable
@@ -51,14 +52,12 @@ class Saves:
     def __init__(
         self,
         send: Callable[..., Coroutine[Any, Any, list[Any]]],
-        send_plain: Callable[..., Coroutine[Any, Any, list[Any]]],
         spawn: Callable[[Coroutine[Any, Any, None]], Task[Any]],
         memory: Memory,
         *,
         history: bool,
     ) -> None:
         self._send = send
-        self._send_plain = send_plain
         self._spawn = spawn
         self._memory = memory
         self._history = history
@@ -112,12 +111,11 @@ class Saves:
 
     async def _send_batch(self, batch: list[_Save]) -> None:
         try:
-            wanted = self._memory.wants()
-            if len(batch) == 1 and _is_plain(batch[0].changes):
-                answer = await self._send_plain(wanted, *_as_columns(batch[0], history=self._history))
-            else:
-                answer = await self._send(batch[0].worker, wanted, *_as_arrays(batch, history=self._history))
-            ((alive, position, saved, numbers),) = answer
+            is_plain = len(batch) == 1 and _is_plain(batch[0].changes)
+            rows = (_as_columns if is_plain else _as_arrays)(batch, history=self._history)
+            statement = sql.SAVE_PLAIN if is_plain else sql.SAVE
+            (answer,) = await self._send(statement, batch[0].worker, self._memory.wants(), *rows)
+            alive, position, saved, numbers = answer
         except (Refused, Conflict) as exc:
             if len(batch) > 1:  # one of them is to blame
                 for each in batch:
@@ -154,12 +152,11 @@ def _is_plain(changes: Changes) -> bool:
     return changes.before is not None and not changes.moved and len(changes.done) < 2
 
 
-def _as_columns(save: _Save, *, history: bool) -> tuple[Any, ...]:
+def _as_columns(batch: list[_Save], *, history: bool) -> tuple[Any, ...]:
     """Return what a plain step writes, as `save_plain` in the database takes it."""
-    worker, changes, _ = save
+    ((_, changes, _),) = batch
     done = changes.done[0] if changes.done else None
     return (
-        worker,
         storable(changes.session_id),
         *of_session(changes.after),
         *(of_run(changes.new[0]) if changes.new else _NO_RUN),
@@ -169,7 +166,7 @@ def _as_columns(save: _Save, *, history: bool) -> tuple[Any, ...]:
     )
 
 
-def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[Rows, ...]:
+def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[str, ...]:
     """Return the rows that are to be written, as `save` in the database takes them."""
     rows: tuple[Rows, ...] = [], [], [], [], [], []
     sessions, accepted, moved, done, said, told = rows
@@ -187,7 +184,7 @@ def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[Rows, ...]:
         said += [(number, *columns) for columns in of_messages(changes.messages)]
         if history and changes.entries:
             told.append((number, session_id, json.dumps(changes.entries)))
-    return rows
+    return tuple(map(as_array, rows))
 
 
 def as_array(rows: Rows) -> str:

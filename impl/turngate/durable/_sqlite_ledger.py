@@ -22,7 +22,7 @@ from turngate.durable._sqlite_steps import load
 from turngate.durable._sqlite_thread import CommitThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint
@@ -32,6 +32,8 @@ _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LOOKS_FOR_EARS: Final = 0.1
 _AT_ONCE: Final = 50
 """So many debts are taken up at a time."""
+_PAGES: Final = 4_000
+"""So long the write-ahead log grows, 16 MB, before it is copied into the file: a run writes many pages."""
 
 
 class SqliteLedger:
@@ -118,9 +120,9 @@ class SqliteLedger:
 
     # Steps.
 
-    async def step(self, ask: Ask, decide: Decide) -> Decision:
+    def step(self, ask: Ask, decide: Decide) -> Awaitable[Decision]:
         """Load, decide and save in one transaction: nobody can be faster."""
-        return await self._working().step(ask, decide)
+        return self._working().step(ask, decide)
 
     # Who lives.
 
@@ -326,6 +328,7 @@ class SqliteLedger:
 def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
     """Bring the file to the current schema, once, whoever else opens it at the same time."""
     connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_PAGES}")
     if _version(connection) < len(sql.MIGRATIONS):
         connection.execute("PRAGMA journal_mode = WAL")
         with connection:

@@ -54,18 +54,16 @@ class CommitThread:
         self._thread = threading.Thread(target=self._work, name="turngate-ledger", daemon=True)
         self._thread.start()
 
-    async def do(self, call: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> T:
+    def do(self, call: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> Future[T]:
         """Have the thread call, within a transaction, and return the answer when that is committed.
 
         Whoever is cancelled while waiting leaves the job to be done.
         """
-        return await self._add(call, writes, is_step=False)
+        return self._add(call, writes, is_step=False)
 
-    async def step(self, ask: Ask, decide: Decide) -> Decision:
+    def step(self, ask: Ask, decide: Decide) -> Future[Decision]:
         """Have the thread take a step, as `do` does."""
-        return await self._add(
-            lambda connection: self._steps.step(connection, ask, decide), True, is_step=True
-        )
+        return self._add(lambda connection: self._steps.step(connection, ask, decide), True, is_step=True)
 
     def _add(self, call: Callable[[sqlite3.Connection], T], writes: bool, *, is_step: bool) -> Future[T]:
         if self._ending:

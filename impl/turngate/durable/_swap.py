@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 import random
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from turngate.durable._ledger import LeaseLost, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._rows import REMEMBERED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from turngate.durable._recent import Memory
     from turngate.durable._rows import Ask, Changes, Decide, Decision, Loaded
@@ -49,11 +49,11 @@ class Fate(Enum):
 class Swapping(Protocol):
     """A ledger that loads and saves in two messages."""
 
-    async def load(self, ask: Ask) -> Loaded:
+    def load(self, ask: Ask) -> Coroutine[Any, Any, Loaded]:
         """Return the session as it is; LedgerUnavailable if that cannot be learnt."""
         ...
 
-    async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+    def save(self, ask: Ask, changes: Changes) -> Coroutine[Any, Any, tuple[Fate, int]]:
         """Save, and say what came of it and at which position; raise Unanswered if that is not known."""
         ...
 

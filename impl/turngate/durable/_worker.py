@@ -30,7 +30,7 @@ from turngate.durable._step import Fenced, Step
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from contextvars import Context
 
     from turngate._dispatcher import Dispatcher
@@ -251,7 +251,7 @@ class Worker(Shell):
             if not self._steps:
                 self._idle.wake()
 
-    async def _decided(self, ask: Ask, fn: Callable[[Step], T]) -> Decision:
+    def _decided(self, ask: Ask, fn: Callable[[Step], T]) -> Awaitable[Decision]:
         def decide(loaded: Loaded, sent_as: str) -> Decision:
             step = Step(
                 loaded,
@@ -264,7 +264,7 @@ class Worker(Shell):
             came_of = fn(step)
             return step.decision(sent_as, (step, came_of))
 
-        return await self._ledger.step(ask, decide)
+        return self._ledger.step(ask, decide)
 
     # Effects. From here on nothing waits.
 
