@@ -9,6 +9,49 @@ from __future__ import annotations
 
 from typing import Final
 
+STEP: Final = 2**20
+"""The positions of messages are that far apart from step to step: a step's number, and then their order."""
+_RUN_TABLE: Final = """
+    run_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    when_busy TEXT NOT NULL,
+    covered INTEGER NOT NULL,
+    holder INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    prompt TEXT NOT NULL,
+    attachments TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    accepted_at REAL NOT NULL,
+    completed_at REAL,
+    text TEXT,
+    error TEXT,
+    cancelled INTEGER,
+    message_id TEXT,
+    folded_into TEXT,
+    outcome TEXT,
+    position INTEGER,
+    ordinal INTEGER
+"""
+_RUN_INDEXES: Final = (
+    "CREATE UNIQUE INDEX run_in_flight ON run (state, session_id, seq) WHERE state <> 'complete'",
+    "CREATE INDEX run_accepted ON run (accepted_at) WHERE state = 'accepted'",
+    "CREATE UNIQUE INDEX run_in_order ON run (position, ordinal) WHERE position IS NOT NULL",
+)
+_MESSAGE_TABLE: Final = """
+    position INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    session_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    role TEXT NOT NULL,
+    text TEXT NOT NULL,
+    finish_reason TEXT,
+    data TEXT,
+    turn TEXT NOT NULL
+"""
+_MESSAGE_OF_SESSION: Final = "CREATE INDEX message_of_session ON message (session_id, position)"
+
 #: The statements that lead from each `user_version` to the next.
 MIGRATIONS: Final = (
     (
@@ -39,48 +82,10 @@ MIGRATIONS: Final = (
             recent TEXT NOT NULL
         ) WITHOUT ROWID
         """,
-        """
-        CREATE TABLE run (
-            run_id TEXT PRIMARY KEY,
-            session_id TEXT NOT NULL,
-            seq INTEGER NOT NULL,
-            state TEXT NOT NULL,
-            when_busy TEXT NOT NULL,
-            covered INTEGER NOT NULL,
-            holder INTEGER NOT NULL,
-            place INTEGER NOT NULL,
-            prompt TEXT NOT NULL,
-            attachments TEXT NOT NULL,
-            digest TEXT NOT NULL,
-            accepted_at REAL NOT NULL,
-            completed_at REAL,
-            text TEXT,
-            error TEXT,
-            cancelled INTEGER,
-            message_id TEXT,
-            folded_into TEXT,
-            outcome TEXT,
-            position INTEGER,
-            ordinal INTEGER
-        )
-        """,
-        "CREATE UNIQUE INDEX run_in_flight ON run (state, session_id, seq) WHERE state <> 'complete'",
-        "CREATE INDEX run_accepted ON run (accepted_at) WHERE state = 'accepted'",
-        "CREATE UNIQUE INDEX run_in_order ON run (position, ordinal) WHERE position IS NOT NULL",
-        """
-        CREATE TABLE message (
-            position INTEGER PRIMARY KEY,
-            id TEXT NOT NULL UNIQUE,
-            session_id TEXT NOT NULL,
-            run_id TEXT NOT NULL,
-            role TEXT NOT NULL,
-            text TEXT NOT NULL,
-            finish_reason TEXT,
-            data TEXT,
-            turn TEXT NOT NULL
-        )
-        """,
-        "CREATE INDEX message_of_session ON message (session_id, position)",
+        f"CREATE TABLE run ({_RUN_TABLE})",
+        *_RUN_INDEXES,
+        f"CREATE TABLE message ({_MESSAGE_TABLE})",
+        _MESSAGE_OF_SESSION,
         "CREATE INDEX message_of_turn ON message (turn, position)",
         """
         CREATE TABLE history (
@@ -92,6 +97,26 @@ MIGRATIONS: Final = (
             session_id TEXT PRIMARY KEY, fence INTEGER NOT NULL, text TEXT NOT NULL, kept TEXT
         ) WITHOUT ROWID
         """,
+    ),
+    (
+        # A run is in one tree, not in a table and the index of its key.
+        f"CREATE TABLE run_by_id ({_RUN_TABLE}) WITHOUT ROWID",
+        "INSERT INTO run_by_id SELECT * FROM run",
+        "DROP TABLE run",
+        "ALTER TABLE run_by_id RENAME TO run",
+        *_RUN_INDEXES,
+        # The messages of a turn are found by the step that wrote them.
+        f"CREATE TABLE message_by_step ({_MESSAGE_TABLE})",
+        f"""
+        INSERT INTO message_by_step
+        SELECT run.position * {STEP} + row_number() OVER (PARTITION BY run.position ORDER BY message.position),
+            id, message.session_id, run_id, role, message.text, finish_reason, data, turn
+        FROM message JOIN run USING (run_id)
+        """,
+        "DROP TABLE message",
+        "ALTER TABLE message_by_step RENAME TO message",
+        _MESSAGE_OF_SESSION,
+        "DROP INDEX IF EXISTS session_with_turn",
     ),
 )
 
@@ -133,8 +158,8 @@ COMPLETE_RUN: Final = """
     WHERE run_id = ? AND state <> 'complete'
 """
 PUT_MESSAGE: Final = """
-    INSERT INTO message (id, session_id, run_id, role, text, finish_reason, data, turn)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO message (position, id, session_id, run_id, role, text, finish_reason, data, turn)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_HISTORY: Final = "INSERT INTO history VALUES (?, ?, ?, ?)"
 
@@ -171,13 +196,20 @@ MESSAGES: Final = f"""
 """
 MESSAGE_AT: Final = "SELECT position FROM message WHERE session_id = ? AND id = ?"
 MESSAGES_OF: Final = f"""
-    SELECT {_MESSAGE} FROM message
-    WHERE turn = (SELECT message_id FROM run WHERE run_id = ?) ORDER BY position
+    SELECT {_MESSAGE} FROM message JOIN (
+        SELECT position * {STEP} AS first, message_id FROM run WHERE run_id = ?
+    ) ON position BETWEEN first AND first + {STEP - 1} AND turn = message_id ORDER BY position
 """
 
 PURGED: Final = "SELECT max(position), count(*) FROM run WHERE position IS NOT NULL AND completed_at < ?"
 PURGE: Final = (
-    "DELETE FROM message WHERE turn IN (SELECT message_id FROM run WHERE completed_at < :before)",
+    f"""
+    DELETE FROM message WHERE position IN (
+        SELECT message.position FROM run
+        JOIN message ON message.position BETWEEN run.position * {STEP} AND run.position * {STEP} + {STEP - 1}
+        WHERE run.completed_at < :before AND message.turn = run.message_id
+    )
+    """,
     "DELETE FROM run WHERE completed_at < :before",
     """
     DELETE FROM session WHERE lead IS NULL AND session_id NOT IN (SELECT session_id FROM run)

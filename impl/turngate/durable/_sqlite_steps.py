@@ -105,7 +105,8 @@ class Steps:
             (*of_complete(done), now, number, ordinal, storable(done.run_id))
             for ordinal, done in enumerate(changes.done)
         ]
-        self._said += of_messages(changes.messages)
+        first = number * sql.STEP
+        self._said += [(first + n, *columns) for n, columns in enumerate(of_messages(changes.messages), 1)]
         if self._history and changes.entries:
             self._told.append((number, session_id, json.dumps(changes.entries), now))
 
