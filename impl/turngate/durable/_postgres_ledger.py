@@ -196,7 +196,6 @@ class PostgresLedger:
 
     def save(self, ask: Ask, changes: Changes) -> Coroutine[Any, Any, tuple[Fate, int]]:
         """Save, with others that wait: if the session is still at its version, and the worker alive."""
-        self._working()
         return self._saves.save(ask.worker, changes)
 
     def _send(self, statement: str, *about: object) -> Coroutine[Any, Any, list[Any]]:

@@ -18,7 +18,7 @@ from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, M
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
-from turngate.durable._sqlite_steps import load
+from turngate.durable._sqlite_steps import last_number, load
 from turngate.durable._sqlite_thread import CommitThread
 
 if TYPE_CHECKING:
@@ -228,14 +228,15 @@ class SqliteLedger:
 
     async def moment(self) -> Moment:
         """Return what there is to be read now: everything up to the last position."""
-        ((number,),) = await self._query("SELECT number FROM meta")
+        number = await self._working().do(last_number)
         return Moment(number + 1, number + 1)
 
     async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
         """Return how far back is kept, the horizon, and the next completions below it, in order."""
 
         def look(connection: sqlite3.Connection) -> tuple[int, int, list[Finished]]:
-            ((number, purged),) = connection.execute("SELECT number, purged FROM meta")
+            number = last_number(connection)
+            ((purged,),) = connection.execute("SELECT purged FROM meta")
             rows = connection.execute(sql.FINISHED, (*after, limit)).fetchall()
             return purged, number + 1, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
 
@@ -245,7 +246,7 @@ class SqliteLedger:
         """Return the horizon and the decisions of the next steps below it, in order."""
 
         def look(connection: sqlite3.Connection) -> tuple[int, list[Told]]:
-            ((number,),) = connection.execute("SELECT number FROM meta")
+            number = last_number(connection)
             rows = connection.execute(sql.TOLD, (after[0], limit)).fetchall()
             return number + 1, [Told(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
 
@@ -283,6 +284,7 @@ class SqliteLedger:
         """Forget what was complete at that time, and return how many runs it was."""
 
         def forget_them(connection: sqlite3.Connection) -> int:
+            connection.execute(sql.KEEP_NUMBER, (last_number(connection),))
             last, count = connection.execute(sql.PURGED, (before,)).fetchone()
             if count:
                 connection.execute("UPDATE meta SET purged = max(purged, ?)", (last,))

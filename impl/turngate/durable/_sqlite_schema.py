@@ -1,8 +1,9 @@
 """The tables of a ledger in SQLite, and what is asked of them.
 
-`number` in `meta` counts everything that must never come again: fences, first versions, positions. Steps are
-saved one after another, so the order of the numbers is the order of the commits, and a reader who goes by the
-highest one that it has seen misses nothing.
+A number is counted up by every step, for everything that must never come again: fences, first versions,
+positions. Steps are saved one after another, so the order of the numbers is the order of the commits, and a
+reader who goes by the highest one that it has seen misses nothing. The last number is that of the last step
+in `history`, where that is kept; a process that does not keep it, and a purge, write it into `meta`.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ MIGRATIONS: Final = (
         f"CREATE TABLE message_by_step ({_MESSAGE_TABLE})",
         f"""
         INSERT INTO message_by_step
-        SELECT run.position * {STEP} + row_number() OVER (PARTITION BY run.position ORDER BY message.position),
+        SELECT
+            run.position * {STEP} + row_number() OVER (PARTITION BY run.position ORDER BY message.position),
             id, message.session_id, run_id, role, message.text, finish_reason, data, turn
         FROM message JOIN run USING (run_id)
         """,
@@ -120,6 +122,8 @@ MIGRATIONS: Final = (
     ),
 )
 
+NUMBER: Final = "SELECT max(number, (SELECT coalesce(max(position), 0) FROM history)) FROM meta"
+KEEP_NUMBER: Final = "UPDATE meta SET number = ?"
 NAMED: Final = "INSERT OR IGNORE INTO meta VALUES (1, ?, 0, 0)"
 SESSION: Final = """
     SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent

@@ -66,7 +66,7 @@ class Steps:
     def step(self, connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
         """Decide a step; what it raises leaves nothing behind."""
         if self._number is None:
-            self._number = int(connection.execute("SELECT number FROM meta").fetchone()[0])
+            self._number = last_number(connection)
         number = self._number + 1
         loaded = self._load(connection, ask, number)
         decision = decide(loaded, ask.step_id)
@@ -107,15 +107,17 @@ class Steps:
         ]
         first = number * sql.STEP
         self._said += [(first + n, *columns) for n, columns in enumerate(of_messages(changes.messages), 1)]
-        if self._history and changes.entries:
+        if self._history:
             self._told.append((number, session_id, json.dumps(changes.entries), now))
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write what the steps have decided."""
         if not self._sessions:
             return
-        many = connection.executemany
-        connection.execute("UPDATE meta SET number = ?", (self._number,))
+        cursor = connection.cursor()
+        many = cursor.executemany
+        if not self._history:
+            cursor.execute(sql.KEEP_NUMBER, (self._number,))
         many(sql.PUT_SESSION, self._sessions.values())
         for statement, rows in (
             (sql.PUT_RUN, self._new.values()),
@@ -155,6 +157,11 @@ def load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
             text = query(sql.TEXT, (session_id, session.fence)).fetchone()
     text = text or ("", None)
     return Loaded(ask.session_id, session, runs, known, fresh, time.time(), lives, restored(text[0]), text[1])
+
+
+def last_number(connection: sqlite3.Connection) -> int:
+    """Return the number of the last step."""
+    return int(connection.execute(sql.NUMBER).fetchone()[0])
 
 
 def find(connection: sqlite3.Connection, name: str) -> Known | None:

@@ -109,10 +109,12 @@ class CommitThread:
         """Wait for jobs, for a while; None when there are none and none will come."""
         jobs = self._jobs
         try:
-            batch = [jobs.get(timeout=_LOOKS_EVERY if self._changed is not None else None)]
+            job = jobs.get(timeout=_LOOKS_EVERY if self._changed is not None else None)
         except Empty:
             return []
-        batch += [jobs.get_nowait() for _ in range(min(jobs.qsize(), _MOST - 1))]
+        if job is not None and not jobs.qsize():
+            return [job]
+        batch = [job, *(jobs.get_nowait() for _ in range(min(jobs.qsize(), _MOST - 1)))]
         todo = [job for job in batch if job is not None]
         if todo and len(todo) < len(batch):
             jobs.put(None)  # for the next time
