@@ -45,13 +45,13 @@ class Conducting(Worker):
         try:
             made = context.run(loop.create_task, conducting)
             turn._made = made
-            made.add_done_callback(lambda task: self._came_to_nothing(turn, task))
+            made.add_done_callback(turn._task_is_over)
         except BaseException as exc:
             conducting.close()
             deal_with(exc, "the turn of run %s could not be started", turn.run.run_id)
             self._end_unbegun(turn, f"the turn could not be started: {describe(exc)}")
 
-    def _came_to_nothing(self, turn: Turn, task: asyncio.Future[Any]) -> None:
+    def _task_is_over(self, turn: Turn, task: asyncio.Future[Any]) -> None:
         """End a turn whose task is over without having begun to conduct it."""
         if turn.phase is STARTING and turn.task is None:
             self._end_unbegun(turn, CANCELLED_FROM_OUTSIDE if task.cancelled() else ENDED_UNBEGUN)
@@ -71,6 +71,8 @@ class Conducting(Worker):
     async def _conducting(self, turn: Any) -> None:
         """Call the runner unless a cancel came first, and finish: however it goes, the turn ends here."""
         turn.task = asyncio.current_task()
+        if turn._made is not None:
+            turn._made.remove_done_callback(turn._task_is_over)
         text: str | None = None
         error: str | None = None
         stopped_by: BaseException | None = None
@@ -93,7 +95,7 @@ class Conducting(Worker):
             self._send_unsent(turn)
         if turn.has_place:
             self._give_back_place(turn)
-        finishing = self._spawn(self._finish(turn))
+        finishing = self._send_off(self._finish(turn))
         if stopped_by is None or isinstance(stopped_by, GeneratorExit):
             return
         while not finishing.done():

@@ -6,16 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import Future
 
 
 class Flight:
     """A step that was sent and is not answered yet."""
 
-    __slots__ = ("_landed", "_loop", "position")
+    __slots__ = ("_landed", "position")
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._landed: Future[None] | None = None
         self.position: int | None = None
         """Where it was saved, 0 if nowhere, None as long as that is not known."""
@@ -29,7 +28,7 @@ class Flight:
     async def landed(self) -> int:
         """Wait for its end, and return the position."""
         if self.position is None:
-            self._landed = self._landed or self._loop.create_future()
+            self._landed = self._landed or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._landed)
         assert self.position is not None
         return self.position

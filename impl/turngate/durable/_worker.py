@@ -174,6 +174,19 @@ class Worker(Shell):
         task.add_done_callback(self._is_done)
         return task
 
+    def _send_off(self, coroutine: Coroutine[Any, Any, None]) -> Task[None]:
+        """Have a task of what raises nothing: that nobody is called at its end saves a callback each time."""
+        task = asyncio.Task(self._until_over(coroutine), loop=self._here())
+        self._tasks.add(task)
+        return task
+
+    async def _until_over(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = cast("Task[None]", asyncio.current_task())
+        try:
+            await coroutine
+        finally:
+            self._tasks.discard(task)
+
     def _is_done(self, task: Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
@@ -196,10 +209,11 @@ class Worker(Shell):
         `fn` is pure, and may be called more than once. What the `owner` of a turn does is not done again
         under another name: raises Fenced when the lease is lost.
         """
-        await self._ready()
+        if not self._is_open or self._closed or self._from_here is not None:
+            await self._ready()
         ask = Ask(session_id, 0, "", head, run_id, is_new=is_new)
         answer: Future[T] = self._here().create_future()
-        self._spawn(self._answering(answer, ask, fn, owner=owner))
+        self._send_off(self._answering(answer, ask, fn, owner=owner))
         return await answer
 
     async def _answering(self, answer: Future[T], ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> None:
@@ -209,9 +223,11 @@ class Worker(Shell):
         except BaseException as exc:
             if not answer.done():
                 answer.set_exception(exc)
-            raise
-        if not answer.done():
-            answer.set_result(came_of)
+            if not isinstance(exc, Exception):
+                raise
+        else:
+            if not answer.done():
+                answer.set_result(came_of)
 
     async def _until_joined(self) -> None:
         """Wait until it is known where every subscription begins."""
@@ -220,9 +236,10 @@ class Worker(Shell):
 
     async def _stepping(self, ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> T:
         self._steps += 1
-        flight = Flight(self._here())
+        flight = Flight()
         try:
-            await self._until_joined()
+            if self._from_here is not None:
+                await self._until_joined()
             self._flights[flight] = None
             while True:
                 if self._name == 0:
@@ -230,7 +247,7 @@ class Worker(Shell):
                 name = self._name
                 try:
                     self._sent += 1
-                    sent = ask._replace(worker=name, step_id=f"{self._token}{self._sent:x}")
+                    sent = Ask(ask.session_id, name, f"{self._token}{self._sent:x}", *ask[3:])
                     decision = await self._decided(sent, fn)
                 except LeaseLost:
                     await self._rename(name)
