@@ -88,7 +88,7 @@ class Steps:
         name = None if ask.run_id is None else storable(ask.run_id)
         if name in self._new or (loaded is None and storable(ask.session_id) in self._sessions):
             self.write(connection)
-        if loaded is None or (name is not None and find(connection, name) is not None):
+        if loaded is None or connection.execute(sql.IS_KNOWN, (name,)).fetchone():
             return load(connection, ask, number)
         return loaded
 
