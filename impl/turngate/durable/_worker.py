@@ -20,17 +20,17 @@ from turngate._core import SessionCore
 from turngate._errors import DispatcherClosed
 from turngate._guard import complain
 from turngate._lifecycle import ACTIVE, COMPLETE, QUEUED, RUNNING
-from turngate._shell import Shell
 from turngate._waiters import Waiters
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import LeaseLost, OutcomeUnknown
 from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
+from turngate.durable._tasks import Tasks
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from contextvars import Context
 
     from turngate._dispatcher import Dispatcher
@@ -56,7 +56,7 @@ class Newcomer:
         self.handle: DurableRun | None = None
 
 
-class Worker(Shell):
+class Worker(Tasks):
     """What takes steps, and what it holds in this process."""
 
     def __init__(
@@ -73,7 +73,6 @@ class Worker(Shell):
         self._is_open = False
         self._opening: Task[None] | None = None
         self._renaming = asyncio.Lock()
-        self._tasks: set[Task[Any]] = set()
         self._steps = 0
         """How many steps are under way."""
         self._flights: dict[Flight, None] = {}
@@ -165,32 +164,6 @@ class Worker(Shell):
             turn.covered = True
             self._places.take(turn)  # which takes a covered one out of the line
         self._idle.wake()
-
-    # Tasks.
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> Task[T]:
-        task = asyncio.Task(coroutine, loop=self._here())  # not by a factory: it is not the user's business
-        self._tasks.add(task)
-        task.add_done_callback(self._is_done)
-        return task
-
-    def _send_off(self, coroutine: Coroutine[Any, Any, None]) -> Task[None]:
-        """Have a task of what raises nothing: that nobody is called at its end saves a callback each time."""
-        task = asyncio.Task(self._until_over(coroutine), loop=self._here())
-        self._tasks.add(task)
-        return task
-
-    async def _until_over(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = cast("Task[None]", asyncio.current_task())
-        try:
-            await coroutine
-        finally:
-            self._tasks.discard(task)
-
-    def _is_done(self, task: Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited has been told
 
     # Steps.
 
