@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from dispatching import echo, in_loop
 from ledgers import MakeLedger, ledgers
 from turngate import CursorExpired, UnknownSchema
-from turngate.durable import DurableDispatcher, SqliteLedger, _postgres_sql
+from turngate.durable import DurableDispatcher, SqliteLedger, _postgres_sql, _sqlite_schema
 
 OLD = Path(__file__).with_name("ledger_of_schema_1.sql")
 """What a process of schema 1 left behind that died with one run accepted, one queued and one active."""
@@ -120,3 +121,22 @@ def test_a_schema_of_postgres_is_brought_up_to_date(tmp_path: Path, monkeypatch:
             patch.setattr(_postgres_sql, "MIGRATIONS", _postgres_sql.MIGRATIONS[:1])
             with pytest.raises(UnknownSchema, match="the ledger is of schema 2; this turngate knows 1"):
                 in_loop(new_again.open)()
+
+
+def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_its_own() -> None:
+    connection = sqlite3.connect(":memory:")
+    for statements in _sqlite_schema.MIGRATIONS:
+        for statement in statements:
+            connection.execute(statement)
+    asked = [
+        *_sqlite_schema.PURGE,
+        *(each for each in vars(_sqlite_schema).values() if isinstance(each, str)),
+    ]
+    explained = 0
+    for statement in asked:
+        if re.match(r"\s*(SELECT|DELETE|UPDATE|INSERT)\s", statement):
+            about = dict.fromkeys(re.findall(r":(\w+)", statement)) or [None] * statement.count("?")
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", about)]
+            assert not [step for step in plan if "AUTOMATIC" in step or "SCAN message" in step], statement
+            explained += 1
+    assert explained > 25
