@@ -310,3 +310,31 @@ async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger)
         odd.raised = 1_000
         await d._pay_debts()
         assert (await d.wait("r")).text == "p"
+
+
+class Proxy:
+    """What a factory may give for a task: just enough for whoever waits for its end, or cancels it."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self.add_done_callback = task.add_done_callback
+        self.cancel = task.cancel
+        self.cancelled = task.cancelled
+
+
+def proxied(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+    return Proxy(asyncio.Task(coroutine, loop=loop, **options))
+
+
+@on_each
+async def test_a_factory_may_give_something_else_for_the_task_of_a_turn(make: MakeLedger) -> None:
+    loop = asyncio.get_running_loop()
+    async with DurableDispatcher(echo, make()) as d:
+        await d.ask("s", "opened")
+        loop.set_task_factory(proxied)
+        try:
+            complete = await d.ask("s", "p")
+        finally:
+            loop.set_task_factory(None)
+        assert (complete.text, complete.error) == ("p", None)
+        assert (await d.ask("s", "q")).text == "q"

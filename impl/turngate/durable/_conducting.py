@@ -70,9 +70,9 @@ class Conducting(Worker):
 
     async def _conducting(self, turn: Any) -> None:
         """Call the runner unless a cancel came first, and finish: however it goes, the turn ends here."""
-        turn.task = asyncio.current_task()
-        if turn._made is not None:
-            turn._made.remove_done_callback(turn._task_is_over)
+        task = turn.task = asyncio.current_task()
+        if task is not None and turn._made is task:  # not what a factory has put in its place
+            task.remove_done_callback(turn._task_is_over)
         text: str | None = None
         error: str | None = None
         stopped_by: BaseException | None = None
