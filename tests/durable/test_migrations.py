@@ -6,6 +6,7 @@ import asyncio
 import re
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -124,19 +125,19 @@ def test_a_schema_of_postgres_is_brought_up_to_date(tmp_path: Path, monkeypatch:
 
 
 def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_its_own() -> None:
-    connection = sqlite3.connect(":memory:")
-    for statements in _sqlite_schema.MIGRATIONS:
-        for statement in statements:
-            connection.execute(statement)
     asked = [
         *_sqlite_schema.PURGE,
         *(each for each in vars(_sqlite_schema).values() if isinstance(each, str)),
     ]
     explained = 0
-    for statement in asked:
-        if re.match(r"\s*(SELECT|DELETE|UPDATE|INSERT)\s", statement):
-            about = dict.fromkeys(re.findall(r":(\w+)", statement)) or [None] * statement.count("?")
-            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", about)]
-            assert not [step for step in plan if "AUTOMATIC" in step or "SCAN message" in step], statement
-            explained += 1
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statements in _sqlite_schema.MIGRATIONS:
+            for statement in statements:
+                connection.execute(statement)
+        for statement in asked:
+            if re.match(r"\s*(SELECT|DELETE|UPDATE|INSERT)\s", statement):
+                about = dict.fromkeys(re.findall(r":(\w+)", statement)) or [None] * statement.count("?")
+                plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", about)]
+                assert not [step for step in plan if "AUTOMATIC" in step or "SCAN message" in step], statement
+                explained += 1
     assert explained > 25
