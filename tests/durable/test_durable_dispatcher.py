@@ -320,6 +320,7 @@ class Proxy:
         self.add_done_callback = task.add_done_callback
         self.cancel = task.cancel
         self.cancelled = task.cancelled
+        self.set_name = task.set_name  # which the loop calls, from Python 3.13 on
 
 
 def proxied(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
