@@ -172,7 +172,7 @@ _SAVE_PLAIN: Final = f"""
     END
     $save$
 """
-"""Saves what `save` does, of a plain step alone, without unpacking rows: that is a third of the server's work.
+"""Saves what `save` does, of a plain step alone, without unpacking rows, a third of the server's work.
 
 A run that is known already violates a constraint here, and nothing is saved.
 """
