@@ -172,8 +172,9 @@ _SAVE_PLAIN: Final = f"""
     END
     $save$
 """
-"""Saves what `save` does, of a plain step alone, without unpacking rows, a third of the server's work.
+"""Saves one plain step as `save` would: one that moves no run and completes one at most.
 
+That is most steps when there is little to do. To unpack their rows is a third of what `save` costs the server.
 A run that is known already violates a constraint here, and nothing is saved.
 """
 
