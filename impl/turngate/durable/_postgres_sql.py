@@ -174,7 +174,7 @@ _SAVE_PLAIN: Final = f"""
 """
 """Saves one plain step as `save` would: one that moves no run and completes one at most.
 
-That is most steps when there is little to do. To unpack their rows is a third of what `save` costs the server.
+That is most steps when there is little to do. To unpack rows is a third of what `save` costs the server.
 A run that is known already violates a constraint here, and nothing is saved.
 """
 
