@@ -112,20 +112,10 @@ def test_a_plain_step_writes_what_it_would_write_among_others(
     assert all(written[0][-1].values())
 
 
-def in_time(test: Any) -> Any:
-    """Have a test fail that would go on for ever."""
-
-    async def limited(*args: Any) -> None:
-        async with asyncio.timeout(20):
-            await test(*args)
-
-    return limited
-
-
 def on_postgres(test: Any) -> Any:
     def wrapper(tmp_path: Path) -> None:
         with ledgers("postgres", tmp_path) as make:
-            in_loop(in_time(test))(make())
+            in_loop(test)(make())
 
     wrapper.__name__ = test.__name__
     return wrapper
