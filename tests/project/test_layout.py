@@ -231,29 +231,3 @@ def test_a_package_says_that_it_is_typed_and_its_root_is_no_package(package: str
 def test_every_test_file_has_a_name_of_its_own() -> None:
     names = [path.name for path in (ROOT / "tests").rglob("*.py")]
     assert len(names) == len(set(names))
-
-
-LONGEST_FILE = 450
-LONGEST_FUNCTION = 50
-TABLES = {("turngate.server._openapi", "_paths")}
-"""Functions that do nothing but return a table, which nobody would want in two."""
-
-
-def test_no_file_of_tests_or_tools_is_too_long_either() -> None:
-    files = [
-        path for folder in ("tests", "tools", "bench", "examples") for path in (ROOT / folder).rglob("*.py")
-    ]
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_nothing_is_too_long_to_be_seen_at_once(module: str) -> None:
-    source = MODULES[module].read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= LONGEST_FILE
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            begin = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
-            assert node.end_lineno is not None
-            if (module, node.name) not in TABLES:
-                assert node.end_lineno - begin.lineno < LONGEST_FUNCTION, node.name
