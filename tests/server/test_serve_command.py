@@ -51,15 +51,18 @@ def test_an_agent_of_ones_own() -> None:
 
 def test_at_the_end_everybody_hears_how_their_runs_ended(tmp_path: Path) -> None:
     (tmp_path / "patient.py").write_text(PATIENT, encoding="utf-8")
-    with process(f"{tmp_path}/patient.py:agent", "--finish", "1.5") as server:
+    with process(f"{tmp_path}/patient.py:agent", "--finish", "3000") as server:
         heard: list[str] = []
         connected = threading.Event()
+        short_is_over = threading.Event()
 
         def listen() -> None:
             with urllib.request.urlopen(f"{server.url}/v1/events", timeout=60) as stream:
                 for line in stream:
                     heard.append(line.decode())
                     connected.set()
+                    if '"run_id":"short"' in heard[-1] and heard[-2] == "event: run.complete\n":
+                        short_is_over.set()
             heard.append("the end")
 
         listener = threading.Thread(target=listen)
@@ -80,6 +83,8 @@ def test_at_the_end_everybody_hears_how_their_runs_ended(tmp_path: Path) -> None
         assert server.call("/healthz")[0] == 200
         refused = server.call("/v1/sessions/a/runs", {"prompt": "late"})
         assert (refused[0], refused[1]["type"].rpartition(":")[2]) == (503, "shutting-down")
+        assert short_is_over.wait(60)
+        server.process.send_signal(signal.SIGTERM)  # a second one: what is left is cancelled
         server.process.wait(timeout=60)
         listener.join(60)
         assert server.process.returncode == 0

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -180,14 +181,25 @@ def test_several_workers_on_postgres(target: str, tmp_path: Path) -> None:
     go()
 
 
+def until_refused(port: int) -> None:
+    """Wait until no process listens on this port.
+
+    While a listener goes away, a connection may still be accepted, and it may also be reset.
+    """
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return
+        except ConnectionError:
+            pass
+        time.sleep(0.01)
+
+
 def test_workers_whose_parent_is_killed_end_and_leave_the_address(target: str, tmp_path: Path) -> None:
     with process(target, "--ledger", str(tmp_path / "runs.db"), "--workers", "2") as server:
         server.process.kill()
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", server.port)).close()
-            except ConnectionRefusedError:
-                break
+        until_refused(server.port)
 
 
 REFUSED: list[tuple[tuple[Any, ...], str]] = [

@@ -50,7 +50,7 @@ def pooling_proxy(server_connections: int) -> Iterator[str]:
             try:
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
-            except ConnectionRefusedError:
+            except ConnectionError:
                 assert process.poll() is None, "pgbouncer has ended"
                 time.sleep(0.01)
         yield f"postgresql://turngate@127.0.0.1:{port}/postgres"

@@ -43,16 +43,27 @@ class Cluster:
             "--no-sync",
             "--encoding=UTF8",
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
         self._process = os.getpid()
         atexit.register(self.remove)
-        self.start()
+        self._start_on_a_free_port()
 
     @property
     def dsn(self) -> str:
         return f"postgresql://turngate@127.0.0.1:{self.port}/postgres"
+
+    def _start_on_a_free_port(self) -> None:
+        """Start; another process may take a free port first, so several are tried."""
+        for left in reversed(range(5)):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+            try:
+                self.start()
+            except subprocess.CalledProcessError:
+                if not left:
+                    raise
+            else:
+                return
 
     def start(self) -> None:
         options = (

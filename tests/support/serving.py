@@ -204,7 +204,11 @@ class Line:
             writer.transport.abort()
             return
         self.connections += 1
-        to_reader, to_writer = await asyncio.open_connection(self._to.hostname, self._to.port)
+        try:
+            to_reader, to_writer = await asyncio.open_connection(self._to.hostname, self._to.port)
+        except OSError:  # the server is not there, or is just going away
+            writer.transport.abort()
+            return
         self._open |= {writer, to_writer}
         budget = None if self._cuts is None else self._random.randint(*self._cuts)
         try:
