@@ -14,7 +14,7 @@ TurngateError
 ├── TurnEnded            write, emit, keep, fold: the turn is over
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
 ├── SubscriberCutOff     subscription: more RunCompletes were left unread than the limit allows
-├── UnknownSchema        SqliteMessages: the file was written by a newer turngate
+├── UnknownSchema        the file, or the ledger, was written by a newer turngate
 └── UndeclaredMove       core: a move that the lifecycle does not declare
 """
 
@@ -76,7 +76,7 @@ class SubscriberCutOff(TurngateError):
 
 
 class UnknownSchema(TurngateError):
-    """The message file was written by a newer turngate."""
+    """The message file, or the ledger, was written by a newer turngate."""
 
 
 class UndeclaredMove(TurngateError):

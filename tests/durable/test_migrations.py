@@ -3,48 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import sqlite3
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dispatching import echo, in_loop
-from ledgers import MakeLedger, ledgers
+from old_ledgers import DUMPS, cursor_of, load, new_database
+from surroundings import ROOT
 from turngate import CursorExpired, UnknownSchema
-from turngate.durable import DurableDispatcher, SqliteLedger, _postgres_sql, _sqlite_schema
+from turngate.durable import (
+    DurableDispatcher,
+    Ledger,
+    LedgerUnavailable,
+    PostgresLedger,
+    SqliteLedger,
+    _postgres_ledger,
+    _sqlite_ledger,
+    _sqlite_schema,
+)
+from turngate.durable._migrations import migrations
 
-OLD = Path(__file__).with_name("ledger_of_schema_1.sql")
-"""What a process of schema 1 left behind that died with one run accepted, one queued and one active."""
-CURSOR = "8a3195422498.4.0"
-"""One that it gave, behind the second of its completions."""
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ENGINES = ("sqlite", "postgres")
+WITHOUT_DUMP: set[str] = set()
+"""Versions whose code is not finished yet."""
+
 BEHIND_CURSOR = ["lead", "folded-1", "folded-2", "second", "cancelled"]
 TURN = ["wait 1", "also 1", "also 2", "answer to wait 1"]
+FROZEN = {
+    "postgres/0001_ledger.sql": "b6f598d8a55b4728",
+    "postgres/0002_save_plain.sql": "2d45ed9861556433",
+    "sqlite/0001_ledger.sql": "cfc397a6e1bacb7d",
+    "sqlite/0002_runs_by_id.sql": "5b7b3650fe28bd42",
+}
+"""The digest of every migration: one that was ever run is never edited; a new one is added here."""
 
 
-def old_ledger(folder: Path) -> SqliteLedger:
-    """Make the file of an older Turngate."""
-    path = folder / "ledger.db"
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(OLD.read_text())
-    connection.close()
-    return SqliteLedger(path)
+def on_old_ledgers(test: Any, dumps: Sequence[Path] = DUMPS) -> Any:
+    """Run a test on every ledger that older code has left behind, with the cursor that it gave."""
 
-
-def on_old_ledger(test: Any) -> Any:
-    def wrapper(tmp_path: Path) -> None:
-        in_loop(test)(old_ledger(tmp_path))
+    @pytest.mark.parametrize("dump", dumps, ids=lambda dump: dump.stem)
+    def wrapper(dump: Path, tmp_path: Path) -> None:
+        in_loop(test)(load(dump, tmp_path), cursor_of(dump))
 
     wrapper.__name__ = test.__name__
     return wrapper
 
 
-@on_old_ledger
-async def test_what_was_in_flight_comes_to_its_end(ledger: SqliteLedger) -> None:
+on_old_files = partial(on_old_ledgers, dumps=[dump for dump in DUMPS if dump.stem.startswith("sqlite")])
+
+
+@on_old_ledgers
+async def test_what_was_in_flight_comes_to_its_end(ledger: Ledger, cursor: str) -> None:
     async with DurableDispatcher(echo, ledger) as d, asyncio.timeout(20):
         ended = [await d.wait(run_id) for run_id in ("hanging", "queued", "accepted")]
         assert [(each.outcome, each.text) for each in ended] == [
@@ -54,10 +73,12 @@ async def test_what_was_in_flight_comes_to_its_end(ledger: SqliteLedger) -> None
         assert (await d.ask("a", "new")).seq == 5
 
 
-@on_old_ledger
-async def test_completions_go_on_behind_a_cursor_and_nothing_comes_before_one(ledger: SqliteLedger) -> None:
+@on_old_files
+async def test_completions_go_on_behind_a_cursor_and_nothing_comes_before_one(
+    ledger: Ledger, cursor: str
+) -> None:
     async with DurableDispatcher(echo, ledger) as d, asyncio.timeout(20):
-        completions = d.completions(CURSOR)
+        completions = d.completions(cursor)
         cursors, found = zip(*[await anext(completions) for _ in BEHIND_CURSOR], strict=True)
         assert [each.run_id for each in found] == BEHIND_CURSOR
         for run_id in ("queued", "accepted"):
@@ -69,8 +90,8 @@ async def test_completions_go_on_behind_a_cursor_and_nothing_comes_before_one(le
         assert (await d.ask("a", "first", run_id="first")).text == "answer to first"
 
 
-@on_old_ledger
-async def test_messages_are_those_of_their_turns_and_in_order(ledger: SqliteLedger) -> None:
+@on_old_ledgers
+async def test_messages_are_those_of_their_turns_and_in_order(ledger: Ledger, cursor: str) -> None:
     async with DurableDispatcher(echo, ledger) as d, asyncio.timeout(20):
         for run_id in ("lead", "folded-1", "folded-2"):
             assert [each.text for each in await d.messages.of_run(run_id)] == TURN
@@ -83,8 +104,8 @@ async def test_messages_are_those_of_their_turns_and_in_order(ledger: SqliteLedg
             assert await d.messages.list("a", after=each.id, limit=2) == everything[number + 1 : number + 3]
 
 
-@on_old_ledger
-async def test_what_is_purged_is_gone_and_its_numbers_do_not_come_again(ledger: SqliteLedger) -> None:
+@on_old_files
+async def test_what_is_purged_is_gone_and_its_numbers_do_not_come_again(ledger: Ledger, cursor: str) -> None:
     async with DurableDispatcher(echo, ledger) as d, asyncio.timeout(20):
         for run_id in ("hanging", "queued", "accepted"):
             await d.wait(run_id)
@@ -94,34 +115,153 @@ async def test_what_is_purged_is_gone_and_its_numbers_do_not_come_again(ledger: 
         assert await d.messages.list("a") == []
         assert await d.messages.of_run("lead") == []
         with pytest.raises(CursorExpired):
-            await anext(d.completions(CURSOR))
+            await anext(d.completions(cursor))
         complete = await d.ask("a", "again", run_id="again")
         assert (await anext(d.completions(end)))[1] == complete
 
 
-@pytest.mark.needs
-def test_a_schema_of_postgres_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    @in_loop
-    async def old(make: MakeLedger) -> None:
-        ledger = make()
-        await ledger.open()
-        await ledger.close()
+# The migrations themselves.
 
-    @in_loop
-    async def new(make: MakeLedger) -> None:
-        async with DurableDispatcher(echo, make()) as d:
-            assert [(await d.ask("s", "p")).seq for _ in range(3)] == [1, 2, 3]
 
-    with ledgers("postgres", tmp_path) as make:
-        with monkeypatch.context() as patch:
-            patch.setattr(_postgres_sql, "MIGRATIONS", _postgres_sql.MIGRATIONS[:1])
-            old(make)
-        new(make)
-        new_again = make()
-        with monkeypatch.context() as patch:
-            patch.setattr(_postgres_sql, "MIGRATIONS", _postgres_sql.MIGRATIONS[:1])
-            with pytest.raises(UnknownSchema, match="the ledger is of schema 2; this turngate knows 1"):
-                in_loop(new_again.open)()
+def test_migrations_are_frozen() -> None:
+    folder = ROOT / "impl" / "turngate" / "durable" / "sql"
+    digests = {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        for file in sorted(folder.rglob("*.sql"))
+    }
+    assert digests == FROZEN
+
+
+def test_there_is_a_dump_of_every_version_of_both_engines() -> None:
+    names = {f"{engine}_{n}" for engine in ENGINES for n in range(1, len(migrations(engine)) + 1)}
+    assert {dump.stem for dump in DUMPS} >= names - WITHOUT_DUMP
+
+
+def shape(ledger: Any) -> list[tuple[str, ...]]:
+    """Return what the schema of a ledger consists of."""
+    if isinstance(ledger, SqliteLedger):
+        with closing(sqlite3.connect(ledger.path)) as connection:
+            rows = connection.execute(
+                "SELECT type, name, sql FROM sqlite_master WHERE sql NOT NULL"
+            ).fetchall()
+        return sorted((kind, name, normal(text)) for kind, name, text in rows)
+    rows = asyncio.run(ask_postgres(ledger.dsn, SHAPE))
+    return sorted((kind, name, normal(text)) for kind, name, text in rows)
+
+
+def normal(text: str) -> str:
+    """Return SQL without the differences that mean nothing."""
+    return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", text.replace('"', ""))).strip()
+
+
+SHAPE = """
+    SELECT 'table', table_name || '.' || column_name,
+        concat_ws(' ', ordinal_position, data_type, is_nullable, column_default, identity_generation)
+    FROM information_schema.columns WHERE table_schema = 'turngate'
+    UNION ALL SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = 'turngate'
+    UNION ALL SELECT 'function', proname, pg_get_functiondef(oid)
+    FROM pg_proc WHERE pronamespace = 'turngate'::regnamespace
+"""
+
+
+async def ask_postgres(dsn: str, question: str) -> list[tuple[str, ...]]:
+    asyncpg = pytest.importorskip("asyncpg")
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [tuple(row) for row in await connection.fetch(question)]
+    finally:
+        await connection.close()
+
+
+def new_ledger(engine: str, folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    if engine == "sqlite":
+        return SqliteLedger(folder / "new.db")
+    return PostgresLedger(new_database(), connections=2)
+
+
+async def open_and_close(*ledgers: Ledger) -> None:
+    try:
+        await asyncio.gather(*[ledger.open() for ledger in ledgers])
+    finally:
+        await asyncio.gather(*[ledger.close() for ledger in ledgers])
+
+
+def know_only(patch: pytest.MonkeyPatch, version: int, *more: str) -> None:
+    """Have both engines know the migrations up to this version, and then these."""
+    known = {engine: (*migrations(engine)[:version], *more) for engine in ENGINES}
+    for module in (_sqlite_ledger, _postgres_ledger):
+        patch.setattr(module, "migrations", known.__getitem__)
+
+
+@pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
+def test_the_migrations_make_what_the_code_of_their_version_made(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, version = dump.stem.split("_")
+    as_left = shape(load(dump, tmp_path))
+    new = new_ledger(engine, tmp_path)
+    with monkeypatch.context() as patch:
+        know_only(patch, int(version))
+        asyncio.run(open_and_close(new))
+    assert shape(new) == as_left
+
+
+@pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
+def test_an_old_ledger_that_several_open_at_once_gets_the_schema_of_a_new_one(
+    dump: Path, tmp_path: Path
+) -> None:
+    old, new = load(dump, tmp_path), new_ledger(dump.stem.split("_")[0], tmp_path / "new")
+    again = [copy_of(old) for _ in range(5)]
+    asyncio.run(open_and_close(old, *again))
+    asyncio.run(open_and_close(new))
+    assert shape(old) == shape(new)
+
+
+def copy_of(ledger: Any) -> Any:
+    """Return another ledger on the same file or database."""
+    if isinstance(ledger, SqliteLedger):
+        return SqliteLedger(ledger.path)
+    return PostgresLedger(ledger.dsn, connections=2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_ledger_of_a_newer_turngate_is_refused_and_not_touched(engine: str, tmp_path: Path) -> None:
+    ledger = new_ledger(engine, tmp_path)
+    asyncio.run(open_and_close(ledger))
+    known = len(migrations(engine))
+    if engine == "sqlite":
+        with closing(sqlite3.connect(ledger.path)) as connection:
+            connection.execute("PRAGMA user_version = 99")
+    else:
+        asyncio.run(ask_postgres(ledger.dsn, "INSERT INTO turngate.schema_version VALUES (99)"))
+    before = shape(ledger)
+    refusal = f"the ledger has schema version 99, and this turngate knows versions up to {known}"
+    with pytest.raises(UnknownSchema, match=refusal):
+        asyncio.run(open_and_close(copy_of(ledger)))
+    assert shape(ledger) == before
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_migration_that_fails_changes_nothing_and_the_versions_before_it_stay(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = next(each for each in DUMPS if each.stem == f"{engine}_1")
+    ledger = load(dump, tmp_path)
+    broken = (
+        f"CREATE TABLE {'' if engine == 'sqlite' else '{s}.'}half_made (x int);\nDROP TABLE no_such_table;\n"
+    )
+    with monkeypatch.context() as patch:
+        know_only(patch, 2, broken)
+        with pytest.raises(LedgerUnavailable, match="no_such_table"):
+            asyncio.run(open_and_close(copy_of(ledger)))
+    assert not [row for row in shape(ledger) if "half_made" in row[1]]
+    with monkeypatch.context() as patch:
+        know_only(patch, 2)
+        second = new_ledger(engine, tmp_path / "second")
+        asyncio.run(open_and_close(second))
+    assert shape(ledger) == shape(second)
+    asyncio.run(open_and_close(ledger))
 
 
 def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_its_own() -> None:
@@ -131,9 +271,8 @@ def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_i
     ]
     explained = 0
     with closing(sqlite3.connect(":memory:")) as connection:
-        for statements in _sqlite_schema.MIGRATIONS:
-            for statement in statements:
-                connection.execute(statement)
+        for script in migrations("sqlite"):
+            connection.executescript(script)
         for statement in asked:
             if re.match(r"\s*(SELECT|DELETE|UPDATE|INSERT)\s", statement):
                 about = dict.fromkeys(re.findall(r":(\w+)", statement)) or [None] * statement.count("?")

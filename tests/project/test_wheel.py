@@ -111,6 +111,18 @@ def test_it_holds_the_three_packages_and_nothing_else(wheel: Path) -> None:
     }
 
 
+def test_without_the_extra_a_ledger_is_made_by_the_migrations_of_the_wheel(
+    bare: Installed, tmp_path: Path
+) -> None:
+    script = (
+        "import asyncio, sys; from turngate.durable import SqliteLedger; "
+        "ledger = SqliteLedger(sys.argv[1]); "
+        "asyncio.run((lambda: asyncio.wait_for(ledger.open(), 60))())"
+    )
+    done = bare.run("python", "-c", script, str(tmp_path / "ledger.db"))
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_needs(bare: Installed) -> None:
     came_of = bare.imports()
     rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres")

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
@@ -25,6 +25,8 @@ from turngate.durable._swap import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
 
 _LOST: Final = (
     asyncpg.PostgresConnectionError,
@@ -117,12 +119,12 @@ class Server:
                 return connection
         return await self.connect()
 
-    async def in_transaction(self, call: Callable[[asyncpg.Connection], Coroutine[Any, Any, None]]) -> None:
-        """Have a few statements carried out, all or none."""
+    async def in_transaction(self, call: Callable[[asyncpg.Connection], Coroutine[Any, Any, T]]) -> T:
+        """Have a few statements carried out, all or none, and return what the call does."""
         connection = await self.connect()
         try:
             async with connection.transaction():
-                await call(connection)
+                return await call(connection)
         except (*_LOST, asyncpg.PostgresError) as exc:
             raise LedgerUnavailable(f"PostgreSQL refused: {_words(exc)}") from exc
         finally:

@@ -11,10 +11,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._errors import UnknownSchema
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import as_complete, as_known, as_messages, as_run, as_session
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
+from turngate.durable._migrations import migrations, refuse_newer
 from turngate.durable._postgres_saves import Saves
 from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Known, Loaded, restored, storable
@@ -105,26 +105,35 @@ class PostgresLedger:
         self._process = os.getpid()
         self._server = self._postgres.Server(self.dsn, *self._options)
         try:
-            await self._server.in_transaction(self._migrate)
+            while not await self._server.in_transaction(self._migrate):
+                pass
         except BaseException:
             await self.close()
             raise
 
-    async def _migrate(self, connection: Any) -> None:
-        """Make what is missing, once, whoever else opens it at the same time."""
-        s = self.schema
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 7))", f"turngate {s}")
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {s}")
-        await connection.execute(f"CREATE TABLE IF NOT EXISTS {s}.schema_version (version int NOT NULL)")
-        version = await connection.fetchval(f"SELECT max(version) FROM {s}.schema_version") or 0  # noqa: S608 - a checked name
-        if version > len(sql.MIGRATIONS):
-            raise UnknownSchema(
-                f"the ledger is of schema {version}; this turngate knows {len(sql.MIGRATIONS)}"
-            )
-        for number, statements in enumerate(sql.MIGRATIONS[version:], version + 1):
-            for statement in statements:
-                await connection.execute(self._in_schema(statement))
-            await connection.execute(f"INSERT INTO {s}.schema_version VALUES ($1)", number)  # noqa: S608 - a checked name
+    async def _migrate(self, connection: Any) -> bool:
+        """Take the schema one version further, unless another process is faster; say whether it is current.
+
+        A role that may not make anything can use a schema that is current.
+        """
+        scripts = migrations("postgres")
+        version = await self._version(connection)
+        if version < len(scripts):
+            await connection.execute(sql.LOCK, self.schema)
+            if not await connection.fetchval(sql.HAS_SCHEMA, self.schema):
+                await connection.execute(self._in_schema("CREATE SCHEMA {s}"))
+            await connection.execute(self._in_schema(sql.MAKE_VERSION))
+            version = await self._version(connection)  # another process may have been faster
+        for script in scripts[version : version + 1]:
+            await connection.execute(self._in_schema(script))
+            await connection.execute(self._in_schema(sql.PUT_VERSION), version + 1)
+        return version + 1 >= len(scripts)
+
+    async def _version(self, connection: Any) -> int:
+        exists = await connection.fetchval(self._in_schema(sql.HAS_VERSION))
+        version: int = await connection.fetchval(self._in_schema(sql.VERSION)) if exists else 0
+        refuse_newer(version, len(migrations("postgres")))
+        return version
 
     async def close(self) -> None:
         """Let go of everything. Idempotent."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import secrets
 import sqlite3
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._errors import UnknownSchema
 from turngate.durable import _sqlite_schema as sql
 from turngate.durable._columns import as_complete, as_known, as_messages
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
+from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
@@ -328,22 +327,22 @@ class SqliteLedger:
 
 
 def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
-    """Bring the file to the current schema, once, whoever else opens it at the same time."""
+    """Bring the file to the current schema: one transaction per version, made by one of several processes."""
+    scripts = migrations("sqlite")
+    refuse_newer(_version(connection), len(scripts))
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {_PAGES}")
-    if _version(connection) < len(sql.MIGRATIONS):
+    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):  # new, or restored from a dump
         connection.execute("PRAGMA journal_mode = WAL")
+    while _version(connection) < len(scripts):
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            for statements in sql.MIGRATIONS[_version(connection) :]:
-                for statement in statements:
+            version = _version(connection)  # another process may have been faster
+            for script in scripts[version : version + 1]:
+                for statement in statements(script):
                     connection.execute(statement)
-            connection.execute(sql.NAMED, (secrets.token_hex(6),))
-            connection.execute(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
-    if _version(connection) > len(sql.MIGRATIONS):
-        raise UnknownSchema(
-            f"the ledger is of schema {_version(connection)}; this turngate knows {len(sql.MIGRATIONS)}"
-        )
+                connection.execute(f"PRAGMA user_version = {version + 1}")
+    refuse_newer(_version(connection), len(scripts))
 
 
 def _version(connection: sqlite3.Connection) -> int:

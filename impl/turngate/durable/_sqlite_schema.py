@@ -1,4 +1,4 @@
-"""The tables of a ledger in SQLite, and what is asked of them.
+"""What is asked of the tables of a ledger in SQLite; `sql/sqlite/` makes them.
 
 A number is counted up by every step, for everything that must never come again: fences, first versions,
 positions. Steps are saved one after another, so the order of the numbers is the order of the commits, and a
@@ -12,119 +12,8 @@ from typing import Final
 
 STEP: Final = 2**20
 """The positions of messages are that far apart from step to step: a step's number, and then their order."""
-_RUN_TABLE: Final = """
-    run_id TEXT PRIMARY KEY,
-    session_id TEXT NOT NULL,
-    seq INTEGER NOT NULL,
-    state TEXT NOT NULL,
-    when_busy TEXT NOT NULL,
-    covered INTEGER NOT NULL,
-    holder INTEGER NOT NULL,
-    place INTEGER NOT NULL,
-    prompt TEXT NOT NULL,
-    attachments TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    accepted_at REAL NOT NULL,
-    completed_at REAL,
-    text TEXT,
-    error TEXT,
-    cancelled INTEGER,
-    message_id TEXT,
-    folded_into TEXT,
-    outcome TEXT,
-    position INTEGER,
-    ordinal INTEGER
-"""
-_RUN_INDEXES: Final = (
-    "CREATE UNIQUE INDEX run_in_flight ON run (state, session_id, seq) WHERE state <> 'complete'",
-    "CREATE INDEX run_accepted ON run (accepted_at) WHERE state = 'accepted'",
-    "CREATE UNIQUE INDEX run_in_order ON run (position, ordinal) WHERE position IS NOT NULL",
-)
-_MESSAGE_TABLE: Final = """
-    position INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    session_id TEXT NOT NULL,
-    run_id TEXT NOT NULL,
-    role TEXT NOT NULL,
-    text TEXT NOT NULL,
-    finish_reason TEXT,
-    data TEXT,
-    turn TEXT NOT NULL
-"""
-_MESSAGE_OF_SESSION: Final = "CREATE INDEX message_of_session ON message (session_id, position)"
-
-#: The statements that lead from each `user_version` to the next.
-MIGRATIONS: Final = (
-    (
-        """
-        CREATE TABLE meta (
-            one INTEGER PRIMARY KEY CHECK (one = 1),
-            name TEXT NOT NULL,
-            number INTEGER NOT NULL,
-            purged INTEGER NOT NULL
-        )
-        """,
-        "CREATE TABLE worker (worker INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL)",
-        """
-        CREATE TABLE session (
-            session_id TEXT PRIMARY KEY,
-            token TEXT NOT NULL,
-            version INTEGER NOT NULL,
-            next_seq INTEGER NOT NULL,
-            mark INTEGER NOT NULL,
-            queued INTEGER NOT NULL,
-            lead TEXT,
-            owner INTEGER,
-            fence INTEGER NOT NULL,
-            covered INTEGER NOT NULL,
-            begun INTEGER NOT NULL,
-            attempts INTEGER NOT NULL,
-            since REAL,
-            recent TEXT NOT NULL
-        ) WITHOUT ROWID
-        """,
-        f"CREATE TABLE run ({_RUN_TABLE})",
-        *_RUN_INDEXES,
-        f"CREATE TABLE message ({_MESSAGE_TABLE})",
-        _MESSAGE_OF_SESSION,
-        "CREATE INDEX message_of_turn ON message (turn, position)",
-        """
-        CREATE TABLE history (
-            position INTEGER PRIMARY KEY, session_id TEXT NOT NULL, entries TEXT NOT NULL, at REAL NOT NULL
-        )
-        """,
-        """
-        CREATE TABLE checkpoint (
-            session_id TEXT PRIMARY KEY, fence INTEGER NOT NULL, text TEXT NOT NULL, kept TEXT
-        ) WITHOUT ROWID
-        """,
-    ),
-    (
-        # A run is in one tree, not in a table and the index of its key.
-        f"CREATE TABLE run_by_id ({_RUN_TABLE}) WITHOUT ROWID",
-        "INSERT INTO run_by_id SELECT * FROM run",
-        "DROP TABLE run",
-        "ALTER TABLE run_by_id RENAME TO run",
-        *_RUN_INDEXES,
-        # The messages of a turn are found by the step that wrote them.
-        f"CREATE TABLE message_by_step ({_MESSAGE_TABLE})",
-        f"""
-        INSERT INTO message_by_step
-        SELECT
-            run.position * {STEP} + row_number() OVER (PARTITION BY run.position ORDER BY message.position),
-            id, message.session_id, run_id, role, message.text, finish_reason, data, turn
-        FROM message JOIN run USING (run_id)
-        """,
-        "DROP TABLE message",
-        "ALTER TABLE message_by_step RENAME TO message",
-        _MESSAGE_OF_SESSION,
-        "DROP INDEX IF EXISTS session_with_turn",
-    ),
-)
-
 NUMBER: Final = "SELECT max(number, (SELECT coalesce(max(position), 0) FROM history)) FROM meta"
 KEEP_NUMBER: Final = "UPDATE meta SET number = ?"
-NAMED: Final = "INSERT OR IGNORE INTO meta VALUES (1, ?, 0, 0)"
 SESSION: Final = """
     SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent
     FROM session WHERE session_id = ?

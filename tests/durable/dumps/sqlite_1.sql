@@ -1,3 +1,5 @@
+-- A ledger of schema 1, left behind by the code of that version when its process was killed.
+-- Cursor behind the second completion: 8a3195422498.4.0
 BEGIN TRANSACTION;
 CREATE TABLE checkpoint (
             session_id TEXT PRIMARY KEY, fence INTEGER NOT NULL, text TEXT NOT NULL, kept TEXT
