@@ -18,6 +18,7 @@ from turngate._errors import (
     UndeclaredMove,
     UnknownRun,
     UnknownSchema,
+    WouldDeadlock,
     WrongLoop,
 )
 from turngate._events import Delta, Event, Moved, Note, Outcome, RunComplete, Subscription
@@ -71,6 +72,7 @@ __all__ = [
     "UnknownRun",
     "UnknownSchema",
     "WhenBusy",
+    "WouldDeadlock",
     "WrongLoop",
     "__version__",
 ]

@@ -175,7 +175,11 @@ class Dispatcher(Closing):
         return run
 
     async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
-        """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run."""
+        """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run.
+
+        Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
+        """
+        await self._check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
         run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 

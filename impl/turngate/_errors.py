@@ -13,6 +13,7 @@ TurngateError
 ├── CursorExpired        completions: what comes behind the cursor is no longer all kept
 ├── TurnEnded            write, emit, keep, fold: the turn is over
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
+├── WouldDeadlock        wait, ask, stream: called by a runner for a run that cannot complete before its turn
 ├── SubscriberCutOff     subscription: more RunCompletes were left unread than the limit allows
 ├── UnknownSchema        the file, or the ledger, was written by a newer turngate
 └── UndeclaredMove       core: a move that the lifecycle does not declare
@@ -69,6 +70,10 @@ class TurnEnded(TurngateError):
 
 class ClosedFromRunner(TurngateError):
     """A runner called aclose, which would wait for the runner itself."""
+
+
+class WouldDeadlock(TurngateError):
+    """A runner waits for a run of its own session, which cannot complete before the runner's turn ends."""
 
 
 class SubscriberCutOff(TurngateError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Runner = Callable[["Turn"], Awaitable[str | None]]
-"""What the user brings: called once per turn."""
+Runner = Callable[["Turn"], Awaitable[str | None] | AsyncIterable[str]]
+"""What the user brings, called once per turn: an async function, or an async generator that yields text."""
 
 
 class Run:
@@ -77,9 +77,12 @@ class Run:
     async def wait(self) -> RunComplete:
         """Return the RunComplete, at once if there is one.
 
-        When cancelled while waiting, neither the run nor anyone else who waits for it is touched.
+        When cancelled while waiting, neither the run nor anyone else who waits for it is touched. Raises
+        WouldDeadlock in the task of a turn of the same session, if the run cannot complete before that ends.
         """
         loop = self._dispatcher._here()
+        if self.complete is None:
+            await self._dispatcher._check_wait(self)
         while self.complete is None:
             if self._waiters is None:
                 self._waiters = Waiters()
@@ -109,6 +112,7 @@ class Run:
         However late one begins, and whether the run leads the turn or was folded into it, the text is there
         from its beginning; it is there after the fact, too. If the turn writes nothing, what its runner
         returns is one piece. Ends when the run is complete; nothing comes of a run that never has a turn.
+        Raises WouldDeadlock where a runner would have to wait for text of its own session.
         """
         return TextStream(self, whole_number("start", start, at_least=0))
 

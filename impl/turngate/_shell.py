@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from turngate._clean_up import clean_up
 from turngate._core import SessionCore
-from turngate._errors import TurnEnded
+from turngate._errors import TurnEnded, WouldDeadlock
 from turngate._events import Delta, Note, Subscribers, size_of
 from turngate._guard import complain, deal_with, describe
 from turngate._journal import Journal, JournaledCore
 from turngate._json import given_back, taken
-from turngate._lifecycle import ACTIVE, SETTLING, STARTING
+from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, SETTLING, STARTING
+from turngate._runner import prepare_runner
 from turngate._surroundings import Surroundings, running_loop
 from turngate._turn import (
     CANCELLED_FROM_OUTSIDE,
@@ -64,7 +65,7 @@ class Shell(Surroundings):
     ) -> None:
         super().__init__()
         self.messages = messages
-        self._runner = runner
+        self._runner = prepare_runner(runner)
         self._settle_timeout = settle_timeout
         self._places = places
         unique = self._unique = secrets.token_hex(6)
@@ -104,6 +105,54 @@ class Shell(Surroundings):
         """Return what the turn of the run has written so far, None if there is no turn or no text."""
         turn = self._turn_of(run)
         return None if turn is None else turn.parts
+
+    # Waits of a runner for its own session.
+
+    def _own_turn(self, session_id: str) -> Turn | None:
+        """Return the active turn of the session if its task is the one that runs now."""
+        core = self._sessions.get(session_id)
+        if core is None or core.turn is None or core.turn.task is None:
+            return None
+        return core.turn if core.turn.task is asyncio.current_task() else None
+
+    async def _check_wait(self, run: Run) -> None:
+        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends.
+
+        Only the task of the turn is refused. A task that the runner has started may wait for as long as the
+        runner does not wait for that task, which cannot be known here.
+        """
+        turn = self._own_turn(run.session_id)
+        if turn is not None and await self._waits_for(run, turn):
+            await self._refuse_wait(turn, f"run {run.run_id}")
+
+    async def _waits_for(self, run: Run, turn: Turn) -> bool:
+        """Say whether the run, which is of the same session, cannot complete before the turn ends."""
+        if run.state is ACCEPTED:
+            return not self._session(run.session_id)._covers(run)
+        return run.state is not CANCEL_ON_ENTRY and run.state is not COMPLETE
+
+    async def _check_ask(self, session_id: str, run_id: str | None, when_busy: str | None) -> None:
+        """Raise WouldDeadlock if a runner asks something in its own session, before it is accepted.
+
+        A known run is left to `_check_wait`. With "interrupt" the turn is cancelled, "reject" is refused.
+        """
+        self._here()
+        if not isinstance(session_id, str) or (turn := self._own_turn(session_id)) is None:
+            return
+        if when_busy in {"fold", "queue"} and (run_id is None or not await self._knows(run_id)):
+            await self._refuse_wait(turn, "a new prompt")
+
+    async def _knows(self, run_id: str) -> bool:
+        return run_id in self._runs or run_id in self._completions
+
+    async def _refuse_wait(self, turn: Turn, what: str) -> None:
+        if turn.covered:
+            await asyncio.sleep(0)  # the cancel of the turn comes first, if it is on its way
+        raise WouldDeadlock(
+            f"{what} of session {turn.run.session_id!r} cannot complete before the turn of run "
+            f"{turn.run.run_id} ends, so the runner of that turn cannot wait for it; take follow-ups in "
+            "with turn.fold(), or wait in a task that the runner does not await"
+        )
 
     def _forget_if_quiet(self, core: SessionCore) -> None:
         if core.is_quiet():

@@ -79,8 +79,10 @@ class SqliteMessages:
     Close it, or use it as a context manager, when the dispatcher is closed.
     """
 
+    _connection: sqlite3.Connection | None = None
+    """None until the file is opened, also in an object whose constructor was refused."""
+
     def __init__(self, path: str | Path, *, lock_timeout: float = 5.0) -> None:
-        self._connection: sqlite3.Connection | None = None
         self.path = Path(path)
         self._lock_timeout = lock_timeout
         self._closed: Future[None] | None = None

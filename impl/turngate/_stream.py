@@ -36,12 +36,17 @@ class TextStream:
     async def __anext__(self) -> str:
         run = self._run
         loop = run._dispatcher._here()
+        checked = False
         while True:
             pieces = run._pieces if run.complete is not None else run._dispatcher._pieces_of(run)
             if pieces is not None and (piece := self._next(pieces)):
                 return piece
             if run.complete is not None:
                 raise StopAsyncIteration
+            if not checked:
+                checked = True
+                await run._dispatcher._check_wait(run)
+                continue
             await run._listen().wait(loop)
 
     def _next(self, pieces: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ MODULES = (
     "test_contract_handles",
     "test_contract_completions",
     "test_seed_scenarios",
+    "test_runners",
+    "test_waits_of_runners",
 )
 ITS_STORE = "a ledger has no store of messages beside it: what fails, or is slow, is the whole step"
 STAYS = "what is accepted and queued stays on the ledger when one process closes"

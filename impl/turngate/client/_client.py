@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx2
 
 from turngate import Attachment, DispatcherClosed
+from turngate._prompt import check_options
 from turngate.client._errors import Refused, Unreachable, error_in
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
@@ -61,6 +62,7 @@ class Client:
 
     async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteRun:
         """Send a prompt. Takes what `Dispatcher.submit` takes, but for `on_complete`."""
+        check_options("Client.submit", options)
         if options.get("on_complete") is not None:
             raise TypeError("on_complete is not carried to a server; use wait")
         body: dict[str, Any] = {"prompt": prompt, "run_id": options.get("run_id") or _new_run_id()}
@@ -77,6 +79,7 @@ class Client:
 
     def stream(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteText:
         """Send a prompt, and iterate over the text of its turn; then `complete` is there."""
+        check_options("Client.stream", options)
         return RemoteText(self, session_id, prompt, options.get("run_id") or _new_run_id(), options)
 
     async def run(self, run_id: str) -> RemoteRun:

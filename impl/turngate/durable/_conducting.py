@@ -81,7 +81,7 @@ class Conducting(Worker):
                 await self._begin(turn)
             if not turn.covered and not turn.given_up:
                 turn.phase = RUNNING
-                text = await self._runner(turn)
+                text = await self._call_runner(turn, task)
                 if text is not None and not isinstance(text, str):
                     text, error = None, f"the runner returned {type(text).__name__}, not str or None"
         except BaseException as exc:
@@ -106,6 +106,15 @@ class Conducting(Worker):
                     raise
         if stopped_by is not None:
             let_out(stopped_by)
+
+    async def _call_runner(self, turn: DurableTurn, task: asyncio.Task[Any] | None) -> str | None:
+        if task is None:
+            return await self._runner(turn)
+        self._running[task] = turn
+        try:
+            return await self._runner(turn)
+        finally:
+            del self._running[task]
 
     async def _begin(self, turn: DurableTurn) -> None:
         """Note that the runner is about to be called: from here on the run does not wait for a place."""

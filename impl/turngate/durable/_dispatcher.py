@@ -156,16 +156,26 @@ class DurableDispatcher(Ending):
         attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=False)
 
-    async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
+    async def submit(
+        self,
+        session_id: str,
+        prompt: str,
+        *,
+        run_id: str | None = None,
+        attachments: Sequence[Attachment | str] = (),
+        when_busy: WhenBusy = "fold",
+        on_complete: OnComplete | None = None,
+    ) -> Run:
         """Accept and enter in one commit. Takes what accept takes."""
-        run_id, when_busy = options.get("run_id"), options.get("when_busy", "fold")
-        on_complete = options.get("on_complete")
-        attachments = options.get("attachments", ())
         attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=True)
 
     async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
-        """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run."""
+        """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run.
+
+        Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
+        """
+        await self._check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
         run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 

@@ -42,6 +42,8 @@ class DurableRun(Run):
         """
         loop = self._dispatcher._here()
         self._home._watch(self)
+        if self.complete is None:
+            await self._dispatcher._check_wait(self)
         while self.complete is None:
             if self._dispatcher._closed:
                 raise DispatcherClosed(f"the dispatcher is closed; run {self.run_id} goes on without it")

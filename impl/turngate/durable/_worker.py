@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from turngate._core import SessionCore
 from turngate._errors import DispatcherClosed
 from turngate._guard import complain
-from turngate._lifecycle import ACTIVE, COMPLETE, QUEUED, RUNNING
+from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, QUEUED, RUNNING
 from turngate._waiters import Waiters
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
@@ -81,6 +81,8 @@ class Worker(Tasks):
         """Done when it is known where the subscriptions begin that nothing may overtake."""
         self._turns: dict[int, DurableTurn] = {}
         """The turns of this process by their fences."""
+        self._running: dict[Task[Any], DurableTurn] = {}
+        """The turns whose runners run, by their tasks."""
         self._covered_early: set[int] = set()
         """Fences of turns that a cancel has covered before the step that starts them was answered."""
         self._held: dict[str, DurableRun] = {}
@@ -429,3 +431,25 @@ class Worker(Tasks):
 
     def _session(self, session_id: str) -> SessionCore:
         return self._nobody
+
+    # Waits of a runner for its own session.
+
+    def _own_turn(self, session_id: str) -> Turn | None:
+        task = asyncio.current_task()
+        turn = None if task is None else self._running.get(task)
+        if turn is None or turn.given_up or turn.run.session_id != session_id:
+            return None
+        return turn
+
+    async def _waits_for(self, run: Run, turn: Turn) -> bool:
+        """Ask the ledger: what is known here of a run of another process may be old."""
+        (loaded,) = await self._ledger.view(run.session_id)
+        for row in loaded.runs:
+            if row.run_id == run.run_id:
+                if row.state is ACCEPTED:
+                    return not row.covered and (loaded.session is None or row.seq > loaded.session.mark)
+                return row.state is not CANCEL_ON_ENTRY
+        return False
+
+    async def _knows(self, run_id: str) -> bool:
+        return bool(await self._ledger.find([run_id]))

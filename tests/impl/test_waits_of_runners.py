@@ -1,0 +1,288 @@
+"""A runner that waits for its own session would wait for itself: it is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dispatching import in_loop
+from turngate import Dispatcher, PromptOptions, RunComplete, SessionBusy, State, Turn, WouldDeadlock
+
+Wait = Callable[[Dispatcher, Turn], Awaitable[object]]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing of runners that fail on purpose."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+class Scripted:
+    """Does for the prompt `first` what the test says, and answers every other one with its prompt."""
+
+    def __init__(self, wait: Wait) -> None:
+        self.wait = wait
+        self.d: Dispatcher
+        self.came_of: object = None
+
+    async def __call__(self, turn: Turn) -> str:
+        if turn.run.prompt != "first":
+            return turn.run.prompt
+        try:
+            self.came_of = await self.wait(self.d, turn)
+        except BaseException as exc:
+            self.came_of = exc
+            raise
+        return "first"
+
+
+async def play(wait: Wait) -> tuple[object, RunComplete]:
+    """Have a runner wait; return what came of it, and its RunComplete."""
+    runner = Scripted(wait)
+    async with Dispatcher(runner) as d:
+        runner.d = d
+        with quiet():
+            complete = await d.ask("s", "first")
+            assert (await d.ask("s", "afterwards")).text == "afterwards"
+    return runner.came_of, complete
+
+
+async def itself(d: Dispatcher, turn: Turn) -> object:
+    return await turn.run
+
+
+async def wait_of_itself(d: Dispatcher, turn: Turn) -> object:
+    return await turn.run.wait()
+
+
+async def itself_by_id(d: Dispatcher, turn: Turn) -> object:
+    return await d.wait(turn.run.run_id)
+
+
+async def within_a_time_out(d: Dispatcher, turn: Turn) -> object:
+    async with asyncio.timeout(60):
+        return await turn.run.wait()
+
+
+async def own_stream(d: Dispatcher, turn: Turn) -> object:
+    turn.write("a piece")
+    stream = turn.run.stream()
+    assert await anext(stream) == "a piece"  # what is there can be read
+    return await anext(stream)
+
+
+async def queued_behind(d: Dispatcher, turn: Turn) -> object:
+    run = await d.submit("s", "second")
+    await asyncio.sleep(0.01)
+    return await run
+
+
+async def accepted_only(d: Dispatcher, turn: Turn) -> object:
+    run = await d.accept("s", "second")
+    try:
+        return await run.wait()
+    finally:
+        await run.close()
+
+
+async def folded(d: Dispatcher, turn: Turn) -> object:
+    run = await d.submit("s", "second")
+    while not await turn.fold():
+        await asyncio.sleep(0.001)
+    assert run.state is State.ACTIVE
+    return await run
+
+
+async def stream_of_queued(d: Dispatcher, turn: Turn) -> object:
+    run = await d.submit("s", "second")
+    return [piece async for piece in run.stream()]
+
+
+async def ask_again_by_id(d: Dispatcher, turn: Turn) -> object:
+    return await d.ask("s", "first", run_id=turn.run.run_id)
+
+
+WAITS = [
+    itself,
+    wait_of_itself,
+    itself_by_id,
+    within_a_time_out,
+    own_stream,
+    queued_behind,
+    accepted_only,
+    folded,
+    stream_of_queued,
+    ask_again_by_id,
+]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_runner_that_waits_for_its_own_session_is_told(wait: Wait) -> None:
+    @in_loop
+    async def test() -> None:
+        came_of, complete = await play(wait)
+        assert isinstance(came_of, WouldDeadlock)
+        assert "'s' cannot complete before the turn of run" in str(came_of)
+        assert complete.outcome == "failed"
+        assert complete.error == f"WouldDeadlock: {came_of}"
+
+    test()
+
+
+@pytest.mark.parametrize("options", [{}, {"when_busy": "queue", "run_id": "chosen"}])
+def test_a_runner_that_asks_in_its_own_session_is_told_before_anything_is_accepted(
+    options: PromptOptions,
+) -> None:
+    prompts: list[str] = []
+
+    @in_loop
+    async def test() -> None:
+        async def agent(turn: Turn) -> str:
+            prompts.append(turn.run.prompt)
+            return "fine" if turn.run.prompt == "then" else (await d.ask("s", "again", **options)).text
+
+        async with Dispatcher(agent) as d:
+            with quiet():
+                complete = await d.ask("s", "first")
+                assert complete.error is not None
+                assert complete.error.startswith("WouldDeadlock: a new prompt of session 's'")
+                assert (await d.ask("s", "then")).text == "fine"
+
+    test()
+    assert prompts == ["first", "then"]
+
+
+@in_loop
+async def test_reject_and_a_missing_session_are_refused_as_ever() -> None:
+    async def reject(d: Dispatcher, turn: Turn) -> object:
+        return await d.ask("s", "second", when_busy="reject")
+
+    came_of, complete = await play(reject)
+    assert isinstance(came_of, SessionBusy)
+    assert complete.outcome == "failed"
+
+    async def nowhere(d: Dispatcher, turn: Turn) -> object:
+        return await d.ask([], "second")  # type: ignore[arg-type]  # on purpose
+
+    came_of, complete = await play(nowhere)
+    assert type(came_of).__name__ == "MissingSession"
+
+
+@in_loop
+async def test_interrupt_cancels_the_runner_that_asks() -> None:
+    async def interrupt(d: Dispatcher, turn: Turn) -> object:
+        return await d.ask("s", "second", when_busy="interrupt")
+
+    came_of, complete = await play(interrupt)
+    assert isinstance(came_of, asyncio.CancelledError)
+    assert complete.cancelled
+
+
+@in_loop
+async def test_a_cancel_that_is_on_its_way_comes_before_the_refusal() -> None:
+    async def cancelled(d: Dispatcher, turn: Turn) -> object:
+        await d.cancel("s")
+        return await d.ask("s", "second")
+
+    came_of, complete = await play(cancelled)
+    assert isinstance(came_of, asyncio.CancelledError)
+    assert complete.outcome == "cancelled"
+
+
+@in_loop
+async def test_a_runner_that_has_swallowed_its_cancel_is_told_too() -> None:
+    async def stubborn(d: Dispatcher, turn: Turn) -> object:
+        covering = asyncio.create_task(d.cancel("s"))
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            await covering
+        return await turn.run
+
+    came_of, complete = await play(stubborn)
+    assert isinstance(came_of, WouldDeadlock)
+    assert complete.cancelled
+
+
+# What stays legal.
+
+
+async def another_session(d: Dispatcher, turn: Turn) -> object:
+    return await d.ask("another", "second")
+
+
+async def completed_before(d: Dispatcher, turn: Turn) -> object:
+    run = await d.accept("s", "second")
+    await run.close()
+    await d.wait(run.run_id)
+    assert [piece async for piece in run.stream()] == []
+    return await run
+
+
+async def cancelled_on_entry(d: Dispatcher, turn: Turn) -> object:
+    run = await d.accept("s", "second")
+    await d.cancel_run(run.run_id)
+    entering = asyncio.create_task(d.enter(run))
+    complete = await run
+    await entering
+    assert complete.cancelled
+    return complete
+
+
+async def settling_after_its_entry(d: Dispatcher, turn: Turn) -> object:
+    run = await d.accept("s", "second")
+    await d.cancel_run(run.run_id)
+    await d.enter(run)
+    return await run
+
+
+async def in_a_task_of_its_own(d: Dispatcher, turn: Turn) -> object:
+    run = await d.submit("s", "second", when_busy="queue")
+    waiting = asyncio.create_task(run.wait())
+    await asyncio.sleep(0)
+    WAITING.append(waiting)
+    return None
+
+
+WAITING: list[asyncio.Task[Any]] = []
+LEGAL = [
+    another_session,
+    completed_before,
+    cancelled_on_entry,
+    settling_after_its_entry,
+    in_a_task_of_its_own,
+]
+
+
+@pytest.mark.parametrize("wait", LEGAL)
+def test_waits_that_come_to_an_end_stay_legal(wait: Wait) -> None:
+    @in_loop
+    async def test() -> None:
+        came_of, complete = await play(wait)
+        assert not isinstance(came_of, BaseException), came_of
+        assert complete.outcome == "finished"
+        while WAITING:
+            assert (await WAITING.pop()).text == "second"
+
+    test()
+
+
+@in_loop
+async def test_a_reader_elsewhere_goes_on_reading() -> None:
+    async def agent(turn: Turn) -> None:
+        turn.write("one ")
+        await asyncio.sleep(0.01)
+        turn.write("two")
+
+    async with Dispatcher(agent) as d:
+        run = await d.submit("s", "tea")
+        assert [piece async for piece in run.stream()] == ["one ", "two"]
