@@ -11,7 +11,7 @@ from turngate._errors import EmptyPrompt, MissingSession
 from turngate._events import RunComplete
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 OnComplete = Callable[[RunComplete], object]
 """A hook: receives the RunComplete of its run instead of the subscribers; not a coroutine function."""
@@ -35,13 +35,6 @@ class Attachment(NamedTuple):
     name: str
     mime_type: str
     content: str | bytes
-
-
-def check_options(call: str, options: Iterable[str]) -> None:
-    """Raise TypeError, as Python does, for an option that no prompt has."""
-    for name in options:
-        if name not in PromptOptions.__annotations__:
-            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
 
 
 def check_prompt(

@@ -10,17 +10,17 @@ from urllib.parse import quote
 
 import httpx2
 
-from turngate import Attachment, DispatcherClosed
-from turngate._prompt import check_options
+from turngate import Attachment, DispatcherClosed, PromptOptions
 from turngate.client._errors import Refused, Unreachable, error_in
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
 from turngate.client._types import message_of, run_of, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Self, Unpack
 
-    from turngate import Message, PromptOptions, RunComplete, TurngateError
+    from turngate import Message, RunComplete, TurngateError
     from turngate.client._types import RemoteRun, RemoteSession
 
 _WAIT = 20.0
@@ -62,7 +62,7 @@ class Client:
 
     async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteRun:
         """Send a prompt. Takes what `Dispatcher.submit` takes, but for `on_complete`."""
-        check_options("Client.submit", options)
+        _check_options("Client.submit", options)
         if options.get("on_complete") is not None:
             raise TypeError("on_complete is not carried to a server; use wait")
         body: dict[str, Any] = {"prompt": prompt, "run_id": options.get("run_id") or _new_run_id()}
@@ -79,7 +79,7 @@ class Client:
 
     def stream(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteText:
         """Send a prompt, and iterate over the text of its turn; then `complete` is there."""
-        check_options("Client.stream", options)
+        _check_options("Client.stream", options)
         return RemoteText(self, session_id, prompt, options.get("run_id") or _new_run_id(), options)
 
     async def run(self, run_id: str) -> RemoteRun:
@@ -216,3 +216,10 @@ def _attachment(attachment: Attachment | str) -> dict[str, str]:
     if isinstance(content, str):
         return {"name": name, "mime_type": mime_type, "text": content}
     return {"name": name, "mime_type": mime_type, "base64": base64.b64encode(content).decode("ascii")}
+
+
+def _check_options(call: str, options: Iterable[str]) -> None:
+    """Raise TypeError, as Python does, for an option that no prompt has."""
+    for name in options:
+        if name not in PromptOptions.__annotations__:
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
