@@ -83,8 +83,10 @@ class Subscription:
 
     A reader that lags loses deltas and notes, counted in `dropped`, and never a RunComplete or a move. One
     that leaves more than `complete_limit` of these unread is cut off: what is buffered is still delivered,
-    and then iterating raises SubscriberCutOff. Iterating ends when the subscription or the dispatcher closes.
-    Cancelling a waiting reader loses no event. A subscription that nobody holds any more receives nothing.
+    and then iterating raises SubscriberCutOff. On a ledger a subscription is also cut off when a RunComplete
+    cannot be told: it was purged first, or the ledger failed while the dispatcher closed. Iterating ends when
+    the subscription or the dispatcher closes. Cancelling a waiting reader loses no event. A subscription that
+    nobody holds any more receives nothing.
     """
 
     def __init__(
@@ -110,7 +112,8 @@ class Subscription:
         """How many bytes each unread delta and note takes."""
         self._unread_bytes = 0
         self._closed = False
-        self._cut_off = False
+        self._cut_off = ""
+        """Why it was cut off, if it was."""
         self._waiters = Waiters()
         self._subscribers.add(self)
 
@@ -123,11 +126,16 @@ class Subscription:
             self._sizes.append(size)
             self._unread_bytes += size
         elif len(self._unread) - len(self._sizes) >= self._complete_limit:
-            self._cut_off = True
-            self._close()
+            self.cut_off(f"more than {self._complete_limit} RunCompletes and moves were left unread")
             return
         self._unread.append(event)
         self._waiters.wake()
+
+    def cut_off(self, why: str) -> None:
+        """Stop receiving, because what comes next is missing; reading raises SubscriberCutOff at the end."""
+        if not self._closed:
+            self._cut_off = why
+            self._close()
 
     def _take(self) -> Event:
         event = self._unread.popleft()
@@ -159,9 +167,7 @@ class Subscription:
         loop = self._shell._here()
         while not self._unread:
             if self._cut_off:
-                raise SubscriberCutOff(
-                    f"more than {self._complete_limit} RunCompletes and moves were left unread"
-                )
+                raise SubscriberCutOff(self._cut_off)
             if self._closed:
                 raise StopAsyncIteration
             self._subscribers.being_read.add(self)

@@ -220,7 +220,7 @@ class CutsOffInSilence(_Subscribing):
     class kind(Subscription):
         def _close(self) -> None:
             super()._close()
-            self._cut_off = False
+            self._cut_off = ""
 
 
 class _Skipping(Audience):

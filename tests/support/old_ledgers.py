@@ -6,11 +6,12 @@ import asyncio
 import re
 import secrets
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from postgres import cluster
+from postgres import Cluster, cluster
 from surroundings import ROOT
 from turngate.durable import PostgresLedger, SqliteLedger
 
@@ -33,21 +34,29 @@ def load(dump: Path, folder: Path) -> Any:
     return PostgresLedger(new_database(dump.read_text()), connections=2)
 
 
-def new_database(script: str = "SELECT 1", options: str = "") -> str:
-    """Make a database on the private cluster, run a script in it, and return its dsn."""
+def new_database(script: str = "SELECT 1", options: str = "", on: Cluster | None = None) -> str:
+    """Make a database on a private cluster, run a script in it, and return its dsn."""
+    server = on or cluster()
+    name = f"d{secrets.token_hex(8)}"
+    ask_postgres(server.dsn, f"CREATE DATABASE {name} {options}")
+    dsn = server.dsn.rpartition("/")[0] + f"/{name}"
+    ask_postgres(dsn, script)
+    return dsn
+
+
+def ask_postgres(dsn: str, script: str) -> list[tuple[Any, ...]]:
+    """Run a script, or a query, in a database, and return what it answers."""
     import asyncpg  # noqa: PLC0415 - the package may be missing, and then the cluster is
 
-    server = cluster()
-    name = f"d{secrets.token_hex(8)}"
-
-    async def make() -> str:
-        connection = await asyncpg.connect(server.dsn)
-        await connection.execute(f"CREATE DATABASE {name} {options}")
-        await connection.close()
-        dsn = server.dsn.rpartition("/")[0] + f"/{name}"
+    async def ask() -> list[tuple[Any, ...]]:
         connection = await asyncpg.connect(dsn)
-        await connection.execute(script)
-        await connection.close()
-        return dsn
+        try:
+            if script.lstrip().upper().startswith(("SELECT", "WITH")):
+                return [tuple(row) for row in await connection.fetch(script)]
+            await connection.execute(script)
+            return []
+        finally:
+            await connection.close()
 
-    return asyncio.run(make())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, ask()).result()

@@ -76,6 +76,15 @@ class Cluster:
     def stop(self, mode: str = "immediate") -> None:
         self._call("pg_ctl", "stop", "--wait", "--pgdata", self._data, "--mode", mode)
 
+    def copy_to(self, folder: Path) -> None:
+        """Copy the files of a server that is stopped."""
+        subprocess.run(["cp", "-a", str(self._data), str(folder)], check=True)
+
+    def put_back(self, folder: Path) -> None:
+        """Put such a copy in place of the files of a server that is stopped."""
+        shutil.rmtree(self._data)
+        subprocess.run(["cp", "-a", str(folder), str(self._data)], check=True)
+
     def remove(self) -> None:
         if os.getpid() != self._process or not self._folder.exists():  # forked off, or done already
             return

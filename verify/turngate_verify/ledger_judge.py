@@ -32,7 +32,7 @@ async def history(ledger: Ledger) -> list[str]:
     """Return every decision that the ledger keeps, in order, as lines of a recorded history."""
     lines: list[str] = []
     after = _FIRST
-    while told := (await ledger.told(after, _PAGE))[1]:
+    while told := (await ledger.told(after, _PAGE))[2]:
         lines += [json.dumps(entry) for step in told for entry in step.entries]
         after = told[-1].position, told[-1].ordinal
     return lines

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import time
 import weakref
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
+from turngate._guard import say
 from turngate._lifecycle import ACCEPTED, ACTIVE, COMPLETE, QUEUED
 from turngate._limits import seconds, whole_number
 from turngate._places import Places
@@ -16,11 +20,13 @@ from turngate._run import Covered, Run
 from turngate._views import SessionView
 from turngate.durable._ending import Ending
 from turngate.durable._handles import DurableRun
+from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
+from turngate.durable._purge import Purge
 from turngate.durable._rows import ALL, as_json
 from turngate.durable._worker import Newcomer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self, TextIO, Unpack
 
     from turngate._events import RunComplete
@@ -34,6 +40,9 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME: Final = 512
 """Characters that the id of a session or a run may have: databases index no more."""
+
+_PAUSE: Final = 0.1
+"""Seconds between two slices of a purge, at most."""
 
 
 class _DrawnTwice(Exception):
@@ -321,13 +330,35 @@ class DurableDispatcher(Ending):
     def _handles_of(self, step: Step, runs: list[Run]) -> list[Run]:
         return [self._handle_of(step.rows[run.run_id], run.complete) for run in runs]
 
-    async def purge(self, *, before: float) -> int:
+    async def purge(self, *, before: float, progress: Callable[[int], object] | None = None) -> int:
         """Forget the runs that were complete at that time (seconds since the epoch), and their messages.
 
-        What is in flight is not touched. Returns how many runs it was.
+        Goes slice by slice, a few hundred runs at a time; other steps get their turn in between. `progress`
+        is called after each slice with how many runs are gone so far; what it raises ends the purge. What is
+        in flight is not touched. Returns how many runs are gone. Raises PurgeCutShort when the ledger fails
+        after some are gone: they stay gone, and another purge takes the rest.
+
+        A reader that has not read a RunComplete yet when it is purged is told so: completions raise
+        CursorExpired, and subscriptions SubscriberCutOff.
         """
         await self._ready()
-        return await self._ledger.purge(before)
+        purge, gone = Purge(float(before)), 0
+        while not purge.is_done:
+            began = time.monotonic()
+            try:
+                purged = await self._ledger.purge(purge)
+            except LedgerUnavailable as exc:
+                if gone:
+                    raise PurgeCutShort(gone, exc) from exc
+                raise
+            gone += purged
+            if purged and progress is not None:
+                progress(gone)
+            # Another process that waits for the ledger gets as much time as the slice took.
+            await asyncio.sleep(min(time.monotonic() - began, _PAUSE))
+        if gone:
+            say(logging.INFO, "purged %d %s", gone, "run" if gone == 1 else "runs")
+        return gone
 
     async def write_history(self, out: TextIO) -> int:
         """Write every decision that the ledger keeps, in the order of the commits, for `turngate trace`.
@@ -338,7 +369,7 @@ class DurableDispatcher(Ending):
         if not self._ledger.history:
             raise ValueError("this ledger does not keep the history")
         lines, last = 0, (-1, -1)
-        while told := (await self._ledger.told(last, 1000))[1]:
+        while told := (await self._ledger.told(last, 1000))[2]:
             last = told[-1].position, told[-1].ordinal
             for step in told:
                 lines += len(step.entries)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate.durable._flight import Flight
     from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Finished
+    from turngate.durable._ledger import Finished, Place
 
 _PAGE: Final = 500
 _DIGITS: Final = 19
@@ -207,11 +207,14 @@ class Following(Conducting):
     async def _load(self, lane: Lane) -> None:
         """Find out what comes next in a lane."""
         if lane is self._subscribers.completes:
-            _, horizon, finished = await self._ledger.finished(lane.at, _PAGE)
+            purged, horizon, finished = await self._ledger.finished(lane.at, _PAGE)
+            self._check_purged(lane, purged)
             lane.load([((each.position, each.ordinal), each.complete) for each in finished], horizon)
             lane.more = len(finished) == _PAGE
+            lane.settle()
             return
-        horizon, told = await self._ledger.told(lane.at, _PAGE)
+        purged, horizon, told = await self._ledger.told(lane.at, _PAGE)
+        self._check_purged(lane, purged)
         entries = [((step.position, step.ordinal), entry) for step in told for entry in step.entries]
         complete = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
         known = (
@@ -225,6 +228,13 @@ class Following(Conducting):
         lane.more = len(told) == _PAGE
         if told:
             lane.at = told[-1].position, told[-1].ordinal
+        lane.settle()
+
+    def _check_purged(self, lane: Lane, purged: Place) -> None:
+        """Cut off those who have not been told what was purged meanwhile."""
+        if lane.at < purged:
+            self._subscribers.cut_off_before(lane, purged[0])
+            lane.at = purged
 
     def _tell(self, lane: Lane) -> None:
         position, event = lane.coming.popleft()
@@ -285,6 +295,11 @@ def _cursor(name: str, at: tuple[int, int], passed: Moment | None) -> str:
     return ".".join([cursor, str(passed.until), *map(str, sorted(passed.pending))])
 
 
+def _reach(at: tuple[int, int], passed: Moment | None) -> int:
+    """Return the last position that a cursor knows of."""
+    return at[0] if passed is None else max(at[0], passed.until - 1)
+
+
 def _place(cursor: str) -> tuple[str, tuple[int, int], Moment | None]:
     name, *digits = cursor.split(".")
     if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in digits):
@@ -305,20 +320,28 @@ class LedgerCompletions:
 
     def __init__(self, worker: Following, after: str | None, until: str | None) -> None:
         self._worker = worker
-        self._until = None if until is None else _place(str(until))[1]
-        self._name: str | None = None
+        self._until: tuple[int, int] | None = None
+        self._name = ""
+        self._unchecked: list[tuple[str, int]] = []
+        """The epochs of the cursors that it was given, and how far these reach."""
         self._at = (-1, -1)
         self._passed: Moment | None = None
         """What was there already when the cursor was taken that it began with."""
         self._page: list[Finished] = []
         if after is not None:
-            self._name, self._at, self._passed = _place(str(after))
+            name, self._at, self._passed = _place(str(after))
+            self._unchecked.append((name, _reach(self._at, self._passed)))
+        if until is not None:
+            name, self._until, passed = _place(str(until))
+            self._unchecked.append((name, _reach(self._until, passed)))
         self._begun = after is not None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[str, RunComplete]:
+        if self._unchecked and not self._worker._closed:
+            await self._check_cursors()
         while not self._is_over():
             if not self._page:
                 await self._turn_page()
@@ -328,7 +351,6 @@ class LedgerCompletions:
             if self._until is not None and self._at > self._until:
                 break
             if self._passed is None or not self._passed.has(position):
-                assert self._name is not None
                 return _cursor(self._name, self._at, self._passed), complete
         raise StopAsyncIteration
 
@@ -341,18 +363,30 @@ class LedgerCompletions:
         """Read on; wait for a while if there is nothing."""
         worker = self._worker
         await worker._ready()
-        name = await worker._ledger.name()
-        if self._name is not None and name != self._name:
-            raise CursorExpired("the cursor is one of another ledger")
-        self._name = name
         heard = worker._news.count
         purged, horizon, page = await worker._ledger.finished(self._at, _PAGE)
-        if self._begun and self._at[0] < purged:
+        if self._begun and self._at < purged:
             raise CursorExpired("what comes behind the cursor is no longer all kept")
-        self._page = page[::-1]
+        self._begun = True
         if page:
-            return
-        if self._until is not None and self._until[0] < horizon:
+            self._name = await worker._ledger.name()  # of the epoch of the last of them, or a later one
+            self._page = page[::-1]
+        elif self._until is not None and self._until[0] < horizon:
             self._at = self._until
         else:
+            self._at = max(self._at, (horizon - 1, BEHIND))
             await worker._wait_for_news(heard)
+
+    async def _check_cursors(self) -> None:
+        """Raise CursorExpired unless the ledger has come to where its cursors are, in their epochs."""
+        await self._worker._ready()
+        while self._unchecked:
+            name, reach = self._unchecked[-1]
+            end = await self._worker._ledger.end_of(name)
+            if end is None:
+                raise CursorExpired(
+                    "the cursor is one of another ledger, or of a part of this one that is lost"
+                )
+            if reach >= end:
+                raise CursorExpired("the cursor is beyond the end of the ledger, which was restored since")
+            self._unchecked.pop()

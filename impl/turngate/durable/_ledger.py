@@ -1,6 +1,7 @@
 """What a ledger is: where sessions are kept, one saved step at a time, and who of those that share it lives.
 
 LedgerUnavailable      the ledger cannot be reached; nothing was done
+├── PurgeCutShort      a purge could not go on; what it had purged stays purged
 └── OutcomeUnknown     a step was sent and its answer lost, and nobody can tell any more whether it was saved
 """
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from turngate._events import RunComplete
     from turngate._messages import ListOfMessages
+    from turngate.durable._purge import Purge
     from turngate.durable._rows import Ask, Decide, Decision, Known, Loaded
 
 
@@ -28,6 +30,17 @@ class OutcomeUnknown(LedgerUnavailable):
 
     A prompt may be sent again under the same run_id; whoever has cancelled should look before doing it again.
     """
+
+
+class PurgeCutShort(LedgerUnavailable):
+    """A purge could not go on. What it had purged stays purged: `purged` runs."""
+
+    def __init__(self, purged: int, why: BaseException) -> None:
+        super().__init__(
+            f"the purge was cut short after {purged} {'run' if purged == 1 else 'runs'}; "
+            f"these are gone, and the rest is kept: {why}"
+        )
+        self.purged = purged
 
 
 class LeaseLost(TurngateError):
@@ -67,6 +80,10 @@ class Moment(NamedTuple):
     def has(self, position: int) -> bool:
         """Say whether what is at this position was there."""
         return position < self.until and position not in self.pending
+
+
+Place = tuple[int, int]
+"""A position, and an ordinal among what is at that position."""
 
 
 class Finished(NamedTuple):
@@ -156,19 +173,27 @@ class Ledger(Protocol):
         ...
 
     async def name(self) -> str:
-        """Return what tells this ledger's cursors from those of another."""
+        """Return the name of the epoch, by which its cursors are told from those of another.
+
+        An epoch begins when the ledger is opened, and ends where the next one begins. One that is missing was
+        lost: an older copy of the ledger was put in its place.
+        """
+        ...
+
+    async def end_of(self, name: str) -> int | None:
+        """Return the position that no cursor of the epoch reaches; None if there is no such epoch."""
         ...
 
     async def moment(self) -> Moment:
         """Return what there is to be read now, with the horizon as it is now."""
         ...
 
-    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
-        """Return how far back is kept, the horizon, and the next completions below it, in order."""
+    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+        """Return the last that was purged, the horizon, and the next completions below it, in order."""
         ...
 
-    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
-        """Return the horizon and the decisions of the next steps below it, in order."""
+    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+        """Return the last that was purged, the horizon, and the decisions of the next steps, in order."""
         ...
 
     # Beside the steps.
@@ -184,8 +209,8 @@ class Ledger(Protocol):
         """Return the messages of the turn that the run was part of."""
         ...
 
-    async def purge(self, before: float) -> int:
-        """Forget what was complete at that time, in seconds since the epoch; return how many runs it was."""
+    async def purge(self, purge: Purge) -> int:
+        """Take the next slice of a purge, a short transaction; return how many runs are gone."""
         ...
 
     def listen(self, wake: Callable[[], None]) -> None:
@@ -220,5 +245,7 @@ __all__ = [
     "Mine",
     "Moment",
     "OutcomeUnknown",
+    "Place",
+    "PurgeCutShort",
     "Told",
 ]

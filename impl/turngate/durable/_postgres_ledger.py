@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from turngate._guard import say
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import as_complete, as_known, as_messages, as_run, as_session
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._migrations import migrations, refuse_newer
 from turngate.durable._postgres_saves import Saves
+from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Known, Loaded, restored, storable
-from turngate.durable._swap import swap
+from turngate.durable._swap import Unanswered, swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from turngate._messages import ListOfMessages
-    from turngate.durable._ledger import Checkpoint
+    from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._postgres import Beat, Server
+    from turngate.durable._purge import Purge
     from turngate.durable._rows import Ask, Changes, Decide, Decision
     from turngate.durable._swap import Fate
 
@@ -86,7 +90,6 @@ class PostgresLedger:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
         self._wake: Callable[[], None] | None = None
-        self._name: str | None = None
         self._statements: dict[str, str] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._channel = f"turngate_{schema}"
@@ -112,22 +115,45 @@ class PostgresLedger:
             raise
 
     async def _migrate(self, connection: Any) -> bool:
-        """Take the schema one version further, unless another process is faster; say whether it is current.
+        """Take the schema one version further, or begin an epoch if it is current; say whether that is done.
 
         A role that may not make anything can use a schema that is current.
         """
         scripts = migrations("postgres")
         version = await self._version(connection)
-        if version < len(scripts):
-            await connection.execute(sql.LOCK, self.schema)
-            if not await connection.fetchval(sql.HAS_SCHEMA, self.schema):
-                await connection.execute(self._in_schema("CREATE SCHEMA {s}"))
-            await connection.execute(self._in_schema(sql.MAKE_VERSION))
-            version = await self._version(connection)  # another process may have been faster
+        await connection.execute(sql.LOCK, self.schema)
+        if version == len(scripts):
+            await self._begin_epoch(connection)
+            return True
+        if not await connection.fetchval(sql.HAS_SCHEMA, self.schema):
+            await connection.execute(self._in_schema("CREATE SCHEMA {s}"))
+        await connection.execute(self._in_schema(sql.MAKE_VERSION))
+        version = await self._version(connection)  # another process may have been faster
         for script in scripts[version : version + 1]:
             await connection.execute(self._in_schema(script))
             await connection.execute(self._in_schema(sql.PUT_VERSION), version + 1)
-        return version + 1 >= len(scripts)
+        return False
+
+    async def _begin_epoch(self, connection: Any) -> None:
+        """Begin an epoch; if the ledger was restored here, have positions go on above all that are stored."""
+        home = await connection.fetchval(sql.HOME)
+        if await connection.fetchval(sql.MAY_SEE_SYSTEM):
+            home = f"{await connection.fetchval(sql.SYSTEM)}.{home}"
+        stored = await connection.fetchrow(self._in_schema(sql.STORED))
+        last, xid, shift, settled, old_home = stored
+        first = xid + shift
+        if first <= last or (old_home is not None and old_home != home):
+            shift = max(shift, last + 1 - xid)
+            first, settled = last + 1, xid + shift
+            # These workers live elsewhere, if they do, and may go on there: none of their names comes again.
+            for statement in sql.LEAVE_BEHIND:
+                await connection.execute(self._in_schema(statement))
+            say(
+                logging.WARNING,
+                "the ledger was restored in this database; older cursors beyond its end have expired",
+            )
+        await connection.execute(self._in_schema(sql.PUT_HOME), shift, settled, home)
+        await connection.execute(self._in_schema(sql.PUT_EPOCH), secrets.token_hex(6), first)
 
     async def _version(self, connection: Any) -> int:
         exists = await connection.fetchval(self._in_schema(sql.HAS_VERSION))
@@ -268,28 +294,42 @@ class PostgresLedger:
         return [_as_loaded(restored(row[0]), None, tuple(row)[1:]) for row in rows]
 
     async def name(self) -> str:
-        """Return what tells this ledger's cursors from those of another."""
-        if self._name is None:
-            ((self._name,),) = await self._fetch("SELECT name FROM {s}.meta")
-        return str(self._name)
+        """Return the name of the epoch, by which its cursors are told from those of another."""
+        ((name,),) = await self._fetch(sql.EPOCH)
+        return str(name)
+
+    async def end_of(self, name: str) -> int | None:
+        """Return the position that no cursor of the epoch reaches; None if there is no such epoch."""
+        for (end,) in await self._fetch(sql.END_OF, name):
+            return int(end)
+        return None
 
     async def moment(self) -> Moment:
         """Return which transactions had committed at one moment, as the server's snapshot has it."""
-        ((snapshot,),) = await self._fetch(sql.SNAPSHOT)
+        ((snapshot, shift, settled),) = await self._fetch(sql.SNAPSHOT)
         oldest, following, running = snapshot.split(":")
-        return Moment(int(oldest), int(following), frozenset(map(int, running.split(",") if running else ())))
+        pending = frozenset(int(each) + shift for each in running.split(",") if each)
+        return Moment(max(int(oldest) + shift, settled), int(following) + shift, pending)
 
-    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
-        """Return how far back is kept, the horizon, and the next completions below it, in order."""
-        ((purged, horizon, page),) = await self._fetch(sql.FINISHED, *after, limit)
+    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+        """Return the last that was purged, the horizon, and the next completions below it, in order."""
+        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.FINISHED, *after, limit))
         rows = json.loads(page) if page else []
-        return purged, horizon, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
+        return (
+            (purged[0], purged[1]),
+            horizon,
+            [Finished(row[0], row[1], as_complete(row[2:])) for row in rows],
+        )
 
-    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
-        """Return the horizon and the decisions of the next steps below it, in order."""
-        ((horizon, page),) = await self._fetch(sql.TOLD, *after, limit)
+    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+        """Return the last that was purged, the horizon, and the decisions of the next steps, in order."""
+        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.TOLD, *after, limit))
         rows = json.loads(page) if page else []
-        return horizon, [Told(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows]
+        return (
+            (purged[0], purged[1]),
+            horizon,
+            [Told(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows],
+        )
 
     # Beside the steps.
 
@@ -315,12 +355,60 @@ class PostgresLedger:
         """Return the messages of the turn that the run was part of."""
         return as_messages(await self._fetch(sql.MESSAGES_OF, storable(run_id)))
 
-    async def purge(self, before: float) -> int:
-        """Forget what was complete at that time, and return how many runs it was."""
-        ((count,),) = await self._fetch(sql.PURGE, float(before))
-        for statement in sql.SWEEP:
-            await self._fetch(statement, *([float(before)] if "$1" in statement else []))
+    async def purge(self, purge: Purge) -> int:
+        """Take the next slice of a purge; return how many runs are gone."""
+        match purge.phase:
+            case Phase.RUNS:
+                return await self._purge_runs(purge)
+            case Phase.SESSIONS:
+                await self._purge_sessions(purge)
+            case Phase.HISTORY:
+                await self._purge_history(purge)
+            case Phase.REST:
+                for statement in sql.PURGE_REST:
+                    await self._fetch(statement)
+                purge.next_phase()
+        return 0
+
+    async def _purge_runs(self, purge: Purge) -> int:
+        if purge.is_new:
+            purge.keep([(row[0], row[1]) for row in await self._fetch(sql.PURGE_IN_FLIGHT, purge.before)])
+        rows = [PastRun(*row) for row in await self._fetch(sql.PURGE_LOOK, purge.before, *purge.after, SLICE)]
+        looked_at, gone = purge.slice(rows)
+        count = 0
+        if gone:
+            about = ([each.run_id for each in gone], [each.position for each in gone], *gone[-1][:2])
+            try:
+                ((count,),) = await self._send(sql.PURGE_RUNS, *about)
+            except Unanswered:  # once they are certainly gone, they count
+                await self._fetch(sql.PURGE_RUNS, *about)
+                count = len(gone)
+        purge.looked_at(looked_at)
+        if not rows:
+            purge.next_phase()
         return int(count)
+
+    async def _purge_sessions(self, purge: Purge) -> None:
+        rows = await self._fetch(sql.PURGE_LOOK_AT_SESSIONS, purge.name, SLICE)
+        quiet = [tuple(row) for row in rows if row[0] not in purge.kept]
+        if quiet:
+            names, versions = zip(*quiet, strict=True)
+            await self._fetch(sql.PURGE_SESSIONS, [*names], [*versions], purge.after[0])
+        if rows:
+            purge.name = rows[-1][0]
+        else:
+            purge.next_phase()
+
+    async def _purge_history(self, purge: Purge) -> None:
+        rows = [PastStep(*row) for row in await self._fetch(sql.PURGE_LOOK_AT_HISTORY, *purge.after, SLICE)]
+        gone = [(each.position, each.ordinal) for each in rows if purge.forgets(each)]
+        if gone:
+            positions, ordinals = zip(*gone, strict=True)
+            await self._fetch(sql.PURGE_HISTORY, [*positions], [*ordinals], *gone[-1])
+        if rows and not purge.is_past(rows):
+            purge.after = rows[-1][:2]
+        else:
+            purge.next_phase()
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` when somebody has a hint for this worker, or for all."""

@@ -36,8 +36,39 @@ MAKE_VERSION: Final = "CREATE TABLE IF NOT EXISTS {s}.schema_version (version in
 VERSION: Final = "SELECT coalesce(max(version), 0) FROM {s}.schema_version"
 PUT_VERSION: Final = "INSERT INTO {s}.schema_version VALUES ($1)"
 
+HOME: Final = "SELECT oid::text FROM pg_database WHERE datname = current_database()"
+MAY_SEE_SYSTEM: Final = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE')"
+SYSTEM: Final = "SELECT system_identifier::text FROM pg_control_system()"
+STORED: Final = """
+    SELECT greatest(
+        (SELECT max("position") FROM {s}.run), (SELECT max("position") FROM {s}.history), m.purged,
+        m.forgotten, (SELECT max(first) - 1 FROM {s}.epoch)
+    ), pg_current_xact_id()::text::bigint, m.shift, m.settled, m.home
+    FROM {s}.meta m
+"""
+"""The last position that is stored, the id of this transaction, and what positions are made of."""
+LEAVE_BEHIND: Final = (
+    "DELETE FROM {s}.worker",
+    """
+    SELECT setval(name, nextval(name) + (2 ^ 40 * (1 + random()))::bigint)
+    FROM pg_get_serial_sequence('{s}.worker', 'worker') name
+    """,
+    "SELECT setval('{s}.number', nextval('{s}.number') + 4294967296)",
+)
+"""For a restored ledger: names of workers and fences that were given out elsewhere do not come again."""
+PUT_HOME: Final = "UPDATE {s}.meta SET shift = $1, settled = $2, home = $3"
+PUT_EPOCH: Final = "INSERT INTO {s}.epoch (name, first) VALUES ($1, $2)"
+EPOCH: Final = "SELECT name FROM {s}.epoch ORDER BY number DESC LIMIT 1"
+END_OF: Final = """
+    SELECT coalesce(
+        (SELECT min(later.first) FROM {s}.epoch later WHERE later.number > e.number),
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint + m.shift
+    ) FROM {s}.epoch e, {s}.meta m WHERE e.name = $1
+"""
+
 _COMPLETE: Final = "session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome"
-_HORIZON: Final = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_HORIZON: Final = "greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint + m.shift, m.settled)"
+"""Of the row `m` of `meta`."""
 _NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 
 _LOADED: Final = f"""
@@ -116,20 +147,21 @@ MINE: Final = f"""
     SELECT session_id, fence, covered, version FROM {{s}}.session WHERE {_WITH_TURN} AND owner = $1
 """
 KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"
-SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
+SNAPSHOT: Final = "SELECT pg_current_snapshot()::text, shift, settled FROM {s}.meta"
 FINISHED: Final = f"""
-    SELECT purged, {_HORIZON}, (
+    SELECT m.purged, m.purged_ordinal, {_HORIZON}, (
         SELECT json_agg(json_build_array("position", ordinal, {_COMPLETE})) FROM (
             SELECT * FROM {{s}}.run
             WHERE "position" IS NOT NULL AND ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
             ORDER BY "position", ordinal LIMIT $3) page)
-    FROM {{s}}.meta
+    FROM {{s}}.meta m
 """
 TOLD: Final = f"""
-    SELECT {_HORIZON}, (
+    SELECT m.forgotten, m.forgotten_ordinal, {_HORIZON}, (
         SELECT json_agg(json_build_array("position", ordinal, session_id, entries)) FROM (
             SELECT * FROM {{s}}.history WHERE ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
             ORDER BY "position", ordinal LIMIT $3) page)
+    FROM {{s}}.meta m
 """
 CHECKPOINT: Final = """
     INSERT INTO {s}.checkpoint AS c
@@ -146,31 +178,67 @@ MESSAGES_OF: Final = f"""
     SELECT {_MESSAGE} FROM {{s}}.message
     WHERE turn = (SELECT message_id FROM {{s}}.run WHERE run_id = $1) ORDER BY "position"
 """
-PURGE: Final = """
+
+PURGE_IN_FLIGHT: Final = """
+    SELECT DISTINCT session_id, accepted_at < to_timestamp($1) FROM {s}.run WHERE state <> 'complete'
+"""
+PURGE_LOOK: Final = f"""
+    SELECT r."position", r.ordinal, r.run_id, r.session_id, r.message_id, r.accepted_at < to_timestamp($1),
+        r.completed_at < to_timestamp($1)
+    FROM {{s}}.meta m, LATERAL (
+        SELECT * FROM {{s}}.run
+        WHERE "position" IS NOT NULL AND ("position", ordinal) > ($2, $3) AND "position" < {_HORIZON}
+        ORDER BY "position", ordinal LIMIT $4) r
+    ORDER BY 1, 2
+"""
+PURGE_RUNS: Final = """
     WITH gone AS (
-        DELETE FROM {s}.run WHERE completed_at < to_timestamp($1) RETURNING message_id, "position"
+        DELETE FROM {s}.run r USING unnest($1::text[], $2::bigint[]) u (run_id, "position")
+        WHERE r.run_id = u.run_id AND r."position" = u."position" RETURNING r.message_id
     ), unsaid AS (
         DELETE FROM {s}.message WHERE turn IN (SELECT message_id FROM gone)
     ), noted AS (
-        UPDATE {s}.meta SET purged = greatest(purged, (SELECT max("position") FROM gone))
-        WHERE EXISTS (SELECT FROM gone)
+        UPDATE {s}.meta SET purged = $3, purged_ordinal = $4 WHERE (purged, purged_ordinal) < ($3, $4)
     )
     SELECT count(*) FROM gone
 """
-SWEEP: Final = (
-    # A session that takes a step meanwhile has another version, at which the row is looked at again.
-    """
-    DELETE FROM {s}.session o USING (
-        SELECT session_id, version FROM {s}.session q WHERE lead IS NULL AND NOT EXISTS (
-            SELECT FROM {s}.run r WHERE r.session_id = q.session_id)
-    ) quiet WHERE o.session_id = quiet.session_id AND o.version = quiet.version
-    """,
-    """
-    DELETE FROM {s}.history h WHERE at < to_timestamp($1) AND NOT EXISTS (
-        SELECT FROM {s}.run r WHERE r.session_id = h.session_id AND r.accepted_at < to_timestamp($1))
-    """,
+PURGE_LOOK_AT_SESSIONS: Final = """
+    SELECT session_id, version FROM {s}.session WHERE session_id > $1 AND lead IS NULL
+    ORDER BY session_id LIMIT $2
+"""
+PURGE_SESSIONS: Final = """
+    DELETE FROM {s}.session o USING unnest($1::text[], $2::bigint[]) u (session_id, version)
+    WHERE o.session_id = u.session_id AND o.version = u.version AND o.lead IS NULL AND NOT EXISTS (
+        SELECT FROM {s}.run r WHERE r.state <> 'complete' AND r.session_id = o.session_id
+    ) AND NOT EXISTS (
+        SELECT FROM {s}.run r
+        WHERE r."position" IS NOT NULL AND r."position" > $3 AND r.session_id = o.session_id
+    )
+"""
+"""A session that takes a step meanwhile has another version."""
+PURGE_LOOK_AT_HISTORY: Final = f"""
+    SELECT h."position", h.ordinal, h.session_id, extract(epoch FROM h.at)::float8
+    FROM {{s}}.meta m, LATERAL (
+        SELECT * FROM {{s}}.history WHERE ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}
+        ORDER BY "position", ordinal LIMIT $3) h
+    ORDER BY 1, 2
+"""
+PURGE_HISTORY: Final = """
+    WITH noted AS (
+        UPDATE {s}.meta SET forgotten = $3, forgotten_ordinal = $4
+        WHERE (forgotten, forgotten_ordinal) < ($3, $4)
+    )
+    DELETE FROM {s}.history h USING unnest($1::bigint[], $2::int[]) u ("position", ordinal)
+    WHERE h."position" = u."position" AND h.ordinal = u.ordinal
+"""
+PURGE_REST: Final = (
     """
     DELETE FROM {s}.checkpoint c WHERE NOT EXISTS (
         SELECT FROM {s}.session o WHERE o.session_id = c.session_id AND o.lead IS NOT NULL)
+    """,
+    # Cursors of these epochs are all before what was purged.
+    """
+    DELETE FROM {s}.epoch WHERE number < (
+        SELECT max(e.number) FROM {s}.epoch e, {s}.meta m WHERE e.first <= m.purged)
     """,
 )

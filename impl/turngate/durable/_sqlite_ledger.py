@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import sqlite3
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from turngate.durable import _sqlite_schema as sql
 from turngate.durable._columns import as_complete, as_known, as_messages
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._migrations import migrations, refuse_newer, statements
+from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from turngate._messages import ListOfMessages
-    from turngate.durable._ledger import Checkpoint
+    from turngate.durable._ledger import Checkpoint, Place
+    from turngate.durable._purge import Purge
     from turngate.durable._rows import Decide, Decision
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -106,6 +109,7 @@ class SqliteLedger:
             while True:
                 try:
                     _migrate(connection, self._synchronous)
+                    _begin_epoch(connection)
                 except sqlite3.OperationalError as exc:
                     # SQLite does not wait to change the journal mode.
                     if exc.sqlite_errorcode & 0xFF not in _LOCKED or time.monotonic() >= deadline:
@@ -221,33 +225,44 @@ class SqliteLedger:
         return await self._working().do(look)
 
     async def name(self) -> str:
-        """Return what tells this ledger's cursors from those of another."""
-        ((name,),) = await self._query("SELECT name FROM meta")
+        """Return the name of the epoch, by which its cursors are told from those of another."""
+        ((name,),) = await self._query(sql.EPOCH)
         return str(name)
+
+    async def end_of(self, name: str) -> int | None:
+        """Return the position that no cursor of the epoch reaches; None if there is no such epoch."""
+
+        def look(connection: sqlite3.Connection) -> int | None:
+            found = connection.execute(sql.END_OF, (name,)).fetchone()
+            return None if found is None else int(found[0] or last_number(connection) + 1)
+
+        return await self._working().do(look)
 
     async def moment(self) -> Moment:
         """Return what there is to be read now: everything up to the last position."""
         number = await self._working().do(last_number)
         return Moment(number + 1, number + 1)
 
-    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
-        """Return how far back is kept, the horizon, and the next completions below it, in order."""
+    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+        """Return the last that was purged, the horizon, and the next completions below it, in order."""
 
-        def look(connection: sqlite3.Connection) -> tuple[int, int, list[Finished]]:
+        def look(connection: sqlite3.Connection) -> tuple[Place, int, list[Finished]]:
             number = last_number(connection)
-            ((purged,),) = connection.execute("SELECT purged FROM meta")
+            purged = connection.execute("SELECT purged, purged_ordinal FROM meta").fetchone()
             rows = connection.execute(sql.FINISHED, (*after, limit)).fetchall()
             return purged, number + 1, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
 
         return await self._working().do(look)
 
-    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
-        """Return the horizon and the decisions of the next steps below it, in order."""
+    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+        """Return the last that was purged, the horizon, and the decisions of the next steps, in order."""
 
-        def look(connection: sqlite3.Connection) -> tuple[int, list[Told]]:
+        def look(connection: sqlite3.Connection) -> tuple[Place, int, list[Told]]:
             number = last_number(connection)
+            ((forgotten,),) = connection.execute("SELECT forgotten FROM meta")
             rows = connection.execute(sql.TOLD, (after[0], limit)).fetchall()
-            return number + 1, [Told(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
+            steps = [Told(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
+            return (forgotten, 0), number + 1, steps
 
         return await self._working().do(look)
 
@@ -279,19 +294,74 @@ class SqliteLedger:
         """Return the messages of the turn that the run was part of."""
         return as_messages(await self._query(sql.MESSAGES_OF, storable(run_id)))
 
-    async def purge(self, before: float) -> int:
-        """Forget what was complete at that time, and return how many runs it was."""
+    async def purge(self, purge: Purge) -> int:
+        """Take the next slice of a purge; return how many runs are gone."""
+        match purge.phase:
+            case Phase.RUNS:
+                return await self._purge_runs(purge)
+            case Phase.SESSIONS:
+                await self._purge_sessions(purge)
+            case Phase.HISTORY:
+                await self._purge_history(purge)
+            case Phase.REST:
+                await self._working().do(
+                    lambda connection: [connection.execute(each) for each in sql.PURGE_REST], writes=True
+                )
+                purge.next_phase()
+        return 0
+
+    async def _purge_runs(self, purge: Purge) -> int:
+        if purge.is_new:
+            purge.keep(
+                [(row[0], bool(row[1])) for row in await self._query(sql.PURGE_IN_FLIGHT, purge.before)]
+            )
+        rows = await self._query(sql.PURGE_LOOK, purge.before, purge.before, *purge.after, SLICE)
+        looked_at, gone = purge.slice([PastRun(*row) for row in rows])
 
         def forget_them(connection: sqlite3.Connection) -> int:
-            connection.execute(sql.KEEP_NUMBER, (last_number(connection),))
-            last, count = connection.execute(sql.PURGED, (before,)).fetchone()
-            if count:
-                connection.execute("UPDATE meta SET purged = max(purged, ?)", (last,))
-            for statement in sql.PURGE:
-                connection.execute(statement, {"before": before})
-            return int(count)
+            many, (position, ordinal, *_) = connection.executemany, gone[-1]
+            turns = {(each.position, each.message_id) for each in gone if each.message_id is not None}
+            many(sql.PURGE_MESSAGES, [(at * sql.STEP, (at + 1) * sql.STEP - 1, turn) for at, turn in turns])
+            deleted = many(sql.PURGE_RUNS, [(each.run_id, each.position) for each in gone])
+            connection.execute(sql.PURGED, {"position": position, "ordinal": ordinal})
+            return deleted.rowcount
 
-        return await self._working().do(forget_them, writes=True)
+        count = await self._working().do(forget_them, writes=True) if gone else 0
+        purge.looked_at(looked_at)
+        if not rows:
+            purge.next_phase()
+        return count
+
+    async def _purge_sessions(self, purge: Purge) -> None:
+        rows = await self._query(sql.PURGE_LOOK_AT_SESSIONS, purge.name, SLICE)
+        quiet = [row for row in rows if row[0] not in purge.kept]
+
+        def forget_them(connection: sqlite3.Connection) -> None:
+            new = {row[0] for row in connection.execute(sql.PURGE_NEW_RUNS, (purge.after[0],))}
+            connection.executemany(sql.PURGE_SESSIONS, [row for row in quiet if row[0] not in new])
+
+        if quiet:
+            await self._working().do(forget_them, writes=True)
+        if rows:
+            purge.name = rows[-1][0]
+        else:
+            purge.next_phase()
+
+    async def _purge_history(self, purge: Purge) -> None:
+        rows = [PastStep(*row) for row in await self._query(sql.PURGE_LOOK_AT_HISTORY, purge.after[0], SLICE)]
+        gone = [(each.position,) for each in rows if purge.forgets(each)]
+
+        def forget_them(connection: sqlite3.Connection) -> None:
+            connection.execute(sql.KEEP_NUMBER, (last_number(connection),))
+            connection.executemany("DELETE FROM history WHERE position = ?", gone)
+            connection.execute("UPDATE meta SET forgotten = max(forgotten, ?)", gone[-1])
+
+        if gone:
+            await self._working().do(forget_them, writes=True)
+        if rows and not purge.is_past(rows):
+            purge.after = rows[-1][:2]
+        else:
+            purge.next_phase()
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` when another process has written."""
@@ -343,6 +413,13 @@ def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
     refuse_newer(_version(connection), len(scripts))
+
+
+def _begin_epoch(connection: sqlite3.Connection) -> None:
+    """Begin an epoch: what is behind the end of the file was given to readers by a file that is lost."""
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(sql.PUT_EPOCH, (secrets.token_hex(6), last_number(connection) + 1))
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -95,24 +95,40 @@ MESSAGES_OF: Final = f"""
     ) ON position BETWEEN first AND first + {STEP - 1} AND turn = message_id ORDER BY position
 """
 
-PURGED: Final = "SELECT max(position), count(*) FROM run WHERE position IS NOT NULL AND completed_at < ?"
-PURGE: Final = (
-    # The plus keeps SQLite from making an index on the turns of all messages.
-    f"""
-    DELETE FROM message WHERE position IN (
-        SELECT message.position FROM run
-        JOIN message ON message.position BETWEEN run.position * {STEP} AND run.position * {STEP} + {STEP - 1}
-        WHERE run.completed_at < :before AND +message.turn = run.message_id
-    )
-    """,
-    "DELETE FROM run WHERE completed_at < :before",
+EPOCH: Final = "SELECT name FROM epoch ORDER BY number DESC LIMIT 1"
+PUT_EPOCH: Final = "INSERT INTO epoch (name, first) VALUES (?, ?)"
+END_OF: Final = """
+    SELECT (SELECT min(later.first) FROM epoch later WHERE later.number > epoch.number)
+    FROM epoch WHERE name = ?
+"""
+
+PURGE_IN_FLIGHT: Final = "SELECT DISTINCT session_id, accepted_at < ? FROM run WHERE state <> 'complete'"
+PURGE_LOOK: Final = """
+    SELECT position, ordinal, run_id, session_id, message_id, accepted_at < ?, completed_at < ? FROM run
+    WHERE position IS NOT NULL AND (position, ordinal) > (?, ?) ORDER BY position, ordinal LIMIT ?
+"""
+PURGE_MESSAGES: Final = "DELETE FROM message WHERE position BETWEEN ? AND ? AND +turn = ?"
+PURGE_RUNS: Final = "DELETE FROM run WHERE run_id = ? AND position = ?"
+PURGED: Final = """
+    UPDATE meta SET purged = :position, purged_ordinal = :ordinal
+    WHERE (purged, purged_ordinal) < (:position, :ordinal)
+"""
+PURGE_LOOK_AT_SESSIONS: Final = """
+    SELECT session_id, version FROM session WHERE session_id > ? AND lead IS NULL ORDER BY session_id LIMIT ?
+"""
+PURGE_NEW_RUNS: Final = """
+    SELECT session_id FROM run WHERE state <> 'complete'
+    UNION ALL SELECT session_id FROM run WHERE position IS NOT NULL AND position > ?
+"""
+PURGE_SESSIONS: Final = "DELETE FROM session WHERE session_id = ? AND version = ? AND lead IS NULL"
+PURGE_LOOK_AT_HISTORY: Final = """
+    SELECT position, 0, session_id, at FROM history WHERE position > ? ORDER BY position LIMIT ?
+"""
+PURGE_REST: Final = (
     """
-    DELETE FROM session WHERE lead IS NULL AND session_id NOT IN (SELECT session_id FROM run)
+    DELETE FROM checkpoint WHERE NOT EXISTS (
+        SELECT 1 FROM session WHERE session.session_id = checkpoint.session_id AND lead IS NOT NULL)
     """,
-    # What is left of a session's history begins with an accept.
-    """
-    DELETE FROM history
-    WHERE at < :before AND session_id NOT IN (SELECT session_id FROM run WHERE accepted_at < :before)
-    """,
-    "DELETE FROM checkpoint WHERE session_id NOT IN (SELECT session_id FROM session WHERE lead IS NOT NULL)",
+    # Cursors of these epochs are all before what was purged.
+    "DELETE FROM epoch WHERE number < (SELECT max(epoch.number) FROM epoch, meta WHERE first <= purged)",
 )

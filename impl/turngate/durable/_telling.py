@@ -34,6 +34,11 @@ class Beginning(NamedTuple):
         """Say whether what is at this position was before the beginning."""
         return self.moment.has(position) and position not in self.under_way
 
+    def is_all_behind(self, position: int) -> bool:
+        """Say whether everything up to this position was before the beginning."""
+        lowest = min(self.moment.until, *self.moment.pending, *self.under_way)
+        return position < lowest
+
     def first(self) -> int:
         """Return the lowest position of which there may be something to tell."""
         return min(self.moment.horizon, *self.under_way, self.moment.until)
@@ -65,6 +70,11 @@ class Lane:
         self.horizon = horizon
         if events:
             self.at = events[-1][0]
+
+    def settle(self) -> None:
+        """Take note that nothing more will appear below the horizon, if everything there was loaded."""
+        if not self.more:
+            self.at = max(self.at, (self.horizon - 1, BEHIND))
 
     def next(self) -> int:
         """Return the position of what comes next: at least the horizon, if nothing is known to come."""
@@ -142,6 +152,15 @@ class GatedSubscribers(Subscribers):
                 del self.gated[run_id]
                 for event, size in events:
                     super().stream(event, size)
+
+    def cut_off_before(self, lane: Lane, position: int) -> None:
+        """Cut off those of a lane who may have to be told what was up to this position, and is purged."""
+        for of_session in [*lane.audience.by_session.values()]:
+            for reference in [*of_session]:
+                subscription = reference()
+                beginning = None if subscription is None else self.beginnings.get(subscription)
+                if subscription is not None and (beginning is None or not beginning.is_all_behind(position)):
+                    subscription.cut_off("RunCompletes or moves were purged before they were told")
 
     def reached(self, horizon: int) -> None:
         """Take note that everybody has been told what there is below the horizon."""

@@ -69,11 +69,6 @@ def plain(end: str) -> str:
     return ".".join(end.split(".")[:3])
 
 
-def source(completions: str) -> str:
-    """Return the name of the dispatcher, or of the ledger, whose completions a cursor is a place in."""
-    return completions.partition(".")[0]
-
-
 def order(completions: str) -> tuple[int, ...]:
     """Return the numbers of a cursor of completions, which grow; () if it is none."""
     numbers = completions.split(".")[1:3]

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from turngate import CursorExpired
-from turngate.server._cursor import NO_LOG, Cursor, mark, order, source
+from turngate.server._cursor import NO_LOG, Cursor, mark, order
 from turngate.server._shapes import frame
 
 if TYPE_CHECKING:
@@ -96,17 +96,15 @@ async def missed(
         return
     if since.is_lost or until.is_lost:
         raise CursorExpired("completions were forgotten before they could be read")
-    if source(since.completions) != source(until.completions):
-        raise CursorExpired("the place is one among other completions")
     at = since.completions
-    if order(at) < order(until.completions):
-        async for at, complete in d.completions(since.completions, until=until.completions):
-            name = mark(complete.run_id) if told else ""
-            if name in told:
-                told.discard(name)
-            elif session_id in (None, complete.session_id):
-                yield _completed(complete, at, told)
-        at = until.completions
+    # Raises CursorExpired for a place among other completions, also if it seems to be behind the other.
+    async for at, complete in d.completions(since.completions, until=until.completions):
+        name = mark(complete.run_id) if told else ""
+        if name in told:
+            told.discard(name)
+        elif session_id in (None, complete.session_id):
+            yield _completed(complete, at, told)
+    at = max(at, until.completions, key=order)
     if owed:  # what is ahead there, and nothing else of what comes behind
         async for _, complete in d.completions(at):
             name = mark(complete.run_id)

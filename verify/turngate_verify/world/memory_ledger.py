@@ -19,7 +19,8 @@ from unittest.mock import patch
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable, _swap
 from turngate.durable._columns import of_messages
-from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Told
+from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Place, Told
+from turngate.durable._purge import Purge
 from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Ask, Changes, Decide, Decision, Known, Loaded, RunRow, SessionRow
 from turngate.durable._swap import Fate, Unanswered, swap
@@ -276,16 +277,22 @@ class MemoryLedger:
         await self._hop()
         return Moment(self.tables.number + 1, self.tables.number + 1)
 
-    async def finished(self, after: tuple[int, int], limit: int) -> tuple[int, int, list[Finished]]:
+    async def end_of(self, name: str) -> int | None:
+        """Return the position behind the last one; there is one epoch."""
+        await self._hop()
+        return self.tables.number + 1 if name == "memory" else None
+
+    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
         """Return the next completions, in order; nothing is ever purged."""
         await self._hop()
         ordered = sorted(self.tables.complete.values(), key=lambda each: each[:2])
-        return -1, self.tables.number + 1, [each for each in ordered if each[:2] > after][:limit]
+        return (-1, 0), self.tables.number + 1, [each for each in ordered if each[:2] > after][:limit]
 
-    async def told(self, after: tuple[int, int], limit: int) -> tuple[int, list[Told]]:
-        """Return the decisions of the next steps, in order."""
+    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+        """Return the decisions of the next steps, in order; nothing is ever purged."""
         await self._hop()
-        return self.tables.number + 1, [each for each in self.tables.history if each[:2] > after][:limit]
+        steps = [each for each in self.tables.history if each[:2] > after][:limit]
+        return (-1, 0), self.tables.number + 1, steps
 
     # Beside the steps.
 
@@ -315,8 +322,10 @@ class MemoryLedger:
         turns = [turn for message, turn in self.tables.messages.values() if message.run_id == run_id]
         return [message for message, turn in self.tables.messages.values() if turns and turn == turns[-1]]
 
-    async def purge(self, before: float) -> int:
+    async def purge(self, purge: Purge) -> int:
         """Keep everything."""
+        await self._hop()
+        purge.next_phase()
         return 0
 
     def listen(self, wake: Callable[[], None]) -> None:
