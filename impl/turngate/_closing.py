@@ -12,6 +12,7 @@ from turngate._guard import say
 from turngate._lifecycle import RUNNING
 from turngate._run import Covered
 from turngate._shell import Shell
+from turngate._words import counted
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -128,7 +129,7 @@ class Closing(Shell):
         waiting = [f"{run.run_id} ({run.state})" for run in [*self._runs.values()]]
         named = ", ".join(waiting[:_NAMED])
         more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
-        say(logging.WARNING, "closing waits for %d runs: %s%s", len(waiting), named, more)
+        say(logging.WARNING, "closing waits for %s: %s%s", counted(len(waiting), "run"), named, more)
         turns = [core.turn for core in self._sessions.values() if core.turn is not None]
         for turn in turns:
             if turn.covered and turn.phase is RUNNING:

@@ -34,6 +34,7 @@ from turngate._lifecycle import (
 from turngate._messages import Message
 from turngate._queue import Queue
 from turngate._run import Run, Turn
+from turngate._words import counted
 
 if TYPE_CHECKING:
     from collections import deque
@@ -99,7 +100,9 @@ class SessionCore:
             raise SessionBusy(f"session {self.session_id!r} has something in flight")
         waiting = len(self.accepted) + (0 if when_busy == "interrupt" else len(self.queue))
         if waiting >= queue_limit:
-            raise QueueFull(f"session {self.session_id!r} has {waiting} runs waiting (queue_limit)")
+            raise QueueFull(
+                f"session {self.session_id!r} has {counted(waiting, 'run')} waiting (queue_limit)"
+            )
 
     def accept(self, run: Run) -> None:
         """Take in a run whose sequence is higher than any before."""

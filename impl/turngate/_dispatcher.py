@@ -19,6 +19,7 @@ from turngate._prompt import check_prompt, plain
 from turngate._run import Covered, Run
 from turngate._surroundings import running_loop
 from turngate._views import SessionView, view
+from turngate._words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,7 +129,7 @@ class Dispatcher(Closing):
             if known := self._known(run_id, session_id, prompt, attachments):
                 return known
         if self._accepted >= self._accepted_limit:
-            raise QueueFull(f"{self._accepted} runs are accepted and have not entered (accepted_limit)")
+            raise QueueFull(f"{counted(self._accepted, 'run')} accepted and not entered (accepted_limit)")
         effects: list[Effect] | None = None
         core = self._sessions.get(session_id)
         if core is None:
@@ -329,8 +330,9 @@ class Dispatcher(Closing):
         active = sum(core.turn is not None for core in cores)
         queued = sum(len(core.queue) for core in cores)
         return (
-            f"<Dispatcher {life}: {len(cores)} sessions in flight, {active} active, {queued} queued, "
-            f"{self._accepted} accepted, {len(self._completions)} completions kept>"
+            f"<Dispatcher {life}: {counted(len(cores), 'session')} in flight, {active} active, "
+            f"{queued} queued, {self._accepted} accepted, "
+            f"{counted(len(self._completions), 'completion')} kept>"
         )
 
     _warns_if_dropped = True

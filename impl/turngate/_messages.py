@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from turngate._limits import whole_number
+from turngate._words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,7 +91,7 @@ class MemoryMessages:
         return [_copied(each) for each in of_turn(self._sessions.get(session_id, {}).values(), run_id)]
 
     def __repr__(self) -> str:
-        return f"<MemoryMessages of {len(self._sessions)} sessions>"
+        return f"<MemoryMessages of {counted(len(self._sessions), 'session')}>"
 
 
 def _copied(message: Message) -> Message:

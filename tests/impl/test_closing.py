@@ -339,7 +339,7 @@ def test_a_close_that_waits_says_for_which_runs(caplog: pytest.LogCaptureFixture
     assert warnings_in(caplog) == ["closing waits for 2 runs: lead (active), behind (queued)"]
     w.finish(lead)
     w.wait(_REMINDER)
-    assert warnings_in(caplog)[1:] == ["closing waits for 1 runs: behind (active)"]
+    assert warnings_in(caplog)[1:] == ["closing waits for 1 run: behind (active)"]
     assert not any(turn.covered for turn in w.agent.turns)
     w.finish(behind)
     assert closing.done()
@@ -399,7 +399,7 @@ def test_a_turn_that_is_being_written_is_named_and_not_interrupted(caplog: pytes
     run = w.submit("s", "p", run_id="r")
     closing = w.close(0)
     w.wait(_REMINDER)
-    assert warnings_in(caplog) == ["closing waits for 1 runs: r (active)"]
+    assert warnings_in(caplog) == ["closing waits for 1 run: r (active)"]
     assert len(store.puts) == 1
     store.gates[0].set_result(None)
     w.loop.settle()

@@ -409,7 +409,7 @@ def test_an_interrupt_needs_no_room_for_what_it_drops(s: Session) -> None:
     s.core.check_room("interrupt", 1)
     s.accept("d")
     s.core.check_room("interrupt", 2)
-    with pytest.raises(QueueFull, match="'s' has 1 runs waiting"):
+    with pytest.raises(QueueFull, match="'s' has 1 run waiting"):
         s.core.check_room("interrupt", 1)
 
 

@@ -210,7 +210,7 @@ async def test_an_accepted_limit_of_hundreds() -> None:
     async with Dispatcher(echo, accepted_limit=300) as d:
         for n in range(300):
             await d.accept(f"session {n}", "p")
-        with pytest.raises(QueueFull, match="300 runs are accepted"):
+        with pytest.raises(QueueFull, match="300 runs accepted"):
             await d.accept("one more", "p")
 
 
@@ -330,5 +330,5 @@ async def test_repr() -> None:
         assert "3 sessions in flight, 2 active, 1 queued, 1 accepted" in repr(d)
         agent.finish(run)
         await run
-        assert "1 completions kept" in repr(d)
+        assert "1 completion kept" in repr(d)
         agent.finish(other)

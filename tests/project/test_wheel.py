@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from surroundings import ROOT, insist_on_package
+from turngate_verify.commands import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
@@ -137,21 +138,68 @@ def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_nee
     assert {missing for missing in came_of.values() if missing} <= set().union(*EXTRAS.values())
 
 
-@pytest.mark.parametrize("arguments", ["", "--help", "verify", "trace history.jsonl", "no-such-command"])
-def test_without_the_extra_the_command_line_says_in_one_line_what_to_install(
-    bare: Installed, arguments: str
-) -> None:
-    for program in (("turngate",), ("python", "-m", "turngate")):
-        done = bare.run(*program, *arguments.split())
+PROGRAMS = [("turngate",), ("python", "-m", "turngate")]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
+def test_without_any_extra_help_and_version_work(bare: Installed, program: tuple[str, ...]) -> None:
+    for option in ("--help", "-h"):
+        done = bare.run(*program, option)
+        assert (done.stderr, done.returncode) == ("", 0)
+        for command in COMMANDS:
+            assert f"\n  {command} " in done.stdout
+        assert "pip install 'turngate[server,client,verify]'" in done.stdout
+    done = bare.run(*program, "--version")
+    assert (done.stdout, done.stderr, done.returncode) == (f"turngate, version {PROJECT['version']}\n", "", 0)
+    done = bare.run(*program)
+    assert (done.stderr, done.returncode) == ("", 2)
+    assert done.stdout.startswith("Usage: turngate ")
+
+
+def test_without_its_extra_a_command_names_it_in_one_line(bare: Installed) -> None:
+    for number, command in enumerate(COMMANDS):
+        extra = {"serve": "server", "chat": "client"}.get(command, "verify")
+        done = bare.run("turngate", command, *(["--help"], ["x", "-h"], [])[number % 3])
         assert (done.stdout, done.returncode) == ("", 2)
-        assert re.fullmatch(r"turngate: .* pip install 'turngate\[verify\]'\n", done.stderr)
+        assert re.fullmatch(
+            rf"turngate: turngate {command} needs .* pip install 'turngate\[{extra}\]'\n", done.stderr
+        )
 
 
-@pytest.mark.parametrize(("command", "extra"), [("serve", "server"), ("chat http://x", "client")])
-def test_without_their_extras_serve_and_chat_name_them(bare: Installed, command: str, extra: str) -> None:
-    done = bare.run("turngate", *command.split())
+@pytest.mark.parametrize("wrong", ["no-such-command", "--no-such-option"])
+def test_without_any_extra_a_mistake_is_told_as_one(bare: Installed, wrong: str) -> None:
+    done = bare.run("turngate", wrong)
     assert (done.stdout, done.returncode) == ("", 2)
-    assert re.fullmatch(rf"turngate: .* pip install 'turngate\[{extra}\]'\n", done.stderr)
+    assert re.fullmatch(
+        rf"turngate: there is no .* '{wrong}'; turngate --help lists what there is\n", done.stderr
+    )
+
+
+NEEDED = [
+    ("httpx2", "chat http://127.0.0.1:9", "client"),
+    ("starlette", "serve", "server"),
+    ("uvicorn", "serve", "server"),
+    ("hypothesis", "verify", "verify"),
+    ("transitions", "explore", "verify"),
+    ("asyncpg", "serve --ledger postgresql://127.0.0.1:9/x", "postgres"),
+    ("asyncpg", "serve --workers 2 --ledger postgres://127.0.0.1:9/x", "postgres"),
+]
+
+
+def test_with_the_other_extras_a_missing_one_is_named_rightly(wheel: Path, tmp_path: Path) -> None:
+    installed = install(wheel, tmp_path)
+    (packages,) = (installed.bin.parent / "lib").glob("python*/site-packages")
+    behind = tmp_path / "behind"
+    (packages / "behind.pth").write_text(str(behind), encoding="utf-8")
+    for package, command, extra in NEEDED:
+        behind.mkdir()
+        for each in Path(sysconfig.get_path("purelib")).iterdir():
+            if each.suffix != ".pth" and re.split(r"[-.]", each.name)[0] not in (package, "turngate"):
+                (behind / each.name).symlink_to(each)
+        done = installed.run("turngate", *command.split())
+        assert (done.stdout, done.returncode) == ("", 2)
+        assert re.fullmatch(rf"turngate: .* pip install 'turngate\[{extra}\]'\n", done.stderr), package
+        shutil.rmtree(behind)
 
 
 def test_with_the_extra_everything_imports_from_the_wheel(full: Installed) -> None:

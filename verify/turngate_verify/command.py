@@ -1,9 +1,9 @@
 """``turngate`` and ``python -m turngate``: the command line, from its first moment to its last.
 
 It imports next to nothing before it listens for Ctrl-C: whoever presses it while
-the rest is being imported is answered like anybody else. The dispatcher needs
-nothing but the standard library; the commands need the extra ``verify``, and
-say so when it is missing.
+the rest is being imported is answered like anybody else. The dispatcher,
+``--help`` and ``--version`` need nothing but the standard library; each command
+needs an extra, and says which when it is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from turngate_verify.endings import (
     INTERRUPTED,
     press,
     stop_if_interrupted,
-    what_is_missing,
 )
 
 TYPE_CHECKING = False  # as in typing, which takes a while to import
@@ -85,16 +84,31 @@ def _run() -> int:
     except OSError:
         sys.stderr.write("turngate: the current folder is gone; change to one that is there\n")
         return BAD_INPUT
+    from turngate_verify.commands import answer, what_is_missing  # noqa: PLC0415 - as above
+
+    arguments = sys.argv[1:]
+    if "_TURNGATE_COMPLETE" not in os.environ and (answered := answer(arguments)) is not None:
+        text, code = answered
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads it
+            _lead_nowhere(1)
+        except OSError as wrong:
+            _lead_nowhere(1)
+            sys.stderr.write(f"turngate: {wrong.strerror}\n")
+            return BAD_INPUT
+        return code
     try:
         from turngate_verify.cli import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:
         if not (missing.name or "").startswith("turngate"):
-            sys.stderr.write(f"turngate: {what_is_missing(missing, *sys.argv[1:2])}\n")
+            sys.stderr.write(f"turngate: {what_is_missing(missing, ''.join(arguments[:1]))}\n")
             return BAD_INPUT
         return _own_up()
     except Exception:
         return _own_up()
-    return run(sys.argv[1:])
+    return run(arguments)
 
 
 def _own_up() -> int:

@@ -26,14 +26,3 @@ def stop_if_interrupted() -> None:
     """
     if _pressed:
         raise KeyboardInterrupt
-
-
-_EXTRAS = {"serve": "server", "chat": "client"}
-"""The extra that a command needs, if it is not the one that most of them need."""
-
-
-def what_is_missing(package: ModuleNotFoundError, command: str = "") -> str:
-    """Say what to install for a command that cannot be imported."""
-    extra = _EXTRAS.get(command, "verify")
-    who = f"turngate {command} needs" if command in _EXTRAS else "the commands need"
-    return f"{who} the package {package.name}; install it with: pip install 'turngate[{extra}]'"

@@ -18,6 +18,7 @@ from turngate._places import Places
 from turngate._prompt import check_prompt, plain
 from turngate._run import Covered, Run
 from turngate._views import SessionView
+from turngate._words import counted
 from turngate.durable._ending import Ending
 from turngate.durable._handles import DurableRun
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
@@ -208,7 +209,9 @@ class DurableDispatcher(Ending):
         if self._closing:
             raise DispatcherClosed("the dispatcher is closed")
         if not enter and self._accepted() >= self._accepted_limit:
-            raise QueueFull(f"{self._accepted_limit} runs are accepted and have not entered (accepted_limit)")
+            raise QueueFull(
+                f"{counted(self._accepted_limit, 'run')} accepted and not entered (accepted_limit)"
+            )
         newcomer = Newcomer(copy_context(), on_complete)
 
         def take_in(step: Step) -> Known | None:
@@ -451,4 +454,4 @@ class DurableDispatcher(Ending):
 
     def __repr__(self) -> str:
         life = "closed" if self._closed else "closing" if self._closing else "open"
-        return f"<DurableDispatcher {life}: {len(self._turns)} turns here, {self._ledger!r}>"
+        return f"<DurableDispatcher {life}: {counted(len(self._turns), 'turn')} here, {self._ledger!r}>"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from turngate._errors import ClosedFromRunner
 from turngate._guard import complain, say
 from turngate._lifecycle import RUNNING, WAITING
+from turngate._words import counted
 from turngate.durable._rows import Ask
 from turngate.durable._step import Fenced
 from turngate.durable._tending import Tending
@@ -113,7 +114,7 @@ class Ending(Tending):
     def _remind(self) -> None:
         """Say for which runs the close waits; interrupt again the runners that should have ended."""
         names = ", ".join(turn.run.run_id for turn in [*self._turns.values()][:10])
-        say(logging.WARNING, "closing waits for %d turns: %s", len(self._turns), names)
+        say(logging.WARNING, "closing waits for %s: %s", counted(len(self._turns), "turn"), names)
         for turn in self._turns.values():
             if turn.covered and turn.phase is RUNNING:
                 self._interrupt(turn)

@@ -21,6 +21,7 @@ from turngate._errors import DispatcherClosed
 from turngate._guard import complain
 from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, QUEUED, RUNNING
 from turngate._waiters import Waiters
+from turngate._words import counted
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import LeaseLost, OutcomeUnknown
@@ -144,7 +145,8 @@ class Worker(Tasks):
         """Give up everything that was held under the name, and take a new one; once, whoever asks first."""
         if name and name == self._name:
             self._name = 0
-            complain(None, "worker %d has lost its lease: %d turns are given up", name, len(self._turns))
+            lost = counted(len(self._turns), "turn")
+            complain(None, "worker %d has lost its lease and gives up %s", name, lost)
             for turn in [*self._turns.values()]:
                 self._give_up(turn)
         async with self._renaming:

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from turngate import Dispatcher
+from turngate._words import counted
 from turngate.server._dispatching import AnyDispatcher, is_in_memory
 from turngate.server._handlers import Handlers, answer
 from turngate.server._ledger_log import LedgerLog
@@ -196,7 +197,9 @@ class App:
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send, origin: str | None) -> None:
         if len(self._streams) >= self.limits.streams_limit:
-            raise Problem("too-many-streams", f"{len(self._streams)} event streams are open (streams_limit)")
+            raise Problem(
+                "too-many-streams", f"{counted(len(self._streams), 'event stream')} open (streams_limit)"
+            )
         session_id = scope["path_params"].get("session")
         if session_id is not None:
             checked_id("the session id", session_id, self.limits)

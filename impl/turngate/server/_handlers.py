@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from turngate._words import counted
 from turngate.server import _parsing as parsing
 from turngate.server._dispatching import settled
 from turngate.server._metrics import metrics
@@ -72,9 +73,7 @@ class Handlers:
             raise Problem("shutting-down")
         in_flight = self._log.in_flight
         if session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
-            raise Problem(
-                "queue-full", f"{len(in_flight)} sessions have something in flight (sessions_limit)"
-            )
+            raise Problem("queue-full", f"{counted(len(in_flight), 'session')} in flight (sessions_limit)")
         known = new.run_id is not None and await settled(self._d.find(new.run_id)) is not None
         run = await self._d.submit(
             session_id,

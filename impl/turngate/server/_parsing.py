@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 
 from turngate import Attachment, WhenBusy
+from turngate._words import counted
 from turngate.server._problems import Problem
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ async def body_of(request: Request, limits: Limits) -> bytes:
 
 
 def _too_large(limits: Limits) -> Problem:
-    said = f"a body has at most {limits.body_limit} bytes (body_limit)"
+    said = f"a body has at most {counted(limits.body_limit, 'byte')} (body_limit)"
     return Problem("too-large", said, connection="close")
 
 
@@ -182,7 +183,8 @@ def _attachments(said: object, limits: Limits) -> tuple[Attachment, ...]:
         raise Problem("malformed", "attachments must be a list")
     if len(said) > limits.attachments_limit:
         raise Problem(
-            "invalid", f"there are at most {limits.attachments_limit} attachments (attachments_limit)"
+            "invalid",
+            f"a prompt has at most {counted(limits.attachments_limit, 'attachment')} (attachments_limit)",
         )
     return tuple(_attachment(each) for each in said)
 

@@ -13,6 +13,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from turngate._words import counted
 from turngate.server._problems import Problem
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Security:
             size += len(name) + len(value)
             headers[name] = value
         if size > limits.header_limit:
-            raise Problem("too-large", f"headers have at most {limits.header_limit} bytes (header_limit)")
+            raise Problem(
+                "too-large", f"headers have at most {counted(limits.header_limit, 'byte')} (header_limit)"
+            )
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self.hosts is not None and not self._is_ours(host):
             raise Problem("unknown-host", "the Host header names another server; see --allow-host")

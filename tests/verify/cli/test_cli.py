@@ -226,7 +226,8 @@ def test_a_missing_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "turngate: the commands need the package click; install it with: pip install 'turngate[verify]'\n"
+        "turngate: turngate explore needs the extra 'verify' (the package click is missing); "
+        "install it with: pip install 'turngate[verify]'\n"
     )
 
 
@@ -295,3 +296,18 @@ def test_explore_is_unknown_where_too_few_processes_die(capsys: pytest.CaptureFi
     code, told = json_of(capsys, *arguments)
     assert (code, told["verdict"]) == (3, "unknown")
     assert told["reasons"][0].startswith(reason)
+
+
+def test_numbers_and_nouns_agree_in_what_is_printed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    history = tmp_path / "one.jsonl"
+    history.write_text('{"event": "accept", "session": "s", "run": "a"}\n', encoding="utf-8")
+    assert "1 event, 1 run, " in turngate(capsys, "trace", str(history))[1]
+    out = turngate(capsys, "explore", "--prompts", "1", "--cancels", "1", "--sessions", "1")[1]
+    assert out.startswith("1 prompt, 1 cancel, 1 session: ")
+    out = turngate(capsys, "explore", "--durable", "--processes", "1", "--prompts", "1", "--crashes", "1")[1]
+    assert out.startswith("1 process, 1 prompt, ")
+    assert ", 1 crash, " in out
+    for word in ("prompts", "cancels", "sessions", "processes", "crashes", "expirys", "losss"):
+        assert f" 1 {word}" not in f" {out}"

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from surroundings import ROOT
 from turngate_verify.cli import run, trace
 from turngate_verify.visible import visible
+from turngate_verify.words import counted
 
 COMMAND = [sys.executable, "-m", "turngate"]
 NASTY = (
@@ -257,6 +258,8 @@ def test_a_reader_who_goes_away_changes_no_verdict(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     done = shell('turngate trace "$1" >/dev/full', written(tmp_path / "good", GOOD))
     assert (done.returncode, done.stderr) == (2, "turngate: No space left on device\n")
+    done = shell("turngate --help >/dev/full")
+    assert (done.returncode, done.stderr) == (2, "turngate: No space left on device\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
@@ -281,3 +284,13 @@ def test_nothing_but_the_terminal_prints() -> None:
             own = source.replace("out.print(", "").replace("err.print(", "")
             if path.name not in ("terminal.py", "screen.py"):
                 assert way_out not in own.replace("def print", ""), (path.name, way_out)
+
+
+def test_numbers_and_nouns_agree() -> None:
+    assert [counted(number, "run") for number in (0, 1, 2, 1000)] == [
+        "0 runs",
+        "1 run",
+        "2 runs",
+        "1,000 runs",
+    ]
+    assert [counted(number, "process", "processes") for number in (1, 2)] == ["1 process", "2 processes"]

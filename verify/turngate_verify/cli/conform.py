@@ -35,6 +35,7 @@ from turngate_verify.conform import (
     replay,
 )
 from turngate_verify.report.pages import write_conformance
+from turngate_verify.words import counted
 
 _COMMAND = "turngate.conform.command"
 
@@ -208,7 +209,7 @@ def print_conformance(result: Conformance) -> None:
     )
     for each in result.judged:
         checks = ", ".join(
-            f"{name}: {count:,} {unit}"
+            f"{name}: {counted(count, unit.removesuffix('s'))}"
             for name, counts in result.checks(each).items()
             for unit, count in counts.items()
         )
@@ -217,7 +218,7 @@ def print_conformance(result: Conformance) -> None:
     for sessions, depth in result.depths.items():
         extent = "one session" if sessions == 1 else "two sessions"
         but = "but for those that reach the same state in another order"
-        out.print(f"every program of up to {depth} operations in {extent}, {but}")
+        out.print(f"every program of up to {counted(depth, 'operation')} in {extent}, {but}")
     for words in result.left_out:
         out.print(f"left out: {words}")
     for each, example in result.counterexamples.items():

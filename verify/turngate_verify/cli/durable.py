@@ -22,6 +22,7 @@ from turngate_model.durable import (
 from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
+from turngate_verify.words import counted
 
 OPTIONS = {
     "processes": "Processes there are, 1 to 4.",
@@ -94,21 +95,27 @@ def print_durable_exploration(result: DurableExploration) -> None:
         out.print(bold(result.design), f": {DURABLE_DESIGNS[result.design].flaw}", sep="")
     bounds = result.bounds
     out.print(
-        f"{bounds.processes} processes, {bounds.prompts} prompts, {bounds.cancels} cancels, "
-        + ", ".join(f"{getattr(bounds, name)} {name}" for name in OPTIONS if name != "processes")
-        + f", on death {bounds.on_death}: {result.states:,} states, {result.transitions:,} transitions, "
+        f"{counted(bounds.processes, 'process', 'processes')}, {counted(bounds.prompts, 'prompt')}, "
+        f"{counted(bounds.cancels, 'cancel')}, {counted(bounds.crashes, 'crash', 'crashes')}, "
+        f"{counted(bounds.expiries, 'expiry', 'expiries')}, {counted(bounds.losses, 'loss', 'losses')}, "
+        f"{counted(bounds.loads, 'load')}, on death {bounds.on_death}: "
+        f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}, "
         f"depth {result.depth}, {result.seconds:.1f} s"
     )
     example = result.counterexample
     if example:
         print_counterexample(example)
-        others = [f"{p} in {len(e.steps)} steps" for p, e in result.counterexamples.items() if e != example]
+        others = [
+            f"{p} in {counted(len(e.steps), 'step')}"
+            for p, e in result.counterexamples.items()
+            if e != example
+        ]
         if others:
             out.print("  on the way: " + ", ".join(others))
     for reason in reasons(result) if result.verdict == "unknown" else ():
         out.print(f"  {reason}")
     refuted = result.design and result.verdict == "violated"
-    steps = f" in {len(example.steps)} steps" if example else ""
+    steps = f" in {counted(len(example.steps), 'step')}" if example else ""
     out.print("verdict: ", styled("refuted" if refuted else result.verdict), steps, sep="")
 
 
@@ -178,7 +185,7 @@ class DurableVerification:
         designs = Table("known-bad design of processes", "verdict", "in the model", box=None, pad_edge=False)
         for name, result in self.designs.items():
             example = result.counterexample
-            in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
+            in_model = f"{example.property} in {counted(len(example.steps), 'step')}" if example else ""
             designs.add_row(name, styled("refuted" if example else "not refuted"), in_model)
         out.print(designs, "", sep="\n")
         for result in self.models:

@@ -34,6 +34,7 @@ from turngate_verify.cli.show import (
     styled,
 )
 from turngate_verify.report.play import BOUNDS, MOST_CANCELS, MOST_PROMPTS, space, write_play
+from turngate_verify.words import counted
 
 
 @click.command()
@@ -139,7 +140,9 @@ def _write_page(path: Path, has_more: bool) -> int:
     options = "".join(f" --{name} {value}" for name, value in asked.items())
     write_play(held, f"turngate explore{options} --html {path.name}", path)
     size = path.stat().st_size / 1_000_000
-    err.print(f"wrote {path}: {held.states:,} states, {held.transitions:,} steps, {size:.1f} MB")
+    err.print(
+        f"wrote {path}: {counted(held.states, 'state')}, {counted(held.transitions, 'step')}, {size:.1f} MB"
+    )
     return 0
 
 
@@ -201,9 +204,10 @@ def print_exploration(result: Exploration) -> None:
     bounds = result.bounds
     limited = "" if bounds.turns_limit is None else f", turns limit {bounds.turns_limit}"
     out.print(
-        f"{bounds.prompts} prompts, {bounds.cancels} cancels, {bounds.sessions} sessions{limited}: "
-        f"{result.states:,} states, {result.transitions:,} transitions, depth {result.depth}, "
-        f"{result.seconds:.1f} s"
+        f"{counted(bounds.prompts, 'prompt')}, {counted(bounds.cancels, 'cancel')}, "
+        f"{counted(bounds.sessions, 'session')}{limited}: "
+        f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}, "
+        f"depth {result.depth}, {result.seconds:.1f} s"
     )
     if bounds.without:
         out.print(f"without {', '.join(sorted(bounds.without))}, which the design does not have")
@@ -214,12 +218,13 @@ def print_exploration(result: Exploration) -> None:
         }
         if others:
             out.print(
-                "  on the way: " + ", ".join(f"{name} in {steps} steps" for name, steps in others.items())
+                "  on the way: "
+                + ", ".join(f"{name} in {counted(steps, 'step')}" for name, steps in others.items())
             )
     for reason in reasons(result) if result.verdict == "unknown" else ():
         out.print(f"  {reason}")
     verdict = result.verdict
     if result.design:
         verdict = {"violated": "refuted"}.get(verdict, verdict)
-    steps = f" in {len(result.counterexample.steps)} steps" if result.counterexample else ""
+    steps = f" in {counted(len(result.counterexample.steps), 'step')}" if result.counterexample else ""
     out.print("verdict: ", styled(verdict), steps, sep="")

@@ -19,23 +19,8 @@ import click
 from click.shell_completion import shell_complete
 
 from turngate_verify.cli.terminal import err, out, stop_writing
-from turngate_verify.endings import BAD_INPUT, INTERNAL_ERROR, what_is_missing
-
-COMMANDS = {
-    "verify": "Check everything: the main job.",
-    "explore": "Explore the model exhaustively within bounds.",
-    "prove": "Prove every property, for any number of prompts, cancels and sessions.",
-    "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
-    "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
-    "vectors": "Write test vectors to FILE, JSON lines; without it, or with '-', to standard output.",
-    "schedules": "Execute small scenarios on the real dispatcher in every order there is.",
-    "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
-    "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
-    "serve": "Serve an agent over HTTP, with a live page; a demonstration without TARGET.",
-    "chat": "Talk to a served agent in the terminal: URL is where the server is.",
-    "oracles": "Compare the explorer with SPIN and TLC, number by number.",
-}
-"""What each command does. Its module has its name, and is imported when the command is called."""
+from turngate_verify.commands import ABOUT, COMMANDS, help_text, what_is_missing
+from turngate_verify.endings import BAD_INPUT, INTERNAL_ERROR
 
 
 class _Commands(click.Group):
@@ -56,15 +41,14 @@ class _Commands(click.Group):
         command: click.Command = getattr(module, cmd_name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+    def get_help(self, ctx: click.Context) -> str:
+        return help_text().rstrip("\n")
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, help=ABOUT, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(importlib.metadata.version("turngate"), prog_name="turngate")
 def turngate() -> None:
-    """Check the promises of Turngate: one turn at a time, exact cancels, one RunComplete per run."""
+    """Call a command."""
 
 
 def run(arguments: list[str]) -> int:

@@ -23,6 +23,7 @@ from turngate_model.proof import (
     prove as prove_all,
 )
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_but, print_json, stages, styled
+from turngate_verify.words import counted
 
 
 @click.command()
@@ -43,7 +44,7 @@ def prove(deep: bool, as_json: bool, smt: Path | None) -> int:
     installed; 3: a solver could not decide, or a tooth does not bite.
     """
     if smt:
-        err.print(f"wrote {write_smt(smt):,} conditions to {smt}")
+        err.print(f"wrote {counted(write_smt(smt), 'condition')} to {smt}")
         return 0
     thoroughness = DEEP if deep else WHOLE
     try:

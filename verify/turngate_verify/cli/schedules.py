@@ -18,6 +18,7 @@ from turngate_verify.drivers.schedules import (
     explore_in_turn,
     replay_schedule,
 )
+from turngate_verify.words import counted
 from turngate_verify.world.stage import LoopMode
 
 
@@ -170,14 +171,15 @@ def _print_schedules(found: list[Schedules], seconds: float) -> None:
     for result in found:
         whole = "" if result.complete or result.failure else ", not all: the limit was reached"
         out.print(
-            f"{result.scenario}, {result.mode} order: {result.schedules:,} schedules in {result.executed:,} "
-            f"executions, {len(result.outcomes)} outcomes, {result.seconds:.1f} s{whole}"
+            f"{result.scenario}, {result.mode} order: {counted(result.schedules, 'schedule')} in "
+            f"{counted(result.executed, 'execution')}, {counted(len(result.outcomes), 'outcome')}, "
+            f"{result.seconds:.1f} s{whole}"
         )
         if result.failure:
             _print_failure(result.failure)
     schedules, executed = _in_all(found)
     out.print(
-        f"{schedules:,} schedules in {seconds:.1f} s, {schedules / seconds:,.0f} a second; "
+        f"{counted(schedules, 'schedule')} in {seconds:.1f} s, {schedules / seconds:,.0f} a second; "
         f"{executed:,} of them executed, {executed / seconds:,.0f} a second",
     )
     out.print("verdict:", styled(_verdict(found)))

@@ -27,6 +27,7 @@ from turngate_model.durable import DurableCounterexample
 from turngate_verify.cli.terminal import err, out, print_json
 from turngate_verify.endings import stop_if_interrupted
 from turngate_verify.visible import visible
+from turngate_verify.words import counted
 
 __all__ = [
     "EXIT_CODES",
@@ -102,9 +103,8 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
 
         def show(now: Explored) -> None:
             rate = now.states / now.seconds if now.seconds else 0
-            told = (
-                f"{now.states:,} states, frontier {now.frontier:,}, depth {now.depth}, {rate:,.0f} a second"
-            )
+            told = f"{counted(now.states, 'state')}, frontier {now.frontier:,}, depth {now.depth}"
+            told += f", {rate:,.0f} a second"
             bar.update(task, description=visible(f"{title}: {told}"))
 
         yield show

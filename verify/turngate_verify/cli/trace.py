@@ -11,6 +11,7 @@ import click
 from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, print_json, styled
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
 from turngate_verify.trace_history import history_before
+from turngate_verify.words import counted
 
 
 @click.command()
@@ -63,7 +64,7 @@ def print_checked(checked: Checked) -> None:
     """Print the result for people."""
     extent = "a whole recording" if checked.whole else "a partial recording"
     extent = "up to the first violation" if checked.offence else extent
-    out.print(f"{checked.events:,} events, {checked.runs:,} runs, {extent}")
+    out.print(f"{counted(checked.events, 'event')}, {counted(checked.runs, 'run')}, {extent}")
     if checked.offence:
         line, broken, what = checked.offence
         out.print(f"line {line}: ", bold(broken), f": {broken.sentence}", sep="")

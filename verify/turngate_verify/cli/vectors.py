@@ -8,6 +8,7 @@ import click
 
 from turngate_verify.cli.show import EXIT_CODES, err, out, stages
 from turngate_verify.vectors import full, lines, minimal
+from turngate_verify.words import counted
 
 
 @click.command()
@@ -40,5 +41,5 @@ def vectors(file: Path, whole: bool, check: bool) -> int:
             out.print(line)
     else:
         file.write_text("\n".join([*written, ""]), encoding="utf-8")
-        out.print(f"wrote {len(made)} vectors to {file}")
+        out.print(f"wrote {counted(len(made), 'vector')} to {file}")
     return 0

@@ -13,6 +13,7 @@ from turngate_model.durable import JUDGED
 from turngate_model.properties import DurableProperty
 from turngate_verify.cli.durable import DurableVerification
 from turngate_verify.cli.show import DriverLine, out, print_counterexample, styled
+from turngate_verify.words import counted
 
 PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
 
@@ -112,7 +113,7 @@ def print_verification(verification: Verification) -> None:
     for name, result in verification.designs.items():
         example = result.counterexample
         shown = styled("refuted" if example else "not refuted")
-        in_model = f"{example.property} in {len(example.steps)} steps" if example else ""
+        in_model = f"{example.property} in {counted(len(example.steps), 'step')}" if example else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
     out.print("", properties, "", designs, "", sep="\n")
     verification.durable.show_designs()

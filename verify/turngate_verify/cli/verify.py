@@ -32,6 +32,7 @@ from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, explore_in_turn
 from turngate_verify.report.pages import write_report
 from turngate_verify.report.provenance import own_checkout
+from turngate_verify.words import counted
 from turngate_verify.world.stage import LoopMode
 
 
@@ -121,10 +122,10 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
 
 def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> None:
     with line("model") as told:
-        within = f"{bounds.prompts} prompts, {bounds.cancels} cancels"
+        within = f"{counted(bounds.prompts, 'prompt')}, {counted(bounds.cancels, 'cancel')}"
         explorer = Explorer(bounds, progress=_states_shown(told, within))
         result = verification.model = explorer.run()
-        extent = f"{result.states:,} states, {result.transitions:,} transitions; {within}"
+        extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent
     for each in Property:
         verification.checks[each]["model"] = {"states": result.states}
@@ -138,7 +139,7 @@ def _states_shown(told: DriverLine, within: str) -> Callable[[Progress], None]:
     """Return what an explorer calls now and then, so that its line says how far it is."""
 
     def show(now: Progress) -> None:
-        told.counts = lambda: f"{now.states:,} states, {now.frontier:,} to go; {within}"
+        told.counts = lambda: f"{counted(now.states, 'state')}, {now.frontier:,} to go; {within}"
 
     return show
 
@@ -176,7 +177,7 @@ def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], 
 
         def extent() -> str:
             states, steps = (sum(getattr(each, of) for each in results) for of in ("states", "steps"))
-            return f"{states:,} states, {steps:,} steps beside the mechanism"
+            return f"{counted(states, 'state')}, {counted(steps, 'step')} beside the mechanism"
 
         told.counts = extent
         for bounds in asked:
@@ -197,7 +198,7 @@ def _run_rules(verification: Verification, examples: int, line: Lines) -> None:
         tally = Tally()
         told.counts = lambda: f"{tally.examples:,} of {examples:,} examples, {tally.steps:,} steps"
         result = run_rules(examples, tally=tally)
-        told.counts = lambda: f"{result.examples:,} examples, {result.steps:,} steps"
+        told.counts = lambda: f"{counted(result.examples, 'example')}, {counted(result.steps, 'step')}"
     verification.seed = "none: the examples of the rules are the same every time"
     verification.count("rules", "examples", result.examples)
     if result.violation:
@@ -225,7 +226,7 @@ def _explore_schedules(verification: Verification, scenarios: tuple[str, ...], l
 def _inject_faults(verification: Verification, line: Lines) -> None:
     with line("faults") as told:
         found = Faults()
-        told.counts = lambda: f"{found.injections.total():,} injections"
+        told.counts = lambda: counted(found.injections.total(), "injection")
         result = inject_faults(found=found)
         told.counts = lambda: f"{result.injections.total():,} injections, in {len(result.injections)} ways"
     verification.count("faults", "examples", result.injections.total())
@@ -249,7 +250,7 @@ def _find_sabotages(verification: Verification, seeds: int, line: Lines) -> None
         worst = 0
         told.counts = lambda: (
             f"{len(verification.sabotaged)} of {len(SABOTAGES)} found on the dispatcher, "
-            f"in at most {_counted(worst, 'example')}"
+            f"in at most {counted(worst, 'example')}"
         )
         for name, sabotage in SABOTAGES.items():
             found = [
@@ -264,18 +265,16 @@ def _find_sabotages(verification: Verification, seeds: int, line: Lines) -> None
                 continue
             longest = max(result.examples for result in found)
             worst = max(worst, longest)
-            verification.sabotaged[name] = f"{broken[0]} in {_counted(longest, 'example')}"
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+            verification.sabotaged[name] = f"{broken[0]} in {counted(longest, 'example')}"
 
 
 def _explore_processes(verification: Verification, bounds: tuple[DurableBounds, ...], line: Lines) -> None:
     durable = verification.durable
     with line("processes") as told:
         for each in bounds:
-            show = _states_shown(told, f"{each.processes} processes, on death {each.on_death}")
+            show = _states_shown(
+                told, f"{counted(each.processes, 'process', 'processes')}, on death {each.on_death}"
+            )
             durable.models.append(hold(each, show))
         states = sum(result.states for result in durable.models)
         told.counts = lambda: (

@@ -24,6 +24,7 @@ from typing import IO, Any
 from turngate_verify.conform.port import Features, Observed, SubjectFailed, observed
 from turngate_verify.conform.programs import Name, Op
 from turngate_verify.conform.timing import Timing
+from turngate_verify.words import counted
 
 PORT = 1
 """The version of the port that the kit speaks."""
@@ -177,7 +178,7 @@ class Command:
         if self._complaints:
             left_out = max(0, self._complaints.seek(0, os.SEEK_END) - _COMPLAINTS)
             self._complaints.seek(left_out)
-            complaints = [f"({left_out:,} bytes of it are left out)"] if left_out else []
+            complaints = [f"({counted(left_out, 'byte')} of it left out)"] if left_out else []
             complaints += self._complaints.read().decode(errors="replace").splitlines()
         return [*self.conversation, *(f"! {line}" for line in complaints)]
 

@@ -19,6 +19,7 @@ from turngate_verify.report.rendering import Markup, drawing, render, written
 from turngate_verify.trace import Checked
 from turngate_verify.trace_history import Recorded, latest
 from turngate_verify.visible import visible
+from turngate_verify.words import counted
 
 if TYPE_CHECKING:
     from turngate_verify.cli.verification import Verification
@@ -161,7 +162,7 @@ def conformance_page(result: Conformance) -> str:
     failed = result.failed
     problems = [f"it could not be judged to the end: {failed.what}"] if failed else []
     played = [
-        ("short", f"every program of up to {depth} operations, sessions: {sessions}", "")
+        ("short", f"every program of up to {counted(depth, 'operation')}, sessions: {sessions}", "")
         for sessions, depth in result.depths.items()
     ]
     return _page(
@@ -173,7 +174,7 @@ def conformance_page(result: Conformance) -> str:
         problems=[visible(each) for each in (*problems, *filter(None, [result.gave_up]))],
         conversation=[visible(line) for line in failed.conversation] if failed else [],
         remarks=[f"left out: {words}" for words in result.left_out],
-        drivers=[*played, ("played", f"{result.played:,} short programs", "")],
+        drivers=[*played, ("played", counted(result.played, "short program"), "")],
         properties=[
             PropertyCard(
                 str(each),
@@ -216,7 +217,7 @@ def _conformance_case(result: Conformance, each: AnyProperty) -> Case:
         each,
         example.what,
         steps,
-        by=f"{len(steps)} steps",
+        by=counted(len(steps), "step"),
         replay=result.replay_command(each),
         at_once=True,
     )
@@ -256,14 +257,14 @@ def trace_page(checked: Checked, history: list[Recorded], name: str) -> str:
     remarks = [f"not checked: {each}" for each in checked.unchecked]
     if left_out > 0:
         remarks.append(
-            f"{left_out:,} earlier events of the session, about runs that were over, are not shown"
+            f"{counted(left_out, 'earlier event')} of the session, about runs that were over: not shown"
         )
     return _page(
         name,
         checked.verdict,
         command,
         made={"seed": "none: nothing is drawn"},
-        about=f"A recorded history: {checked.events:,} events, {checked.runs:,} runs, "
+        about=f"A recorded history: {counted(checked.events, 'event')}, {counted(checked.runs, 'run')}, "
         + ("a whole recording." if checked.whole else "up to the first violation." if cases else "partial."),
         remarks=remarks,
         properties=_traced(checked),

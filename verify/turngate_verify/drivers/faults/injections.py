@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from turngate_verify.drivers.faults.play import Play, cancel_all, cancel_task
 from turngate_verify.drivers.faults.scenarios import LEAD_RUNS
 from turngate_verify.drivers.faults.trials import Trials
+from turngate_verify.words import counted
 from turngate_verify.world.actors import Plan
 from turngate_verify.world.failures import RunnerFailed, StoreDown
 from turngate_verify.world.foreign import FACTORIES, TaskFactory, conducts
@@ -46,7 +47,7 @@ class Injections(Trials):
         self._replace_factories(points)
         self._interrupt(points)
         for at in range(len(points.suspended) + 1):
-            where = f"every task cancelled after {at} steps"
+            where = f"every task cancelled after {counted(at, 'step')}"
             self._try("shutdown", where, at=at, inject=cancel_all, shut_down=True)
             self._drop_at(at)
 
@@ -79,7 +80,7 @@ class Injections(Trials):
         """Cancel each task after each step that leaves it suspended, also while it waits for long."""
         for at, tasks in enumerate(points.suspended, 1):
             for whose, number in tasks:
-                where = f"the task of {whose} cancelled after {at} steps"
+                where = f"the task of {whose} cancelled after {counted(at, 'step')}"
                 self._try("cancel", where, at=at, inject=partial(cancel_task, number=number))
 
     def _fail_writes(self, points: _Points) -> None:

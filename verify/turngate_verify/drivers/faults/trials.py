@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from turngate_verify.drivers.faults.found import FaultFound, Faults
 from turngate_verify.drivers.faults.play import Inject, Play, drop_all
 from turngate_verify.drivers.faults.scenarios import SPOILED
+from turngate_verify.words import counted
 from turngate_verify.world.expecting import Broken, expect
 from turngate_verify.world.foreign import log_that_raises
 from turngate_verify.world.monitor import told_to
@@ -96,7 +97,7 @@ class Trials:
         """Close the loop after ``at`` steps, and drop its tasks in the order in which they were made."""
         if not self._is_wanted():
             return
-        kind, where = "dropped", f"the loop closed after {at} steps"
+        kind, where = "dropped", f"the loop closed after {counted(at, 'step')}"
         self._found.injections[kind] += 1
         play = Play(self._scenario, self._make)
         world = play.world
