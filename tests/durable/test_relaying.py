@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,14 @@ def test_messages_are_short_and_lose_no_text() -> None:
     assert len(_messages(said[:1] * 3, 10_000)) == 1
 
 
+def leave_dead_socket(folder: Path, name: str) -> None:
+    """Leave a socket as a process does that is killed while it listens."""
+    handle = os.open(folder, os.O_RDONLY)  # the address of a socket has little room
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+        dead.bind(f"/proc/self/fd/{handle}/{name}")
+    os.close(handle)
+
+
 @pytest.mark.parametrize("folder", ["short", "long" * 40])
 def test_the_sockets_of_a_ledger_in_a_file_come_and_go(folder: str, tmp_path: Path) -> None:
     home = tmp_path / folder
@@ -190,7 +199,9 @@ def test_the_sockets_of_a_ledger_in_a_file_come_and_go(folder: str, tmp_path: Pa
         write = Writer()
         one, two = (DurableDispatcher(write, SqliteLedger(home / "ledger.db")) for _ in range(2))
         async with one, two:
-            (home / "ledger.db-relay-leftover").touch()
+            foreign = home / f"ledger.db-relay-{'0' * 16}"
+            foreign.touch()  # looks like a socket of ours, and is a file
+            leave_dead_socket(home, f"ledger.db-relay-{'1' * 16}")
             events = two.subscribe()
             await two.session("s")
             await overheard(one)
@@ -198,7 +209,7 @@ def test_the_sockets_of_a_ledger_in_a_file_come_and_go(folder: str, tmp_path: Pa
             for order in (("write", "text"), None):
                 write.orders.put_nowait(order)
             assert await anext(events) == Delta("s", run.run_id, "text", 0)
-        assert not [name for name in os.listdir(home) if "relay" in name]
+        assert [name for name in os.listdir(home) if "relay" in name] == [foreign.name]
 
     coming_and_going()
 

@@ -10,6 +10,7 @@ from turngate._errors import TurnEnded
 from turngate._guard import complain, deal_with, describe, let_out
 from turngate._lifecycle import RUNNING, STARTING
 from turngate._turn import CANCELLED_FROM_OUTSIDE, ENDED_UNBEGUN, _came_of
+from turngate.durable._ledger import LedgerGone
 from turngate.durable._rows import ALL, Ask
 from turngate.durable._step import Fenced
 from turngate.durable._worker import Worker
@@ -122,7 +123,7 @@ class Conducting(Worker):
             try:
                 if not await self._step(turn.run.session_id, lambda step: step.begin(turn.fence), owner=True):
                     turn.covered = True
-            except Fenced:  # a cancel was first, and has settled it
+            except (Fenced, LedgerGone):  # a cancel was first, and has settled it; or nothing can be done
                 self._give_up(turn)
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 if self._closed:
@@ -142,7 +143,7 @@ class Conducting(Worker):
         while not turn.given_up:
             try:
                 await self._stepping(ask, finish, owner=True)
-            except Fenced:
+            except (Fenced, LedgerGone):
                 break
             except Exception as exc:
                 complain(exc, "the outcome of run %s is not on record yet", turn.run.run_id)

@@ -11,6 +11,7 @@ from turngate._errors import ClosedFromRunner
 from turngate._guard import complain, say
 from turngate._lifecycle import RUNNING, WAITING
 from turngate._words import counted
+from turngate.durable._ledger import LedgerGone
 from turngate.durable._rows import Ask
 from turngate.durable._step import Fenced
 from turngate.durable._tending import Tending
@@ -66,9 +67,7 @@ class Ending(Tending):
             self._guard("closing the subscriptions", self._subscribers.close)
             self._news.set()
             for run in [*self._held.values()]:
-                for waiters in (run._waiters, run._listeners):
-                    if waiters is not None:
-                        waiters.wake()
+                self._wake_waiters(run)
             self._guard("waking those who close", self._close_waiters.wake)
 
     async def _end_turns(self, finish: float) -> None:
@@ -103,7 +102,7 @@ class Ending(Tending):
                     self._let_go(turn)
                 else:
                     await self._stepping(ask, lambda step: step.cancel_run(run.run_id), owner=True)
-            except Fenced:
+            except (Fenced, LedgerGone):
                 self._give_up(turn)
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 complain(exc, "the turn of run %s cannot be cancelled yet", run.run_id)

@@ -12,6 +12,7 @@ from turngate._errors import DispatcherClosed
 from turngate._lifecycle import SETTLING
 from turngate._run import Run, Turn
 from turngate._waiters import Waiters
+from turngate.durable._ledger import LedgerGone
 
 if TYPE_CHECKING:
     from turngate._events import RunComplete
@@ -38,7 +39,8 @@ class DurableRun(Run):
         """Return the RunComplete, at once if there is one, whichever process the run ends in.
 
         When cancelled while waiting, neither the run nor anyone else who waits for it is touched. Raises
-        DispatcherClosed when this process's dispatcher closes first: the run goes on elsewhere, or later.
+        DispatcherClosed when this process's dispatcher closes first: the run goes on elsewhere, or later; and
+        LedgerUnavailable when the ledger is gone for good.
         """
         loop = self._dispatcher._here()
         self._home._watch(self)
@@ -47,6 +49,7 @@ class DurableRun(Run):
         while self.complete is None:
             if self._dispatcher._closed:
                 raise DispatcherClosed(f"the dispatcher is closed; run {self.run_id} goes on without it")
+            self._check_ledger()
             if self._waiters is None:
                 self._waiters = Waiters()
             await self._waiters.wait(loop)
@@ -62,7 +65,13 @@ class DurableRun(Run):
             return self._home._handles.get(self.complete.folded_into)
         return None if self._pieces is None else self
 
+    def _check_ledger(self) -> None:
+        """Raise if no end of the run can be seen any more."""
+        if self._home._gone is not None:
+            raise LedgerGone(str(self._home._gone))
+
     def _listen(self) -> Waiters:
+        self._check_ledger()
         self._home._watch(self)
         return super()._listen()
 

@@ -2,6 +2,7 @@
 
 LedgerUnavailable      the ledger cannot be reached; nothing was done
 ├── PurgeCutShort      a purge could not go on; what it had purged stays purged
+├── LedgerGone         what was opened is no longer there; it has to be opened again
 └── OutcomeUnknown     a step was sent and its answer lost, and nobody can tell any more whether it was saved
 """
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 class LedgerUnavailable(TurngateError):
     """The ledger cannot be reached; nothing was done."""
+
+
+class LedgerGone(LedgerUnavailable):
+    """What was opened is no longer there: nothing can be saved until the ledger is opened again.
+
+    Its file was removed, say, or another one put in its place.
+    """
 
 
 class OutcomeUnknown(LedgerUnavailable):
@@ -241,6 +249,7 @@ __all__ = [
     "Finished",
     "LeaseLost",
     "Ledger",
+    "LedgerGone",
     "LedgerUnavailable",
     "Mine",
     "Moment",

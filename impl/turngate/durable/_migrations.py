@@ -45,3 +45,7 @@ def refuse_newer(version: int, known: int) -> None:
             f"the ledger has schema version {version}, and this turngate knows versions up to {known}; "
             f"use a newer turngate"
         )
+
+
+for _engine in ("sqlite", "postgres"):
+    migrations(_engine)  # read now: a process may drop its privileges before it opens a ledger

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import random
 import secrets
@@ -11,13 +13,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from turngate._guard import say
+from turngate._sqlite_file import OpenedFile, UnusableFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_schema as sql
 from turngate.durable._columns import as_complete, as_known, as_messages
-from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
+from turngate.durable._ledger import Debts, Finished, LedgerGone, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
-from turngate.durable._sqlite_lives import Life, forget, is_dead, leftovers, refuse_shared_file_system
+from turngate.durable._sqlite_lives import WorkerLock, forget, patience, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
 from turngate.durable._sqlite_steps import last_number, load
 from turngate.durable._sqlite_thread import CommitThread
@@ -38,14 +42,39 @@ _PAGES: Final = 4_000
 """So long the write-ahead log grows, 16 MB, before it is copied into the file: a run writes many pages."""
 
 
+class _OutOfSight:
+    """A worker that may be dead, and for how long that has been so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._waited = 0.0
+        self._last = time.monotonic()
+
+    def wait(self, limit: float) -> float:
+        """Return how many seconds were waited in all.
+
+        A pause between two looks counts for a quarter of the limit at most: if this process was stopped, the
+        other one may have been stopped with it, and had no time to come back.
+        """
+        now = time.monotonic()
+        self._waited += min(now - self._last, limit / 4)
+        self._last = now
+        return self._waited
+
+
 class SqliteLedger:
     """The sessions in the file at `path`, in WAL mode: for any number of processes on one machine.
 
     One thread does the work; steps that come together share a commit. A process that dies is noticed by its
-    file lock. Refuses network file systems that it recognises, and to be used in a process that was forked
-    off. `history` says whether every decision is kept, for `turngate trace` and for subscribers to moves;
-    `lock_timeout` is how many seconds another process may hold the file; with `synchronous="NORMAL"` a loss
-    of power may cost the last commits.
+    file lock. `history` says whether every decision is kept, for `turngate trace` and for subscribers to
+    moves; `lock_timeout` is how many seconds another process may hold the file; with `synchronous="NORMAL"` a
+    loss of power may cost the last commits.
+
+    The path is made absolute and links are followed, so it does not matter how it is spelled, and a later
+    `os.chdir` changes nothing. Opening refuses, with LedgerUnavailable: a file with several hard links, a
+    file that is a mount of its own, and file systems that other machines may share. A ledger that was opened
+    before a fork is refused in the child. When the file is removed or replaced while it is open, everything
+    from then on is refused: what was acknowledged would be gone after a restart.
     """
 
     def __init__(
@@ -53,12 +82,18 @@ class SqliteLedger:
     ) -> None:
         if synchronous not in {"FULL", "NORMAL"}:
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
-        self.path = Path(path)
+        self._given = absolute(path)
+        self.path = resolved(self._given)
         self.history = history
         self._lock_timeout = lock_timeout
         self._synchronous = synchronous
         self._thread: CommitThread | None = None
-        self._lives: dict[int, Life] = {}
+        self._file: OpenedFile | None = None
+        self._lease = 0.0
+        self._locks: dict[int, WorkerLock] = {}
+        """The locks of the workers of this ledger object."""
+        self._out_of_sight: dict[int, _OutOfSight] = {}
+        """Workers of which it is not clear whether they live."""
         self._process = 0
         self._relay = Relay(self.path)
         self._look_for_ears_at = 0.0
@@ -66,12 +101,18 @@ class SqliteLedger:
 
     async def open(self) -> None:
         """Open the file, and bring it to the current schema."""
+        self.path = resolved(self._given)  # a link may have been changed since
+        self._relay = Relay(self.path)
+        try:
+            check_usable(self.path)
+        except (UnusableFile, OSError) as exc:
+            raise LedgerUnavailable(f"the ledger cannot be opened: {exc}") from exc
         refuse_shared_file_system(self.path)
         self._process = os.getpid()
-        thread = self._thread = CommitThread(self._connect, history=self.history)
+        thread = self._thread = CommitThread(self._connect, self._problem, history=self.history)
         try:
             await thread.do(lambda connection: None)
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, OSError) as exc:
             await self.close()
             raise LedgerUnavailable(f"{self.path} cannot be opened: {exc}") from exc
         except BaseException:
@@ -84,9 +125,9 @@ class SqliteLedger:
         self._relay.stop()
         if thread is not None:
             await thread.end()
-        for life in self._lives.values():
-            life.end()
-        self._lives.clear()
+        for lock in self._locks.values():
+            lock.release(remove=False)
+        self._locks.clear()
 
     def __repr__(self) -> str:
         return f"SqliteLedger({str(self.path)!r})"
@@ -115,11 +156,17 @@ class SqliteLedger:
                     if exc.sqlite_errorcode & 0xFF not in _LOCKED or time.monotonic() >= deadline:
                         raise
                 else:
+                    self._file = OpenedFile(self._given, self.path)
                     return connection
                 time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - so that those who wait do not meet again
         except BaseException:
             connection.close()
             raise
+
+    def _problem(self) -> str | None:
+        """Say what has become of the file if it is no longer the one that was opened; for the thread."""
+        assert self._file is not None
+        return self._file.problem()
 
     # Steps.
 
@@ -132,20 +179,27 @@ class SqliteLedger:
     async def register(self, lease: float) -> int:
         """Return the name of a new worker, which lives as long as this process."""
         thread = self._working()
-        life = Life(self.path)
+        self._lease = lease
+        lock = self._new_lock()
         try:
             worker = await thread.do(
                 lambda connection: (
-                    connection.execute("INSERT INTO worker (name) VALUES (?)", (life.name,)).lastrowid
+                    connection.execute("INSERT INTO worker (name) VALUES (?)", (str(lock.name),)).lastrowid
                 ),
                 writes=True,
             )
-        except BaseException:
-            life.end()
+        except BaseException as exc:
+            # A job whose caller is cancelled is still done. Then there is a row, and its lock must be free.
+            lock.release(remove=isinstance(exc, Exception))
             raise
         assert worker is not None
-        self._lives[worker] = life
+        lock.is_recorded = True
+        self._locks[worker] = lock
         return worker
+
+    def _new_lock(self) -> WorkerLock:
+        assert self._file is not None
+        return WorkerLock(self.path, self._file.id)
 
     async def retire(self, worker: int) -> None:
         """Have a worker count as dead."""
@@ -153,30 +207,84 @@ class SqliteLedger:
             lambda connection: connection.execute("DELETE FROM worker WHERE worker = ?", (worker,)),
             writes=True,
         )
-        if (life := self._lives.pop(worker, None)) is not None:
-            life.end()
+        if (lock := self._locks.pop(worker, None)) is not None:
+            lock.release(remove=True)
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
         """Do nothing: the lock holds as long as the process."""
 
     async def bury(self) -> None:
-        """Find the workers whose locks nobody holds, and remove what is left of them."""
+        """Find the workers that have died, and remove what is left of them; see `_sqlite_lives`."""
         thread = self._working()
-        files = leftovers(self.path)  # before the names: one that comes meanwhile is not a leftover
-        rows = await thread.do(
+        await self._repair_locks()
+        rows: list[tuple[int, str]] = await thread.do(
             lambda connection: connection.execute("SELECT worker, name FROM worker").fetchall()
         )
-        known = {name: worker for worker, name in rows}
-        dead = [(worker,) for name, worker in known.items() if is_dead(self.path, name)]
+        dead = self._dead_of(rows)
         if dead:
+            # A worker that has made a new lock meanwhile has another name.
             await thread.do(
-                lambda connection: connection.executemany("DELETE FROM worker WHERE worker = ?", dead),
+                lambda connection: connection.executemany(
+                    "DELETE FROM worker WHERE worker = ? AND name = ?", dead
+                ),
                 writes=True,
             )
-        gone = {name for name, worker in known.items() if (worker,) in dead}
-        for name in (files - known.keys()) | gone:
-            if is_dead(self.path, name):
-                forget(self.path, name)
+        for _, name in dead:
+            forget(self.path, name)
+
+    def _dead_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Return those of the workers that are dead; never one of this ledger object."""
+        assert self._file is not None
+        dead: list[tuple[int, str]] = []
+        unclear: dict[int, _OutOfSight] = {}
+        for worker, name in rows:
+            if worker in self._locks:
+                continue
+            limit = patience(self.path, self._file.id, name, self._lease)
+            if limit == math.inf:
+                continue
+            seen = self._out_of_sight.get(worker)
+            if seen is None or seen.name != name:
+                seen = _OutOfSight(name)
+            if seen.wait(limit) >= limit:
+                dead.append((worker, name))
+            else:
+                unclear[worker] = seen
+        self._out_of_sight = unclear
+        return dead
+
+    async def _repair_locks(self) -> None:
+        """Make new locks in the place of those that others cannot see any more."""
+        for worker, lock in [*self._locks.items()]:
+            if lock.is_recorded and lock.is_in_place():
+                continue
+            try:
+                await self._repair_lock(worker, lock)
+            except LedgerGone:
+                raise
+            except LedgerUnavailable as exc:
+                say(
+                    logging.ERROR,
+                    "the lock file of worker %d is gone and cannot be made anew: %s",
+                    worker,
+                    exc,
+                )
+
+    async def _repair_lock(self, worker: int, lock: WorkerLock) -> None:
+        if not lock.is_in_place():
+            say(
+                logging.WARNING, "the lock file of worker %d was removed or replaced; it is made anew", worker
+            )
+            fresh = self._new_lock()
+            lock.release(remove=False)
+            lock = self._locks[worker] = fresh
+        await self._working().do(
+            lambda connection: connection.execute(
+                "UPDATE worker SET name = ? WHERE worker = ?", (str(lock.name), worker)
+            ),
+            writes=True,
+        )
+        lock.is_recorded = True
 
     async def debts(self, enter_timeout: float) -> Debts:
         """Return some of what is owed by the dead, and what was not entered for so many seconds."""

@@ -1,79 +1,292 @@
-"""Who of the processes that share a file is alive: the kernel knows.
+"""Which of the processes that share a file are alive: the kernel knows.
 
 Each worker holds a lock on a file of its own beside the ledger. The lock ends with the process, however that
-ends, and not before: no clock, no lease, and no process that is given up while it still runs. That holds on
-one machine only, so file systems that machines share are refused as far as they can be recognised.
+ends, and not before: no clock, no lease, and no process that is given up while it still runs. A stopped
+process holds its lock. That works on one machine only, so file systems that machines may share are refused.
+
+The ledger has a row for each worker. Its name says which lock file is meant (by token, device and inode), on
+which database file the worker was registered, and which process it is. What a row comes to:
+
+1. The lock is held: the worker lives. The lock is free: it is dead.
+2. The lock file is missing, is another file, or cannot be opened. That is a fault, not a death: the owner
+   makes a new lock file at its next look. Meanwhile the process decides. If it is gone, the worker is dead;
+   if it is there, the worker lives.
+3. If the process cannot be seen either (another container), the worker counts as dead when its lock has been
+   out of sight for a lease.
+4. The worker was registered on another database file, of which this one is a copy. It writes nothing here: it
+   notices that itself if its own file was replaced. So it is dead, after a moment in which it may notice.
+
+Only files that a row names are ever opened or removed, and only if they are what the row says: other files in
+the folder may look like lock files. Opening one that belongs to another database would be harm enough, for
+closing it again would drop the locks of SQLite.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import math
 import os
+import re
 import secrets
+import stat
+from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from turngate._sqlite_file import FileId
 from turngate.durable._ledger import LedgerUnavailable
+
+if TYPE_CHECKING:
+    from typing import Self
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]  # whoever uses it asks first
+    fcntl = None  # type: ignore[assignment]  # `WorkerLock` asks first
+
+# File systems.
 
 _SHARED: Final = frozenset({
-    "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
-    "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs",
+    "9p", "acfs", "afs", "auristorfs", "autofs", "beegfs", "ceph", "cifs", "coda", "davfs", "drvfs",
+    "fakeowner", "fhgfs", "fuse", "gfs", "gfs2", "glusterfs", "gpfs", "kafs", "lustre", "ncpfs", "nfs",
+    "nfs3", "nfs4", "ocfs2", "orangefs", "osxfs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
+    "vboxsf", "virtiofs", "vmhgfs",
 })  # fmt: skip
+"""Kinds that other machines may share: networks, clusters, and folders of a host in a virtual machine."""
+_LOCAL_FUSE: Final = frozenset({
+    "fuse.encfs", "fuse.exfat", "fuse.exfat-fuse", "fuse.fuse-overlayfs", "fuse.fuse2fs", "fuse.gocryptfs",
+    "fuse.ntfs", "fuse.ntfs-3g",
+})  # fmt: skip
+"""The kinds of FUSE, beside `fuseblk`, that keep files on a disk of this machine; others are refused."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def refuse_shared_file_system(path: Path, mounts: Path = _MOUNTS) -> None:
-    """Raise if the file is on a file system that other machines may share."""
-    kind = _file_system_of(path.resolve().parent, mounts)
-    if kind in _SHARED:
-        raise LedgerUnavailable(f"{path} is on a network file system ({kind}); use PostgresLedger")
+    """Raise if other machines may share the file, or if the file itself is what is mounted.
+
+    Looks at the file system that the folder is on. What is below that one (an overlay on NFS) cannot be seen.
+    """
+    path = path.resolve()
+    where, kind = _mount_of(path, mounts)
+    if kind in _SHARED or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE):
+        raise LedgerUnavailable(
+            f"{path} is on a file system that other machines may share ({kind}); put it on a local disk, "
+            f"or use PostgresLedger"
+        )
+    if where == path:
+        raise LedgerUnavailable(
+            f"{path} is a mount of a single file, and SQLite keeps its log beside it; mount its folder"
+        )
 
 
-def _file_system_of(folder: Path, mounts: Path) -> str:
-    """Return the kind of file system that is mounted where the folder is; "" where that cannot be told."""
+def _mount_of(path: Path, mounts: Path) -> tuple[Path | None, str]:
+    """Return where the file system of the file is mounted and its kind; "" if that is not known."""
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = mounts.read_bytes().splitlines()
     except OSError:
-        return ""
-    longest, kind = -1, ""
+        return None, ""
+    found, kind = None, ""
     for line in lines:
-        before, _, after = line.partition(" - ")
-        where = Path(before.split()[4].encode().decode("unicode_escape"))
-        if folder.is_relative_to(where) and len(where.parts) >= longest:
-            longest, kind = len(where.parts), after.split()[0]
-    return kind
+        before, _, after = line.partition(b" - ")
+        fields, source = before.split(b" "), after.split(b" ")
+        if len(fields) < 5:
+            continue
+        mounted = Path(os.fsdecode(_ESCAPED.sub(lambda code: bytes([int(code[1], 8) & 0xFF]), fields[4])))
+        if path.is_relative_to(mounted) and (found is None or len(mounted.parts) >= len(found.parts)):
+            found, kind = mounted, os.fsdecode(source[0])
+    return found, kind
 
 
-class Life:
-    """The lock that says that a worker lives."""
+# Processes.
 
-    def __init__(self, ledger: Path) -> None:
+
+class Process(NamedTuple):
+    """A process, told from every other that this machine has or had."""
+
+    space: str
+    """The boot of the machine and the namespaces in which pid and start count."""
+    pid: int
+    start: int
+
+
+class Seen(Enum):
+    """What can be seen of a process, or of a lock."""
+
+    THERE = "there"
+    GONE = "gone"
+    UNCLEAR = "unclear"
+
+
+def this_process() -> Process | None:
+    """Return which process this is; None where that cannot be told."""
+    space = _space(os.getpid())
+    status = _status_of(os.getpid())
+    return None if space is None or status is None else Process(space, os.getpid(), status.start)
+
+
+@functools.lru_cache(maxsize=1)
+def _space(pid: int) -> str | None:
+    """Return what tells the pids of this machine, boot and container from others."""
+    try:
+        if os.readlink("/proc/self") != str(pid):
+            return None  # what is mounted at /proc shows other pids than ours
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        known = [boot, os.readlink("/proc/self/ns/pid")]
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # older kernels have none
+        known.append(os.readlink("/proc/self/ns/time"))
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]
+
+
+class _Status(NamedTuple):
+    start: int
+    """When the process started, in clock ticks since the boot."""
+    is_over: bool
+    """Whether nothing of it runs any more, and it only waits for its parent to notice."""
+
+
+def _status_of(pid: int) -> _Status | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+        # The name of the program is in brackets, and may have brackets and blanks in it.
+        fields = text.rpartition(b")")[2].split()
+        state, threads, start = fields[0], int(fields[17]), int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return _Status(start, state in {b"Z", b"X", b"x"} and threads <= 1)
+
+
+def look_for(process: Process) -> Seen:
+    """Look whether a process is still there."""
+    if process.space != _space(os.getpid()) or process.pid < 1:
+        return Seen.UNCLEAR
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return Seen.GONE
+    except (OSError, OverflowError):
+        pass  # it is there, and belongs to another user
+    status = _status_of(process.pid)
+    if status is None:
+        return Seen.UNCLEAR
+    return Seen.THERE if status.start == process.start and not status.is_over else Seen.GONE
+
+
+# Workers and their locks.
+
+_NAME: Final = re.compile(
+    r"(?P<token>[0-9a-f]{16})"
+    r"(?:\.(?P<lock>[0-9]+-[0-9]+)\.(?P<ledger>[0-9]+-[0-9]+)(?:\.(?P<space>[0-9a-f]{12})-(?P<pid>[0-9]+)-(?P<start>[0-9]+))?)?"
+)
+_MOMENT: Final = 1.0
+"""Seconds in which a worker notices that its database file was replaced."""
+_TRIES: Final = 20
+
+
+class WorkerName(NamedTuple):
+    """What the row of a worker says. Names that an older Turngate has written have a token alone."""
+
+    token: str
+    lock: FileId | None = None
+    ledger: FileId | None = None
+    process: Process | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a name; None if it is not one."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            return None
+        token, lock, ledger, space, pid, start = found.groups()
+        return cls(
+            token,
+            None if lock is None else FileId(*map(int, lock.split("-"))),
+            None if ledger is None else FileId(*map(int, ledger.split("-"))),
+            None if space is None else Process(space, int(pid), int(start)),
+        )
+
+    def __str__(self) -> str:
+        known = [self.token]
+        if self.lock is not None and self.ledger is not None:
+            known += ["-".join(map(str, self.lock)), "-".join(map(str, self.ledger))]
+            if self.process is not None:
+                known += ["-".join(map(str, self.process))]
+        return ".".join(known)
+
+    def lock_file(self, ledger: Path) -> Path:
+        """Return where the lock file of this worker is, or was."""
+        return ledger.with_name(f"{ledger.name}-worker-{self.token}")
+
+
+class WorkerLock:
+    """The lock that says that a worker lives.
+
+    name         what the row of the worker says
+    is_recorded  whether the row says so already
+    """
+
+    def __init__(self, ledger: Path, ledger_id: FileId) -> None:
         if fcntl is None:  # pragma: no cover - Windows
             raise LedgerUnavailable("SqliteLedger needs file locks of a POSIX system; use PostgresLedger")
-        while True:
-            self.name = secrets.token_hex(8)
-            self._path = _lock_file(ledger, self.name)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        for _ in range(_TRIES):
+            token = secrets.token_hex(8)
+            self._path = WorkerName(token).lock_file(ledger)
             try:
+                self._file = os.open(
+                    self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
+            except FileExistsError:
+                continue
+            except OSError as exc:
+                raise LedgerUnavailable(f"no lock file can be made beside {ledger}: {exc}") from exc
+            self._id = FileId.of(os.fstat(self._file))
+            try:
+                _share_like(ledger, self._file)
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._path.exists():  # nobody took it for a leftover before it was locked
+                if self.is_in_place():
                     break
             except BlockingIOError:
-                pass
-            os.close(self._file)
-        _LIVES.add(self)
+                pass  # a stranger was faster
+            except OSError as exc:
+                self._close(remove=True)
+                raise LedgerUnavailable(f"the files beside {ledger} cannot be locked: {exc}") from exc
+            self._close(remove=True)
+        else:
+            raise LedgerUnavailable(
+                f"lock files beside {ledger} do not last; does another program remove them?"
+            )
+        self.name = WorkerName(token, self._id, ledger_id, this_process())
+        self.is_recorded = False
+        _LOCKS.add(self)
 
-    def end(self) -> None:
-        """Let go of the lock. Idempotent."""
-        if self in _LIVES:
-            _LIVES.discard(self)
-            self._path.unlink(missing_ok=True)
-            os.close(self._file)
+    def is_in_place(self) -> bool:
+        """Say whether others can see the lock: it may have been removed, or another file put in its place."""
+        try:
+            return FileId.of(self._path.lstat()) == self._id
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # the folder may not be looked into: as far as can be told
+
+    def release(self, *, remove: bool) -> None:
+        """Let go of the lock. Idempotent.
+
+        The file is removed when the ledger has no row for it any more; otherwise it is left, for a lock file
+        that is free is what tells others that the worker is dead.
+        """
+        if self in _LOCKS:
+            _LOCKS.discard(self)
+            self._close(remove=remove)
+
+    def _close(self, *, remove: bool) -> None:
+        if remove and self.is_in_place():
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        os.close(self._file)
 
     def leave_to_parent(self) -> None:
         """Close the file in a process that was forked off: the lock is the parent's."""
@@ -81,46 +294,89 @@ class Life:
             os.close(self._file)
 
 
-_LIVES: Final[set[Life]] = set()
+_LOCKS: Final[set[WorkerLock]] = set()
 
 
 def _after_fork() -> None:
-    for life in _LIVES:
-        life.leave_to_parent()
-    _LIVES.clear()
+    for lock in _LOCKS:
+        lock.leave_to_parent()
+    _LOCKS.clear()
+    _space.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def is_dead(ledger: Path, name: str) -> bool:
-    """Say whether nobody holds the lock of that name any more."""
-    path = _lock_file(ledger, name)
+def _share_like(ledger: Path, file: int) -> None:
+    """Let those who may read the ledger see the lock, as SQLite does with its own files."""
+    with contextlib.suppress(OSError):
+        status = ledger.stat()
+        os.fchmod(file, stat.S_IMODE(status.st_mode) & 0o666)
+        if os.geteuid() == 0:
+            os.fchown(file, status.st_uid, status.st_gid)
+
+
+def patience(ledger: Path, ledger_id: FileId, row: str, lease: float) -> float:
+    """Return for how many seconds a worker in this condition still counts as alive; see the rules above."""
+    name = WorkerName.parse(row)
+    if name is None:
+        return lease
+    lock = _look_at_lock(ledger, name)
+    if name.ledger is None or name.lock is None:
+        return {Seen.THERE: math.inf, Seen.GONE: 0.0, Seen.UNCLEAR: lease}[lock]
+    if lock is Seen.GONE:
+        return 0.0
+    works_here = name.ledger == ledger_id
+    if lock is Seen.THERE:
+        return math.inf if works_here else lease
+    process = Seen.UNCLEAR if name.process is None else look_for(name.process)
+    if process is Seen.GONE:
+        return 0.0
+    if not works_here:
+        return min(_MOMENT, lease)
+    return math.inf if process is Seen.THERE else lease
+
+
+def _look_at_lock(ledger: Path, name: WorkerName) -> Seen:
+    """Look whether the lock is held (there) or free (gone). UNCLEAR if it cannot be seen; never waits."""
+    path = name.lock_file(ledger)
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        status = path.lstat()
+        if not _is_lock(status, name):
+            return Seen.UNCLEAR
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return True
+        return Seen.UNCLEAR if name.lock is not None else Seen.GONE
+    except OSError:
+        return Seen.UNCLEAR
     try:
+        if FileId.of(os.fstat(file)) != FileId.of(status):
+            return Seen.UNCLEAR
         assert fcntl is not None
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return Seen.THERE
+    except OSError:
+        return Seen.UNCLEAR
     finally:
         os.close(file)
-    return True
+    return Seen.GONE
 
 
-def forget(ledger: Path, name: str) -> None:
-    """Remove the file of a worker that is dead."""
-    _lock_file(ledger, name).unlink(missing_ok=True)
+def _is_lock(status: os.stat_result, name: WorkerName) -> bool:
+    """Say whether a file is the lock that the row names: the very file, or an empty one if the row is old."""
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    return status.st_size == 0 if name.lock is None else FileId.of(status) == name.lock
 
 
-def leftovers(ledger: Path) -> set[str]:
-    """Return the names of all the lock files beside the ledger, whoever they belong to."""
-    prefix = f"{ledger.name}-worker-"
-    return {name.removeprefix(prefix) for name in os.listdir(ledger.parent) if name.startswith(prefix)}
-
-
-def _lock_file(ledger: Path, name: str) -> Path:
-    return ledger.with_name(f"{ledger.name}-worker-{name}")
+def forget(ledger: Path, row: str) -> None:
+    """Remove the lock file of a worker that is dead, if it is there and can be removed."""
+    name = WorkerName.parse(row)
+    if name is None:
+        return
+    path = name.lock_file(ledger)
+    with contextlib.suppress(OSError):
+        if _is_lock(path.lstat(), name):
+            path.unlink()

@@ -3,6 +3,10 @@
 A commit waits for the disk, so those who wait share one (group commit). What one job raises undoes that one
 alone: a step has written nothing yet when it raises, and any other job runs under a savepoint of its own. The
 jobs are answered when all of it is on disk. A batch without a job that writes takes no lock.
+
+After each batch, and several times a second without one, the thread looks whether the file is still the one
+that was opened. If it is not, nothing of that batch is acknowledged, the connection is closed, and every
+later job is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._ledger import LedgerGone, LedgerUnavailable
 from turngate.durable._sqlite_steps import Steps, data_version
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ T = TypeVar("T")
 
 _LOOKS_EVERY: Final = 0.05
 """Seconds after which the thread looks whether another process has written, unless it works anyway."""
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _MOST: Final = 256
 """So many jobs at most are in one transaction."""
 
@@ -39,11 +44,20 @@ class _Job(NamedTuple):
 
 
 class CommitThread:
-    """The thread, and the jobs that wait for it. Made on the loop that it answers to."""
+    """The thread, and the jobs that wait for it. Made on the loop that it answers to.
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, history: bool) -> None:
+    connect  opens the file, at the first job
+    problem  says what has become of the file if it is no longer the one that was opened
+    """
+
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], problem: Callable[[], str | None], *, history: bool
+    ) -> None:
         self._loop: AbstractEventLoop = asyncio.get_running_loop()
         self._connect = connect
+        self._problem = problem
+        self._gone: str | None = None
+        """Why nothing is done any more."""
         self._steps = Steps(history=history)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         """Those that wait; None is the last."""
@@ -87,23 +101,37 @@ class CommitThread:
 
     def _work(self) -> None:
         connection: sqlite3.Connection | None = None
-        while True:
-            batch = self._next_batch()
-            if batch is None:
-                break
-            if batch or connection is not None:
+        while (batch := self._next_batch()) is not None:
+            if self._gone is None and (batch or connection is not None):
                 try:
                     connection = connection or self._connect()
                 except BaseException as exc:
-                    self._answer([(job.answer, None, exc) for job in batch])
+                    self._refuse(batch, exc)
                     continue
-                writes = any(job.writes for job in batch)
-                self._answer(self._run(connection, batch, writes=writes) if batch else [])
-                self._look(connection, writes=writes)
+                self._do_batch(connection, batch)
+                if self._gone is not None:
+                    # SQLite copies its log into the file if that is still in its place, and only then.
+                    _close(connection)
+                    connection = None
+                    self._wake()
+            if self._gone is not None:
+                self._refuse(batch, LedgerGone(self._gone))
         if connection is not None:
-            connection.close()
+            _close(connection)
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._over.set)
+
+    def _do_batch(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
+        """Do the jobs and answer them, unless the file that they were done on turns out to be gone."""
+        writes = any(job.writes for job in batch)
+        answers = self._run(connection, batch, writes=writes) if batch else []
+        self._gone = self._gone or self._problem()
+        if self._gone is None:
+            self._answer(answers)
+            self._look(connection, writes=writes)
+
+    def _refuse(self, batch: list[_Job], exc: BaseException) -> None:
+        self._answer([(job.answer, None, exc) for job in batch])
 
     def _next_batch(self) -> list[_Job] | None:
         """Wait for jobs, for a while; None when there are none and none will come."""
@@ -137,6 +165,8 @@ class CommitThread:
             steps.forget()
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
+            if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+                self._gone = f"the ledger is damaged: {exc}"
             why = LedgerUnavailable(f"the ledger could not be written: {exc}")
             why.__cause__ = exc
             return [(job.answer, None, why) for job in batch]
@@ -172,6 +202,10 @@ class CommitThread:
             return  # whoever asks for something will be told
         if version != self._data_version:
             self._data_version = version
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._changed)
 
@@ -179,6 +213,11 @@ class CommitThread:
         if answers:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_set, answers)
+
+
+def _close(connection: sqlite3.Connection) -> None:
+    with contextlib.suppress(sqlite3.Error):
+        connection.close()
 
 
 def _set(answers: list[tuple[Future[Any], Any, BaseException | None]]) -> None:

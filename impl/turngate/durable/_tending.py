@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain
 from turngate._lifecycle import RUNNING
-from turngate.durable._ledger import Checkpoint
+from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._relaying import Relaying
 from turngate.durable._rows import Ask
 from turngate.durable._telling import BEHIND
@@ -68,9 +68,11 @@ class Tending(Relaying):
                 if now >= put_by:
                     put_by = now + self._checkpoint_every
                     await self._put_by()
-                if now >= due and not self._closing:
+                if now >= due:
                     due = now + self._poll
                     await self._pay_debts()
+            except LedgerGone as exc:
+                self._ledger_is_gone(exc)
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 complain(exc, "what the ledger holds could not be looked after")
             await self._rest(min(due, put_by) - loop.time())
@@ -163,6 +165,8 @@ class Tending(Relaying):
     async def _pay_debts(self) -> None:
         await self._ledger.bury()
         for _ in range(_ROUNDS):
+            if self._closing:
+                return
             debts = await self._ledger.debts(self._enter_timeout)
             if not any(debts) or self._closing or not await self._pay(debts):
                 return

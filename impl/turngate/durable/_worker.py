@@ -24,7 +24,7 @@ from turngate._waiters import Waiters
 from turngate._words import counted
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
-from turngate.durable._ledger import LeaseLost, OutcomeUnknown
+from turngate.durable._ledger import LeaseLost, LedgerGone, OutcomeUnknown
 from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 from turngate.durable._tasks import Tasks
@@ -72,6 +72,8 @@ class Worker(Tasks):
         """What the ids begin with that this process draws; they go on with a number."""
         self._sent = 0
         self._is_open = False
+        self._gone: LedgerGone | None = None
+        """Why nothing can be done on the ledger any more."""
         self._opening: Task[None] | None = None
         self._renaming = asyncio.Lock()
         self._steps = 0
@@ -153,6 +155,23 @@ class Worker(Tasks):
             if self._name == 0:
                 await self._take_name()
 
+    def _ledger_is_gone(self, why: LedgerGone) -> None:
+        """Give up every turn: what it comes to cannot be put on record. Tell those who wait for runs."""
+        if self._gone is not None:
+            return
+        self._gone = why
+        complain(None, "%s (turns given up here: %d)", why, len(self._turns))
+        for turn in [*self._turns.values()]:
+            self._give_up(turn)
+        for run in [*self._held.values()]:
+            self._wake_waiters(run)
+
+    def _wake_waiters(self, run: DurableRun) -> None:
+        """Let those who wait for the run, or read its text, look again."""
+        for waiters in (run._waiters, run._listeners):
+            if waiters is not None:
+                waiters.wake()
+
     def _give_up(self, turn: DurableTurn) -> None:
         """Stop the runner of a turn that is no longer this process's."""
         turn.given_up = True
@@ -233,6 +252,9 @@ class Worker(Tasks):
                     continue
                 except OutcomeUnknown:
                     await self._rename_soon(name)
+                    raise
+                except LedgerGone as exc:
+                    self._ledger_is_gone(exc)
                     raise
                 step, came_of = decision.came_of
                 flight.position = decision.position
