@@ -11,6 +11,7 @@ from turngate._closing import Closing
 from turngate._completions import Completions, CompletionStream
 from turngate._errors import DispatcherClosed, QueueFull, RunConflict, UnknownRun
 from turngate._events import Subscription
+from turngate._keys import Keys, answer_of, check_key, request_of
 from turngate._lifecycle import ACCEPTED, COMPLETE
 from turngate._limits import seconds, whole_number
 from turngate._messages import MemoryMessages
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from turngate._core import Effect
     from turngate._events import RunComplete
     from turngate._journal import Entry
+    from turngate._keys import RunName
     from turngate._lifecycle import State
     from turngate._messages import Messages
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
@@ -83,6 +85,7 @@ class Dispatcher(Closing):
         self._complete_limit = whole_number("complete_limit", complete_limit, at_least=1)
         self._seq = 0
         self._lookalikes = False  # whether somebody chose an id that looks like one of ours
+        self._keys = Keys()
         super().__init__(
             runner,
             MemoryMessages() if messages is None else messages,
@@ -200,39 +203,100 @@ class Dispatcher(Closing):
 
     # Taking them back.
 
-    async def cancel(self, session_id: str) -> Covered:
+    async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
         """Cover every run of the session that is accepted and not complete; nothing when it is idle.
 
-        Queued runs complete now, the others as they settle. Never waits.
+        Queued runs complete now, the others as they settle. Never waits. A repetition under the same `key`
+        changes nothing and returns what the first call returned; raises KeyConflict if the key was used for
+        another request. The last 10,000 keys are remembered.
         """
         self._here()
-        return self._cancel(self._session(session_id))
+        return self._once(key, ("cancel", session_id), lambda: self._cancel(self._session(session_id)))
 
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn. Never waits.
 
         The queue goes on. With `waiting_only`, the run is taken back only while its runner has not been
         called: it is accepted, queued, or active and waiting for a place. Nothing is covered when the run is
-        complete or unknown; `Covered.known` tells these two apart.
+        complete or unknown; `Covered.known` tells these two apart. `key` is an idempotency key, as for
+        `cancel`.
         """
         self._here()
-        run = self._runs.get(run_id)
-        if run is None:
-            return Covered([], run_id in self._completions)
-        return self._cancel_one(run, waiting_only=waiting_only)
 
-    async def cancel_all(self) -> Covered:
-        """Cancel every session, those with nothing but accepted runs too. Never waits."""
-        self._here()
-        covered = [run for core in [*self._sessions.values()] for run in self._cancel(core).runs]
-        return Covered(sorted(covered, key=lambda run: run.seq))
+        def cover() -> Covered:
+            run = self._runs.get(run_id)
+            if run is None:
+                return Covered([], run_id in self._completions)
+            return self._cancel_one(run, waiting_only=waiting_only)
 
-    async def clear_queue(self, session_id: str) -> list[Run]:
-        """Drop what is queued in the session, and return it; accepted and active runs go on. Never waits."""
+        return self._once(key, ("cancel_run", run_id, bool(waiting_only)), cover)
+
+    async def cancel_all(self, *, key: str | None = None) -> Covered:
+        """Cancel every session, those with nothing but accepted runs too. Never waits.
+
+        `key` is an idempotency key, as for `cancel`.
+        """
         self._here()
-        dropped, effects = self._session(session_id).clear()
-        self._perform(effects)
-        return dropped
+
+        def cover() -> Covered:
+            covered = [run for core in [*self._sessions.values()] for run in self._cancel(core).runs]
+            return Covered(sorted(covered, key=lambda run: run.seq))
+
+        return self._once(key, ("cancel_all",), cover)
+
+    async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[Run]:
+        """Drop what is queued in the session, and return it; accepted and active runs go on. Never waits.
+
+        `key` is an idempotency key, as for `cancel`.
+        """
+        self._here()
+
+        def clear() -> Covered:
+            dropped, effects = self._session(session_id).clear()
+            self._perform(effects)
+            return Covered(dropped)
+
+        return self._once(key, ("clear_queue", session_id), clear).runs
+
+    def key_life(self) -> str:
+        """Return a name for the time in which a key is remembered: this dispatcher's life.
+
+        Whoever repeats a call says by it where the call was first made. Another dispatcher has another life,
+        and knows none of the keys.
+        """
+        self._in_thread()
+        return self._unique
+
+    def knows_key(self, key: str) -> bool:
+        """Say whether a call under this key is remembered."""
+        self._in_thread()
+        return check_key(key) in self._keys
+
+    def _once(
+        self, key: str | None, request: tuple[str, *tuple[object, ...]], call: Callable[[], Covered]
+    ) -> Covered:
+        """Call, or return what the first call under this key returned."""
+        if key is None:
+            return call()
+        key, asked = check_key(key), request_of(*request)
+        kept = self._keys.find(key, asked)
+        if kept is not None:
+            return Covered([self._run_named(name) for name in kept.runs], kept.known)
+        covered = call()
+        self._keys.keep(key, asked, answer_of(covered.runs, known=covered.known))
+        return covered
+
+    def _run_named(self, name: RunName) -> Run:
+        """Return a run of an answer that is given again; its completion may be no longer kept."""
+        run = self._runs.get(name.run_id)
+        if run is not None and run.seq == name.seq:
+            return run
+        complete = self._completions.find(name.run_id)
+        if complete is not None and complete.seq == name.seq:
+            return self._completed(complete, "", ())
+        run = Run(self, name.session_id, name.run_id, name.seq, "")
+        run.state = COMPLETE
+        return run
 
     async def __aenter__(self) -> Self:
         self._here()

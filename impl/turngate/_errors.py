@@ -4,6 +4,7 @@ TurngateError
 ├── MissingSession       accept: the session id is not a non-empty string
 ├── EmptyPrompt          accept: neither text nor a text attachment
 ├── RunConflict          accept: the run_id is known with another payload
+├── KeyConflict          cancel, cancel_run, cancel_all, clear_queue: the key was used for another request
 ├── SessionBusy          accept: when_busy="reject" and the session has something in flight
 ├── QueueFull            accept: queue_limit or accepted_limit is reached
 ├── DispatcherClosed     accept: the dispatcher no longer takes prompts in
@@ -16,6 +17,8 @@ TurngateError
 ├── WouldDeadlock        wait, ask, stream: called by a runner for a run that cannot complete before its turn
 ├── SubscriberCutOff     subscription: more RunCompletes were left unread than the limit allows
 ├── UnknownSchema        the file, or the ledger, was written by a newer turngate
+├── LedgerUnavailable    on a ledger, any call: it cannot be reached, and nothing was done
+│   └── OutcomeUnknown   on a ledger or a server: whether it was done cannot be told
 └── UndeclaredMove       core: a move that the lifecycle does not declare
 """
 
@@ -34,6 +37,10 @@ class EmptyPrompt(TurngateError):
 
 class RunConflict(TurngateError):
     """The run_id is known, and belongs to another payload."""
+
+
+class KeyConflict(TurngateError):
+    """The idempotency key was used for another request."""
 
 
 class SessionBusy(TurngateError):
@@ -82,6 +89,18 @@ class SubscriberCutOff(TurngateError):
 
 class UnknownSchema(TurngateError):
     """The message file, or the ledger, was written by a newer turngate."""
+
+
+class LedgerUnavailable(TurngateError):
+    """The ledger cannot be reached; nothing was done."""
+
+
+class OutcomeUnknown(LedgerUnavailable):
+    """An answer was lost, and whether the call was carried out cannot be told any more.
+
+    A call may be repeated under the same key, as long as that is remembered, and a prompt under the
+    same run_id. Without a key, look at the session before you cancel again.
+    """
 
 
 class UndeclaredMove(TurngateError):

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from turngate._lifecycle import ACCEPTED, STARTING
+from turngate._errors import UnknownRun
+from turngate._lifecycle import ACCEPTED, COMPLETE, STARTING
 from turngate._limits import seconds, whole_number
 from turngate._prompt import check_callback
 from turngate._stream import TextStream
@@ -78,10 +79,12 @@ class Run:
         """Return the RunComplete, at once if there is one.
 
         When cancelled while waiting, neither the run nor anyone else who waits for it is touched. Raises
-        WouldDeadlock in the task of a turn of the same session, if the run cannot complete before that ends.
+        WouldDeadlock in the task of a turn of the same session, if the run cannot complete before that ends, and
+        UnknownRun if the completion is no longer kept.
         """
         loop = self._dispatcher._here()
         if self.complete is None:
+            self._check_not_forgotten()
             await self._dispatcher._check_wait(self)
         while self.complete is None:
             if self._waiters is None:
@@ -124,6 +127,7 @@ class Run:
         """
         loop = self._dispatcher._here()
         check_callback("the callback", callback)
+        self._check_not_forgotten()
         if self.complete is not None:
             loop.call_soon(self._dispatcher._call_back, "a callback", callback, self.complete)
         elif self._callbacks is None:
@@ -140,6 +144,11 @@ class Run:
         """Release the run if it has not entered, otherwise do nothing. Idempotent; never waits."""
         self._dispatcher._here()
         self._dispatcher._release(self)
+
+    def _check_not_forgotten(self) -> None:
+        """Raise UnknownRun if the run is complete, and how it ended is no longer known."""
+        if self.state is COMPLETE and self.complete is None:
+            raise UnknownRun(f"run {self.run_id!r} is complete, and its completion is no longer kept")
 
     def _listen(self) -> Waiters:
         """Return those who wait for the text of the run's turn to go on."""

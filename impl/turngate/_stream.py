@@ -43,6 +43,7 @@ class TextStream:
                 return piece
             if run.complete is not None:
                 raise StopAsyncIteration
+            run._check_not_forgotten()
             if not checked:
                 checked = True
                 await run._dispatcher._check_wait(run)

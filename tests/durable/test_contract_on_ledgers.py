@@ -19,6 +19,7 @@ MODULES = (
     "test_contract_cancels",
     "test_contract_handles",
     "test_contract_completions",
+    "test_contract_keys",
     "test_seed_scenarios",
     "test_runners",
     "test_waits_of_runners",
@@ -30,6 +31,7 @@ SETTLED = "a covered turn may have settled before the next call has its answer f
 NOT_ASYNC = "about names and signatures, not about a dispatcher"
 DOES_NOT_APPLY = {
     "test_all_parameters_but_the_runner_are_keywords": "the ledger is the second parameter",
+    "test_another_dispatcher_in_memory_has_another_life": "a ledger outlives its dispatchers",
     "test_every_name_of_the_contract_is_public": NOT_ASYNC,
     "test_refusals_are_turngate_errors": NOT_ASYNC,
     "test_signature_of_accept": NOT_ASYNC,
@@ -73,6 +75,8 @@ def arguments(test: Any, tmp_path: Path) -> list[dict[str, Any]]:
     known = {"tmp_path": tmp_path}
     calls = [{name: known[name] for name in wanted if name in known}]
     for mark in getattr(test, "pytestmark", []):
+        if mark.name != "parametrize":
+            continue
         name, values = mark.args
         calls = [{**call, name: value} for call in calls for value in values]
     return calls

@@ -309,9 +309,9 @@ class RefusesTheForgotten(Dispatcher):
 class CancelsWhatIsOver(Dispatcher):
     """Says that a cancel of a complete run covers it."""
 
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         over = self._completions.handle(run_id) if run_id in self._completions else None
-        covered = await super().cancel_run(run_id, waiting_only=waiting_only)
+        covered = await super().cancel_run(run_id, waiting_only=waiting_only, key=key)
         return covered or Covered([over] if over else [])
 
 

@@ -93,22 +93,22 @@ class CallsTheCancelled(Sabotaged):
 
 
 class TakesBackTheCalled(Dispatcher):
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
-        return await super().cancel_run(run_id)
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
+        return await super().cancel_run(run_id, key=key)
 
 
 class TakesBackNoneInLine(Dispatcher):
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         run = self.find(run_id)
         turn = run and self._turn_of(run)
         if waiting_only and turn and turn.phase in (WAITING, STARTING):
             return Covered([])
-        return await super().cancel_run(run_id, waiting_only=waiting_only)
+        return await super().cancel_run(run_id, waiting_only=waiting_only, key=key)
 
 
 class KnowsEverybody(Dispatcher):
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
-        covered = await super().cancel_run(run_id, waiting_only=waiting_only)
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
+        covered = await super().cancel_run(run_id, waiting_only=waiting_only, key=key)
         return Covered(covered.runs)
 
 

@@ -9,7 +9,7 @@ from turngate._events import RunComplete
 from turngate._json import given_back
 from turngate._lifecycle import State
 from turngate._messages import Message
-from turngate.durable._rows import Known, RunRow, SessionRow, restored, storable
+from turngate.durable._rows import KeyRow, Known, RunRow, SessionRow, restored, storable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,16 @@ def as_run(row: Sequence[Any]) -> RunRow:
         restored(run_id), restored(session_id), seq, State(state), when_busy, bool(covered), holder, place,
         restored(prompt), restored(attachments), digest,
     )  # fmt: skip
+
+
+def of_key(row: KeyRow) -> tuple[str, ...]:
+    """Return the columns of a key."""
+    return storable(row.key), row.part, row.request, row.answer, row.step_id
+
+
+def as_key(row: Sequence[Any]) -> KeyRow:
+    """Return the key of these columns."""
+    return KeyRow(restored(row[0]), *row[1:])
 
 
 def of_complete(complete: RunComplete) -> Row:

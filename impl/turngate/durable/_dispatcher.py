@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
 from turngate._guard import say
+from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
 from turngate._lifecycle import ACCEPTED, ACTIVE, COMPLETE, QUEUED
 from turngate._limits import seconds, whole_number
 from turngate._places import Places
@@ -23,7 +24,7 @@ from turngate.durable._ending import Ending
 from turngate.durable._handles import DurableRun
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._purge import Purge
-from turngate.durable._rows import ALL, as_json
+from turngate.durable._rows import ALL, KeyRow, as_json, digest_of
 from turngate.durable._worker import Newcomer
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Self, TextIO, Unpack
 
     from turngate._events import RunComplete
+    from turngate._keys import Answer, RunName
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
@@ -41,6 +43,16 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME: Final = 512
 """Characters that the id of a session or a run may have: databases index no more."""
+_AT_ONCE: Final = 500
+"""So many runs are asked for in one question."""
+_END: Final = "end"
+"""The part of a key that has the answer of an operation of several steps."""
+
+
+def _keyed(key: str | None, operation: str, *about: object) -> KeyRow | None:
+    """Return the row of an idempotency key for this request, without an answer; None without a key."""
+    return None if key is None else KeyRow(check_key(key), "", request_of(operation, *about), "")
+
 
 _PAUSE: Final = 0.1
 """Seconds between two slices of a purge, at most."""
@@ -279,56 +291,147 @@ class DurableDispatcher(Ending):
 
     async def _release_run(self, run: DurableRun) -> None:
         self._here()
-        if run.complete is None and not self._closed:
+        if run.state is not COMPLETE and not self._closed:
             await self._step(run.session_id, lambda step: step.release(run.run_id), run_id=run.run_id)
 
     # Taking them back.
 
-    async def cancel(self, session_id: str) -> Covered:
+    async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
         """Cover every run of the session that is accepted and not complete; nothing when it is idle.
 
-        Queued runs complete with the commit, the others as they settle, in whichever process that is.
+        Queued runs complete with the commit, the others as they settle, in whichever process that is. A
+        repetition under the same `key`, in any process, changes nothing and returns what the first call
+        returned; raises KeyConflict if the key was used for another request. Keys are kept for 24 hours.
         """
+        asked = _keyed(key, "cancel", session_id)
+        return await self._once(asked, session_id, lambda step: step.cancel(), head=ALL)
 
-        def cover(step: Step) -> tuple[Step, list[Run]]:
-            return step, step.cancel()
-
-        step, covered = await self._step(session_id, cover, head=ALL)
-        return Covered(self._handles_of(step, covered))
-
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn.
 
         The queue goes on. With `waiting_only`, the run is taken back only while its runner has not been
         called. Nothing is covered when the run is complete or unknown; `Covered.known` tells these apart.
+        `key` is an idempotency key, as for `cancel`.
         """
+        asked = _keyed(key, "cancel_run", run_id, bool(waiting_only))
         await self._ready()
+        if asked is not None and (kept := await self._ledger.find_key(asked.key)) is not None:
+            return await self._answered(asked, kept)
         found = await self._ledger.find([run_id])
         if not found or found[0].complete is not None:
-            return Covered([], bool(found))
+            nothing = Covered([], bool(found))
+            if asked is None:
+                return nothing
+            asked = asked._replace(answer=answer_of([], known=nothing.known).as_json())
+            return await self._answered(asked, await self._ledger.keep_key(asked))
 
-        def cover(step: Step) -> tuple[Step, list[Run]]:
-            return step, step.cancel_run(run_id, waiting_only=waiting_only)
+        def cover(step: Step) -> list[Run]:
+            return step.cancel_run(run_id, waiting_only=waiting_only)
 
-        step, covered = await self._step(found[0].row.session_id, cover, head=1, run_id=run_id)
-        return Covered(self._handles_of(step, covered))
+        return await self._once(asked, found[0].row.session_id, cover, head=1, run_id=run_id)
 
-    async def cancel_all(self) -> Covered:
-        """Cancel every session that has something in flight, of all processes, one after another."""
+    async def cancel_all(self, *, key: str | None = None) -> Covered:
+        """Cancel every session that has something in flight, of all processes, one after another.
+
+        `key` is an idempotency key, as for `cancel`. A repetition of a call that was interrupted goes on with
+        the sessions that had something in flight at the first call, and that it did not come to.
+        """
+        asked = _keyed(key, "cancel_all")
         await self._ready()
+        if asked is None:
+            covered: list[Run] = []
+            for loaded in await self._ledger.view(None):
+                covered += (await self.cancel(loaded.session_id)).runs
+            return Covered(sorted(covered, key=lambda run: (run.session_id, run.seq)))
+        plan = await self._ledger.find_key(asked.key)
+        if plan is None:
+            sessions = [loaded.session_id for loaded in await self._ledger.view(None)]
+            plan = await self._ledger.keep_key(asked._replace(answer=json.dumps(sessions)))
+        check_same(asked.key, plan.request, asked.request)
+        end = await self._ledger.find_key(asked.key, _END)
+        if end is None:
+            answer = await self._cancel_in_parts(asked, json.loads(plan.answer))
+            end = await self._ledger.keep_key(asked._replace(part=_END, answer=answer.as_json()))
+        return await self._answered(asked, end)
+
+    async def _cancel_in_parts(self, asked: KeyRow, sessions: list[str]) -> Answer:
+        """Cancel each session under a part of the key; those that are done already are not touched."""
         covered: list[Run] = []
-        for loaded in await self._ledger.view(None):
-            covered += (await self.cancel(loaded.session_id)).runs
-        return Covered(sorted(covered, key=lambda run: (run.session_id, run.seq)))
+        for session_id in sessions:
+            part = asked._replace(part=digest_of(session_id, "", ""))
+            covered += (await self._once(part, session_id, lambda step: step.cancel(), head=ALL)).runs
+        return answer_of(sorted(covered, key=lambda run: (run.session_id, run.seq)))
 
-    async def clear_queue(self, session_id: str) -> list[Run]:
-        """Drop what is queued in the session, and return it; accepted and active runs go on."""
+    async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[Run]:
+        """Drop what is queued in the session, and return it; accepted and active runs go on.
 
-        def drop(step: Step) -> tuple[Step, list[Run]]:
-            return step, step.clear()
+        `key` is an idempotency key, as for `cancel`.
+        """
+        asked = _keyed(key, "clear_queue", session_id)
+        return (await self._once(asked, session_id, lambda step: step.clear(), head=ALL)).runs
 
-        step, dropped = await self._step(session_id, drop, head=ALL)
-        return self._handles_of(step, dropped)
+    async def key_life(self) -> str:
+        """Return a name for the time in which a key is remembered: that of the ledger."""
+        await self._ready()
+        return await self._ledger.name()
+
+    async def knows_key(self, key: str) -> bool:
+        """Say whether a call under this key is remembered."""
+        key = check_key(key)
+        await self._ready()
+        return await self._ledger.find_key(key) is not None
+
+    async def _once(
+        self,
+        asked: KeyRow | None,
+        session_id: str,
+        fn: Callable[[Step], list[Run]],
+        *,
+        head: int,
+        run_id: str | None = None,
+    ) -> Covered:
+        """Take a step, or return what the first one under this key returned.
+
+        The key is written with the step, and by itself if the step changes nothing.
+        """
+
+        def decide(step: Step) -> tuple[Step, list[Run]]:
+            if step.loaded.key is not None:
+                return step, []
+            runs = fn(step)
+            if asked is not None:
+                step.key = asked._replace(answer=answer_of(runs).as_json())
+            return step, runs
+
+        key = None if asked is None else (asked.key, asked.part)
+        step, runs = await self._step(session_id, decide, head=head, run_id=run_id, key=key)
+        if asked is not None:
+            kept = step.loaded.key
+            if kept is None and step.key is not None and step.changes is None:
+                kept = await self._ledger.keep_key(step.key)
+            if kept is not None and kept != step.key:
+                return await self._answered(asked, kept)
+        return Covered(self._handles_of(step, runs))
+
+    async def _answered(self, asked: KeyRow, kept: KeyRow) -> Covered:
+        """Return the answer that is kept, as the first call returned it."""
+        check_same(asked.key, kept.request, asked.request)
+        answer = answer_from(kept.answer)
+        names = [name.run_id for name in answer.runs]
+        known = {
+            each.row.run_id: each
+            for start in range(0, len(names), _AT_ONCE)
+            for each in await self._ledger.find(names[start : start + _AT_ONCE])
+        }
+        return Covered(
+            [self._handle_named(name, known.get(name.run_id)) for name in answer.runs], answer.known
+        )
+
+    def _handle_named(self, name: RunName, known: Known | None) -> Run:
+        """Return the handle of a run in an answer that is given again; it may have been purged."""
+        if known is not None and (known.row.session_id, known.row.seq) == name[1:]:
+            return self._handle_of(known.row, known.complete)
+        return self._forgotten(name)
 
     def _handles_of(self, step: Step, runs: list[Run]) -> list[Run]:
         return [self._handle_of(step.rows[run.run_id], run.complete) for run in runs]

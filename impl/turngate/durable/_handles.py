@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from turngate._errors import DispatcherClosed
-from turngate._lifecycle import SETTLING
-from turngate._run import Run, Turn
+from turngate._lifecycle import COMPLETE, SETTLING
+from turngate._run import Covered, Run, Turn
 from turngate._waiters import Waiters
 from turngate.durable._ledger import LedgerGone
 
 if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._prompt import OnComplete
-    from turngate._run import Covered
     from turngate.durable._dispatcher import DurableDispatcher
 
 
@@ -43,6 +42,7 @@ class DurableRun(Run):
         LedgerUnavailable when the ledger is gone for good.
         """
         loop = self._dispatcher._here()
+        self._check_not_forgotten()
         self._home._watch(self)
         if self.complete is None:
             await self._dispatcher._check_wait(self)
@@ -82,6 +82,8 @@ class DurableRun(Run):
 
     async def cancel(self) -> Covered:
         """Cover this run or, when it is part of the active turn, the whole turn; as `cancel_run` does."""
+        if self.state is COMPLETE:  # by now another run may have its run_id
+            return Covered([])
         return await self._home.cancel_run(self.run_id)
 
     async def close(self) -> None:

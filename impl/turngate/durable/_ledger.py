@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from turngate._errors import TurngateError
+from turngate._errors import LedgerUnavailable, OutcomeUnknown, TurngateError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -19,24 +19,13 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._messages import ListOfMessages
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Ask, Decide, Decision, Known, Loaded
-
-
-class LedgerUnavailable(TurngateError):
-    """The ledger cannot be reached; nothing was done."""
+    from turngate.durable._rows import Ask, Decide, Decision, KeyRow, Known, Loaded
 
 
 class LedgerGone(LedgerUnavailable):
     """What was opened is no longer there: nothing can be saved until the ledger is opened again.
 
     Its file was removed, say, or another one put in its place.
-    """
-
-
-class OutcomeUnknown(LedgerUnavailable):
-    """A step was sent, its answer lost, and whether it was saved cannot be told any more.
-
-    A prompt may be sent again under the same run_id; whoever has cancelled should look before doing it again.
     """
 
 
@@ -208,6 +197,18 @@ class Ledger(Protocol):
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Put by what turns have written so far, for those who may have to end them."""
+
+    async def find_key(self, key: str, part: str = "") -> KeyRow | None:
+        """Return the row of an idempotency key, None if it has none."""
+        ...
+
+    async def keep_key(self, row: KeyRow) -> KeyRow:
+        """Write the row unless the key has one, and return the row that it has."""
+        ...
+
+    async def expire_keys(self, age: float, limit: int) -> int:
+        """Forget at most `limit` keys that are older than so many seconds; return how many it was."""
+        ...
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
         """Return messages of the session; ValueError if it has no message `after`."""

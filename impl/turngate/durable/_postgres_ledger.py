@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import say
 from turngate.durable import _postgres_sql as sql
-from turngate.durable._columns import as_complete, as_known, as_messages, as_run, as_session
+from turngate.durable._columns import as_complete, as_key, as_known, as_messages, as_run, as_session, of_key
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._migrations import migrations, refuse_newer
 from turngate.durable._postgres_saves import Saves
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._postgres import Beat, Server
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Ask, Changes, Decide, Decision
+    from turngate.durable._rows import Ask, Changes, Decide, Decision, KeyRow
     from turngate.durable._swap import Fate
 
 _AT_ONCE: Final = 50
@@ -218,6 +218,9 @@ class PostgresLedger:
         """Return the session as it is, by one statement."""
         loaded = await self._load(sql.LOAD, ask.session_id, ask.head, ask.run_id, with_text=ask.with_text)
         self._memory.heard(loaded.now)
+        if ask.key is not None:
+            # After the session: if the key is not there yet, a save finds out whether it is by then.
+            loaded = loaded._replace(key=await self.find_key(*ask.key))
         return loaded
 
     async def _load(
@@ -340,6 +343,23 @@ class PostgresLedger:
             for c in checkpoints
         ]
         await self._fetch(sql.CHECKPOINT, json.dumps(rows))
+
+    async def find_key(self, key: str, part: str = "") -> KeyRow | None:
+        """Return the row of an idempotency key, None if it has none."""
+        rows = await self._fetch(sql.KEY, storable(key), part)
+        return as_key(tuple(rows[0])) if rows else None
+
+    async def keep_key(self, row: KeyRow) -> KeyRow:
+        """Write the row unless the key has one, and return the row that it has."""
+        while True:
+            await self._fetch(sql.KEEP_KEY, *of_key(row))
+            if (kept := await self.find_key(row.key, row.part)) is not None:
+                return kept
+
+    async def expire_keys(self, age: float, limit: int) -> int:
+        """Forget at most `limit` keys that are older than so many seconds; return how many it was."""
+        ((count,),) = await self._fetch(sql.EXPIRE_KEYS, float(age), limit)
+        return int(count)
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
         """Return messages of the session; ValueError if it has no message `after`."""

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate.durable import _postgres_sql as sql
-from turngate.durable._columns import of_complete, of_messages, of_run, of_session
+from turngate.durable._columns import of_complete, of_key, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable
 from turngate.durable._rows import storable
 from turngate.durable._swap import Fate, Unanswered
@@ -105,15 +105,20 @@ class Saves:
         while self._waiting and len(batch) < _MOST:
             if batch and self._waiting[0].worker != batch[0].worker:
                 break
+            if batch and (self._waiting[0].changes.key or batch[0].changes.key):
+                break  # a step with a key goes alone: if the key is taken, its statement fails
             batch.append(self._waiting.popleft())
         self._last_batch = len(batch)
         return sorted(batch, key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
 
     async def _send_batch(self, batch: list[_Save]) -> None:
         try:
+            key = batch[0].changes.key
             is_plain = len(batch) == 1 and _is_plain(batch[0].changes)
             rows = (_as_columns if is_plain else _as_arrays)(batch, history=self._history)
             statement = sql.SAVE_PLAIN if is_plain else sql.SAVE
+            if key is not None:
+                rows, statement = (*rows, *of_key(key)), sql.SAVE_KEYED
             (answer,) = await self._send(statement, batch[0].worker, self._memory.wants(), *rows)
             alive, position, saved, numbers = answer
         except (Refused, Conflict) as exc:
@@ -149,7 +154,7 @@ def _fail(batch: list[_Save], why: Exception) -> None:
 
 def _is_plain(changes: Changes) -> bool:
     """Say whether a step of a session that is on record moves no runs, and completes one at most."""
-    return changes.before is not None and not changes.moved and len(changes.done) < 2
+    return changes.before is not None and not changes.moved and len(changes.done) < 2 and changes.key is None
 
 
 def _as_columns(batch: list[_Save], *, history: bool) -> tuple[Any, ...]:

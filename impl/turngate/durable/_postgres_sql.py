@@ -113,6 +113,27 @@ SAVE_PLAIN: Final = f"""
     )
 """
 
+SAVE_KEYED: Final = """
+    SELECT alive, at_position, saved, numbers FROM {s}.save_keyed(
+        $1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[], $7::text::text[],
+        $8::text::text[], $9, $10, $11, $12, $13
+    )
+"""
+KEY: Final = "SELECT key, part, request, answer, step_id FROM {s}.operation_key WHERE key = $1 AND part = $2"
+KEEP_KEY: Final = """
+    INSERT INTO {s}.operation_key (key, part, request, answer, step_id) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT DO NOTHING
+"""
+EXPIRE_KEYS: Final = """
+    WITH gone AS (
+        DELETE FROM {s}.operation_key WHERE (key, part) IN (
+            SELECT key, part FROM {s}.operation_key WHERE at < clock_timestamp() - $1 * interval '1 second'
+            ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
+"""
+
 HINT: Final = "SELECT pg_notify(channel, '') FROM unnest($1::text[]) channel"
 SAY: Final = "SELECT pg_notify($1, message) FROM unnest($2::text[]) message"
 

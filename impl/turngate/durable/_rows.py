@@ -75,10 +75,25 @@ class Known(NamedTuple):
     complete: RunComplete | None
 
 
+class KeyRow(NamedTuple):
+    """A request under an idempotency key, and the answer to it as JSON.
+
+    An operation of one step has one row, whose `part` is empty; it is written with the step, whose id it has.
+    An operation of several steps has a row with what it is going to do, one `part` for each step, and one for
+    its answer.
+    """
+
+    key: str
+    part: str
+    request: str
+    answer: str
+    step_id: str = ""
+
+
 class Ask(NamedTuple):
     """What a step needs to see: so much of the queue's head, this run by its id, the text kept so far.
 
-    A run that `is_new` is most likely not known yet.
+    A run that `is_new` is most likely not known yet. `key` names a row of an idempotency key: key and part.
     """
 
     session_id: str
@@ -88,6 +103,7 @@ class Ask(NamedTuple):
     run_id: str | None = None
     with_text: bool = False
     is_new: bool = False
+    key: tuple[str, str] | None = None
 
 
 class Loaded(NamedTuple):
@@ -95,7 +111,8 @@ class Loaded(NamedTuple):
 
     `fresh` is higher than every number that was given out before it in the whole ledger: a fence, and the
     first version of a session. `owner_lives` says whether the owner of the turn is known and alive. `text`
-    and `kept` are what the owner has put by of the turn. `now` is the ledger's clock.
+    and `kept` are what the owner has put by of the turn. `now` is the ledger's clock. `key` is the row of the
+    key that was asked for, if there is one.
     """
 
     session_id: str
@@ -107,6 +124,7 @@ class Loaded(NamedTuple):
     owner_lives: bool = False
     text: str = ""
     kept: str | None = None
+    key: KeyRow | None = None
 
 
 class Moved(NamedTuple):
@@ -129,6 +147,8 @@ class Changes(NamedTuple):
     done: list[RunComplete]
     messages: list[Message]
     entries: list[dict[str, Any]]
+    key: KeyRow | None = None
+    """Written only if there is no such key yet; otherwise nothing is written at all."""
 
 
 @dataclass

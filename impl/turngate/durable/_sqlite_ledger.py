@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, UnusableFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_schema as sql
-from turngate.durable._columns import as_complete, as_known, as_messages
+from turngate.durable._columns import as_complete, as_known, as_messages, of_key
 from turngate.durable._ledger import Debts, Finished, LedgerGone, LedgerUnavailable, Mine, Moment, Told
 from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import WorkerLock, forget, patience, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
-from turngate.durable._sqlite_steps import last_number, load
+from turngate.durable._sqlite_steps import find_key, last_number, load
 from turngate.durable._sqlite_thread import CommitThread
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from turngate._messages import ListOfMessages
     from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Decide, Decision
+    from turngate.durable._rows import Decide, Decision, KeyRow
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LOOKS_FOR_EARS: Final = 0.1
@@ -384,6 +384,30 @@ class SqliteLedger:
         rows = [(storable(c.session_id), c.fence, storable(c.text), c.kept) for c in checkpoints]
         await self._working().do(
             lambda connection: connection.executemany(sql.PUT_CHECKPOINT, rows), writes=True
+        )
+
+    async def find_key(self, key: str, part: str = "") -> KeyRow | None:
+        """Return the row of an idempotency key, None if it has none."""
+        return await self._working().do(lambda connection: find_key(connection, key, part))
+
+    async def keep_key(self, row: KeyRow) -> KeyRow:
+        """Write the row unless the key has one, and return the row that it has."""
+
+        def keep(connection: sqlite3.Connection) -> KeyRow:
+            connection.execute(sql.KEEP_KEY, (*of_key(row), time.time()))
+            kept = find_key(connection, row.key, row.part)
+            assert kept is not None
+            return kept
+
+        return await self._working().do(keep, writes=True)
+
+    async def expire_keys(self, age: float, limit: int) -> int:
+        """Forget at most `limit` keys that are older than so many seconds; return how many it was."""
+        before = time.time() - age
+        if not await self._query(sql.HAS_OLD_KEYS, before):
+            return 0  # without taking the file's lock
+        return await self._working().do(
+            lambda connection: connection.execute(sql.EXPIRE_KEYS, (before, limit)).rowcount, writes=True
         )
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:

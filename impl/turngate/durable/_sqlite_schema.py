@@ -55,6 +55,15 @@ PUT_MESSAGE: Final = """
     INSERT INTO message (position, id, session_id, run_id, role, text, finish_reason, data, turn)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+KEY: Final = "SELECT key, part, request, answer, step_id FROM operation_key WHERE key = ? AND part = ?"
+_PUT_KEY: Final = "INTO operation_key (key, part, request, answer, step_id, at) VALUES (?, ?, ?, ?, ?, ?)"
+PUT_KEY: Final = f"INSERT {_PUT_KEY}"
+KEEP_KEY: Final = f"INSERT OR IGNORE {_PUT_KEY}"
+HAS_OLD_KEYS: Final = "SELECT 1 FROM operation_key WHERE at < ? LIMIT 1"
+EXPIRE_KEYS: Final = """
+    DELETE FROM operation_key
+    WHERE (key, part) IN (SELECT key, part FROM operation_key WHERE at < ? ORDER BY at LIMIT ?)
+"""
 PUT_HISTORY: Final = "INSERT INTO history VALUES (?, ?, ?, ?)"
 
 _WITH_TURN: Final = """

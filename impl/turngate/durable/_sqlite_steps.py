@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from turngate.durable import _sqlite_schema as sql
 from turngate.durable._columns import (
+    as_key,
     as_known,
     as_run,
     as_session,
     of_complete,
+    of_key,
     of_messages,
     of_run,
     of_session,
@@ -28,7 +30,7 @@ from turngate.durable._rows import Loaded, restored, storable
 if TYPE_CHECKING:
     import sqlite3
 
-    from turngate.durable._rows import Ask, Changes, Decide, Decision, Known, RunRow
+    from turngate.durable._rows import Ask, Changes, Decide, Decision, KeyRow, Known, RunRow
 
 
 class Steps:
@@ -47,6 +49,7 @@ class Steps:
         self._done: list[tuple[Any, ...]] = []
         self._said: list[tuple[Any, ...]] = []
         self._told: list[tuple[Any, ...]] = []
+        self._keys: dict[tuple[str, str], tuple[Any, ...]] = {}
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Take note that a transaction has begun that may write."""
@@ -60,7 +63,9 @@ class Steps:
         self._recent.clear()
         self._lives.clear()
         self._number = None
-        for unwritten in (self._sessions, self._new, self._moved, self._done, self._said, self._told):
+        for unwritten in (
+            self._sessions, self._new, self._moved, self._done, self._said, self._told, self._keys
+        ):  # fmt: skip
             unwritten.clear()
 
     def step(self, connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
@@ -69,6 +74,10 @@ class Steps:
             self._number = last_number(connection)
         number = self._number + 1
         loaded = self._load(connection, ask, number)
+        if ask.key is not None:
+            if ask.key in self._keys:
+                self.write(connection)
+            loaded = loaded._replace(key=find_key(connection, *ask.key))
         decision = decide(loaded, ask.step_id)
         changes = decision.changes
         if changes is not None:
@@ -109,6 +118,8 @@ class Steps:
         self._said += [(first + n, *columns) for n, columns in enumerate(of_messages(changes.messages), 1)]
         if self._history:
             self._told.append((number, session_id, json.dumps(changes.entries), now))
+        if changes.key is not None:
+            self._keys[changes.key[:2]] = (*of_key(changes.key), now)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write what the steps have decided."""
@@ -125,11 +136,14 @@ class Steps:
             (sql.COMPLETE_RUN, self._done),
             (sql.PUT_MESSAGE, self._said),
             (sql.PUT_HISTORY, self._told),
+            (sql.PUT_KEY, self._keys.values()),
         ):
             if rows:
                 written = many(statement, rows)
                 assert written.rowcount == len(rows), f"{written.rowcount} of {len(rows)}: {statement}"
-        for each in (self._sessions, self._new, self._moved, self._done, self._said, self._told):
+        for each in (
+            self._sessions, self._new, self._moved, self._done, self._said, self._told, self._keys
+        ):  # fmt: skip
             each.clear()
 
 
@@ -168,6 +182,12 @@ def find(connection: sqlite3.Connection, name: str) -> Known | None:
     """Return the run of this name as columns have it, None if there is none."""
     found = connection.execute(sql.KNOWN, (name,)).fetchone()
     return None if found is None else as_known(found)
+
+
+def find_key(connection: sqlite3.Connection, key: str, part: str) -> KeyRow | None:
+    """Return the row of an idempotency key, None if it has none."""
+    found = connection.execute(sql.KEY, (storable(key), part)).fetchone()
+    return None if found is None else as_key(found)
 
 
 def data_version(connection: sqlite3.Connection) -> int:

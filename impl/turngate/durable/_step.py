@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from turngate._lifecycle import State
     from turngate._messages import Message
     from turngate._prompt import Attachment, WhenBusy
+    from turngate.durable._rows import KeyRow
 
 DIED: Final = "the process that ran the turn died"
 ATTEMPTS: Final = 3
@@ -100,6 +101,10 @@ class Step:
         self.published: list[Run] = []
         self.started: Turn | None = None
         self.interrupted = False
+        self.key: KeyRow | None = None
+        """The key under which the step is taken, with its answer."""
+        self.changes: Changes | None = None
+        """What is to be written, once that is decided."""
         self.messages: list[Message] = []
         self._places = places
         self._closing = closing
@@ -323,7 +328,8 @@ class Step:
 
     def decision(self, step_id: str, came_of: Any) -> Decision:
         """Return what the step has come to."""
-        return Decision(self._changes(step_id), came_of)
+        self.changes = self._changes(step_id)
+        return Decision(self.changes, came_of)
 
     def _changes(self, step_id: str) -> Changes | None:
         places = {} if self.core.turn is None else {r.run_id: n for n, r in enumerate(self.core.turn._runs)}
@@ -342,8 +348,9 @@ class Step:
             return None  # a cancel or a clear that found nothing to do
         assert not (new and done) or new[0].run_id not in {complete.run_id for complete in done}
         after = self._after(self.row.version + 1, (*self.row.recent, step_id)[-REMEMBERED:])
+        key = None if self.key is None else self.key._replace(step_id=step_id)
         return Changes(
-            self.loaded.session_id, self.loaded.session, after, new, moved, done, self.messages, entries
+            self.loaded.session_id, self.loaded.session, after, new, moved, done, self.messages, entries, key
         )
 
     def _after(self, version: int, recent: tuple[str, ...]) -> SessionRow:

@@ -11,7 +11,8 @@ are five ways for a save to end:
 5. The answer was lost. The session is loaded again. It remembers the ids of its last steps, and each send has
    an id of its own: so the step was saved (go on as if the answer had come), or it was not (send it again; if
    the lost one arrives after all, only one of the two finds the version it asks for). If so much has happened
-   meanwhile that the session may have forgotten, the outcome is unknown, and whoever asked is told.
+   meanwhile that the session may have forgotten, the outcome is unknown, and whoever asked is told. A step
+   under an idempotency key is found by its key, however much has happened.
 """
 
 from __future__ import annotations
@@ -64,8 +65,10 @@ class _Sent:
     def __init__(self) -> None:
         self.decisions: dict[str, Decision] = {}
 
-    def saved(self, loaded: Loaded) -> Decision | None:
+    def saved(self, loaded: Loaded, *, is_keyed: bool) -> Decision | None:
         """Return the decision that was saved after all, None if none was; raise if it cannot be told."""
+        if is_keyed:
+            return None if loaded.key is None else self.decisions.get(loaded.key.step_id)
         row = loaded.session
         for step_id, decision in self.decisions.items():
             changes = decision.changes
@@ -102,8 +105,10 @@ async def swap(
                 loaded, decision = recalled
             else:
                 loaded = await ledger.load(tried)
-                if sent.decisions and (saved := sent.saved(loaded)) is not None:
-                    return saved
+                if sent.decisions:
+                    saved = sent.saved(loaded, is_keyed=ask.key is not None)
+                    if saved is not None:
+                        return saved
                 decision = decide(loaded, tried.step_id)
             if decision.changes is None:
                 return decision

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain
+from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._lifecycle import RUNNING
 from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._relaying import Relaying
@@ -28,6 +29,8 @@ _AT_ONCE: Final = 500
 """So many runs are asked for in one question."""
 _FEW: Final = 500
 """So many runs are asked for one by one, at every look."""
+_KEYS_EVERY: Final = 60.0
+"""Seconds after which idempotency keys are looked for that are too old."""
 _ROUNDS: Final = 20
 """So many times in a row debts are paid before anything else is looked after."""
 
@@ -46,6 +49,7 @@ class Tending(Relaying):
         self._woken = asyncio.Event()
         self._looked_until: tuple[int, int] | None = None
         """Up to where completions were looked at, if so many are waited for that it is done that way."""
+        self._expire_keys_at = 0.0
         self._tender: asyncio.Task[None] | None = None
 
     def _opened(self) -> None:
@@ -163,6 +167,7 @@ class Tending(Relaying):
     # What the dead have left.
 
     async def _pay_debts(self) -> None:
+        await self._expire_keys()
         await self._ledger.bury()
         for _ in range(_ROUNDS):
             if self._closing:
@@ -170,6 +175,14 @@ class Tending(Relaying):
             debts = await self._ledger.debts(self._enter_timeout)
             if not any(debts) or self._closing or not await self._pay(debts):
                 return
+
+    async def _expire_keys(self) -> None:
+        """Forget some of the idempotency keys that are too old; the next poll goes on if there are more."""
+        now = self._here().time()
+        if now >= self._expire_keys_at:
+            self._expire_keys_at = now + _KEYS_EVERY
+            if await self._ledger.expire_keys(KEPT_ON_A_LEDGER, _AT_ONCE) == _AT_ONCE:
+                self._expire_keys_at = now
 
     async def _pay(self, debts: Debts) -> bool:
         """Take the steps that are owed, and say whether one could be taken."""

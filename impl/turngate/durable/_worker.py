@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from turngate._dispatcher import Dispatcher
     from turngate._events import RunComplete
+    from turngate._keys import RunName
     from turngate._messages import Messages
     from turngate._places import Places
     from turngate._prompt import OnComplete
@@ -199,6 +200,7 @@ class Worker(Tasks):
         run_id: str | None = None,
         is_new: bool = False,
         owner: bool = False,
+        key: tuple[str, str] | None = None,
     ) -> T:
         """Take a step on the session and perform what comes of it; goes on when the caller is cancelled.
 
@@ -207,7 +209,7 @@ class Worker(Tasks):
         """
         if not self._is_open or self._closed or self._from_here is not None:
             await self._ready()
-        ask = Ask(session_id, 0, "", head, run_id, is_new=is_new)
+        ask = Ask(session_id, 0, "", head, run_id, is_new=is_new, key=key)
         answer: Future[T] = self._here().create_future()
         self._send_off(self._answering(answer, ask, fn, owner=owner))
         return await answer
@@ -442,6 +444,13 @@ class Worker(Tasks):
             self._handles[row.run_id] = handle
         if complete is not None and handle.complete is None:
             self._complete_here(complete)
+        return handle
+
+    def _forgotten(self, name: RunName) -> DurableRun:
+        """Return a handle of a run that is complete, and of which the ledger knows nothing any more."""
+        handle = DurableRun(cast("Dispatcher", self), name.session_id, name.run_id, name.seq, "")
+        handle.state = COMPLETE
+        handle._turn, handle._version = None, 0
         return handle
 
     def _watch(self, run: DurableRun) -> None:

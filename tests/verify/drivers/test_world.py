@@ -115,8 +115,8 @@ def uncovered() -> World:
 
 def miscounted() -> World:
     class Boasts(Dispatcher):
-        async def cancel(self, session_id: str) -> Covered:
-            return Covered([*(await super().cancel(session_id)).runs] * 2)
+        async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
+            return Covered([*(await super().cancel(session_id, key=key)).runs] * 2)
 
     world = turn_with_queue(Boasts)
     world.cancel("s")
@@ -185,7 +185,7 @@ def overtaken() -> World:
 
 def idle_and_cancelled() -> World:
     class Eager(Dispatcher):
-        async def cancel(self, session_id: str) -> Covered:
+        async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
             await self.accept(session_id, "why was I cancelled?", run_id="x")
             return Covered([])
 
@@ -219,7 +219,7 @@ def off_the_record() -> World:
 
 def meddled_with() -> World:
     class Meddler(Dispatcher):
-        async def cancel(self, session_id: str) -> Covered:
+        async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
             for core in [*self._sessions.values()]:
                 self._cancel(core)
             return Covered([])

@@ -22,7 +22,18 @@ from turngate.durable._columns import of_messages
 from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Place, Told
 from turngate.durable._purge import Purge
 from turngate.durable._recent import Memory
-from turngate.durable._rows import ALL, Ask, Changes, Decide, Decision, Known, Loaded, RunRow, SessionRow
+from turngate.durable._rows import (
+    ALL,
+    Ask,
+    Changes,
+    Decide,
+    Decision,
+    KeyRow,
+    Known,
+    Loaded,
+    RunRow,
+    SessionRow,
+)
 from turngate.durable._swap import Fate, Unanswered, swap
 
 Kind = Literal["load", "save", "answer"]
@@ -54,6 +65,7 @@ class Tables:
     messages: dict[str, tuple[Message, str]] = field(default_factory=dict)
     history: list[Told] = field(default_factory=list)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    keys: dict[tuple[str, str], KeyRow] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     gated: bool = False
     """Whether messages wait until somebody lets them pass; otherwise each takes a step of the loop."""
@@ -85,6 +97,7 @@ class Tables:
             ask.session_id, session, rows, known, self.number + 1, self.now(), owner in self.workers,
             point.text if point is not None and of_turn else "",
             point.kept if point is not None and of_turn else None,
+            None if ask.key is None else self.keys.get(ask.key),
         )  # fmt: skip
 
     def known(self, run_id: str) -> Known:
@@ -99,6 +112,10 @@ class Tables:
         before = self.sessions.get(changes.session_id)
         if not self.is_at(before, changes) or any(row.run_id in self.runs for row in changes.new):
             return Fate.STALE, 0
+        if changes.key is not None:
+            if changes.key[:2] in self.keys:
+                return Fate.STALE, 0
+            self.keys[changes.key[:2]] = changes.key
         position = self.number = self.number + 1
         self.sessions[changes.session_id] = changes.after
         for row in changes.new:
@@ -303,6 +320,21 @@ class MemoryLedger:
             old = self.tables.checkpoints.get(each.session_id)
             if old is None or old.fence <= each.fence:
                 self.tables.checkpoints[each.session_id] = each
+
+    async def find_key(self, key: str, part: str = "") -> KeyRow | None:
+        """Return the row of an idempotency key, None if it has none."""
+        await self._hop()
+        return self.tables.keys.get((key, part))
+
+    async def keep_key(self, row: KeyRow) -> KeyRow:
+        """Write the row unless the key has one, and return the row that it has."""
+        await self._hop()
+        return self.tables.keys.setdefault(row[:2], row)
+
+    async def expire_keys(self, age: float, limit: int) -> int:
+        """Forget no key."""
+        await self._hop()
+        return 0
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> list[Message]:
         """Return messages of the session."""

@@ -1,0 +1,109 @@
+"""Idempotency keys: what the calls under a key have returned, so that a repetition changes nothing.
+
+A key belongs to one request: the operation, what it is about, and its options. An answer is kept as the names
+of its runs: their handles would keep prompts in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from turngate._errors import KeyConflict
+from turngate._prompt import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from turngate._run import Run
+
+LONGEST_KEY: Final = 256
+"""Characters that a key may have."""
+KEPT_IN_MEMORY: Final = 10_000
+"""Keys that a dispatcher in memory remembers; it forgets the oldest first."""
+KEPT_ON_A_LEDGER: Final = 24 * 3600.0
+"""Seconds for which a ledger remembers a key."""
+
+
+class RunName(NamedTuple):
+    """Which run it was; its `seq` tells it from another run that has its run_id later."""
+
+    run_id: str
+    session_id: str
+    seq: int
+
+
+class Answer(NamedTuple):
+    """What a call returned."""
+
+    runs: tuple[RunName, ...]
+    known: bool = True
+
+    def as_json(self) -> str:
+        """Return it as text for a ledger."""
+        return json.dumps({"runs": self.runs, "known": self.known})
+
+
+def answer_from(text: str) -> Answer:
+    """Return the answer that the text is of."""
+    said = json.loads(text)
+    return Answer(tuple(RunName(*name) for name in said["runs"]), said["known"])
+
+
+def answer_of(runs: Iterable[Run], *, known: bool = True) -> Answer:
+    """Return the answer that names these runs."""
+    return Answer(tuple(RunName(run.run_id, run.session_id, run.seq) for run in runs), known)
+
+
+def check_key(key: object) -> str:
+    """Return the key as a plain string; raise if it cannot be one."""
+    if not isinstance(key, str):
+        raise TypeError(f"a key must be a string, not {type(key).__name__}")
+    if not key:
+        raise ValueError("a key must not be empty")
+    if len(key) > LONGEST_KEY:
+        raise ValueError(f"a key has at most {LONGEST_KEY} characters, not {len(key)}")
+    return plain(key)
+
+
+def request_of(operation: str, *about: object) -> str:
+    """Return what tells this request from others: the operation, and a digest of what it is about."""
+    said = json.dumps(about, default=repr)
+    return f"{operation} {hashlib.sha256(said.encode()).hexdigest()[:32]}"
+
+
+def check_same(key: str, kept: str, request: str) -> None:
+    """Raise KeyConflict if the key was used for another request."""
+    if kept != request:
+        first, second = kept.partition(" ")[0], request.partition(" ")[0]
+        about = "another request of the same kind" if first == second else f"{first}, and this is {second}"
+        raise KeyConflict(f"the key {key!r} was used for {about}")
+
+
+class Keys:
+    """The last keys of a dispatcher in memory."""
+
+    def __init__(self, most: int = KEPT_IN_MEMORY) -> None:
+        self._most = most
+        self._kept: dict[str, tuple[str, Answer]] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._kept
+
+    def find(self, key: str, request: str) -> Answer | None:
+        """Return the answer that is kept under the key, None if the key is new.
+
+        Raises KeyConflict if the key was used for another request.
+        """
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        check_same(key, kept[0], request)
+        return kept[1]
+
+    def keep(self, key: str, request: str, answer: Answer) -> None:
+        """Remember the answer; forget the oldest if there are too many."""
+        self._kept[key] = request, answer
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
