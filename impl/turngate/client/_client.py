@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+import weakref
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx2
 
-from turngate import Attachment, DispatcherClosed, PromptOptions
-from turngate.client._errors import Refused, Unreachable, error_in
+from turngate import Attachment, PromptOptions
+from turngate.client._calls import Calls
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
 from turngate.client._types import message_of, run_of, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
     from typing import Self, Unpack
 
-    from turngate import Message, RunComplete, TurngateError
+    from turngate import Message, RunComplete
     from turngate.client._types import RemoteRun, RemoteSession
 
 _WAIT = 20.0
@@ -33,20 +34,38 @@ class Client:
     url       where the server is: `http://127.0.0.1:8765`, or where it is mounted
     token     what the server asks for
     patience  seconds for which a call is tried again when the line breaks; then Unreachable is raised
+    timeout   seconds after which a line on which nothing comes counts as broken
 
-    A call that is tried again does nothing twice: `submit` names the run itself. What a dispatcher raises is
-    raised by the same name: EmptyPrompt, RunConflict, SessionBusy, QueueFull, DispatcherClosed, UnknownRun.
+    A call that is tried again does nothing twice: every call that changes something has an idempotency key;
+    that of `submit` is the run_id. If an answer was lost and nothing tells whether the call was carried out,
+    OutcomeUnknown is raised: for a cancel, when the server was restarted without a ledger meanwhile, or it
+    had not answered this client before. What a dispatcher raises has the same name: EmptyPrompt, RunConflict,
+    SessionBusy, QueueFull, DispatcherClosed, UnknownRun, KeyConflict.
     """
 
     def __init__(
-        self, url: str, token: str | None = None, *, patience: float = 30.0, transport: Any = None
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience: float = 30.0,
+        timeout: float = 10.0,
+        transport: Any = None,
     ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         limits = httpx2.Limits(max_connections=None)
         self._http = httpx2.AsyncClient(
-            base_url=url.rstrip("/") + "/", headers=headers, timeout=10.0, limits=limits, transport=transport
+            base_url=url.rstrip("/") + "/",
+            headers=headers,
+            timeout=timeout,
+            limits=limits,
+            transport=transport,
         )
-        self._patience = patience
+        self.patience = patience
+        self._calls = Calls(self._http, patience)
+        self._streams: weakref.WeakSet[EventStream] = weakref.WeakSet()
+        self._reading: set[asyncio.Task[None]] = set()
+        """The tasks that read event streams."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -55,7 +74,11 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Let every connection go. What was submitted goes on."""
+        """Let every connection go, and end the event streams. What was submitted goes on."""
+        for stream in [*self._streams]:
+            await stream.aclose()
+        if self._reading:  # of streams that were dropped, and end by themselves
+            await asyncio.wait(self._reading)
         await self._http.aclose()
 
     # Prompts.
@@ -65,12 +88,20 @@ class Client:
         _check_options("Client.submit", options)
         if options.get("on_complete") is not None:
             raise TypeError("on_complete is not carried to a server; use wait")
-        body: dict[str, Any] = {"prompt": prompt, "run_id": options.get("run_id") or _new_run_id()}
+        run_id = options.get("run_id") or _new_run_id()
+        body: dict[str, Any] = {"prompt": prompt, "run_id": run_id}
         if "when_busy" in options:
             body["when_busy"] = options["when_busy"]
         if attachments := options.get("attachments"):
             body["attachments"] = [_attachment(each) for each in attachments]
-        return run_of(await self._call("POST", f"{_session(session_id)}/runs", json=body))
+        data = await self._calls.change(
+            "POST",
+            f"{_session(session_id)}/runs",
+            key=run_id if _fits_a_header(run_id) else None,  # the body has it, too
+            bound=options.get("when_busy") == "interrupt",
+            json=body,
+        )
+        return run_of(data)
 
     async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
         """Send a prompt, and wait for its RunComplete."""
@@ -84,7 +115,7 @@ class Client:
 
     async def run(self, run_id: str) -> RemoteRun:
         """Look at a run; UnknownRun if the server has none by this id."""
-        return run_of(await self._call("GET", _run(run_id)))
+        return run_of(await self._calls.look(_run(run_id)))
 
     async def wait(self, run_id: str, timeout: float | None = None) -> RunComplete:  # noqa: ASYNC109 - asked of the server
         """Return the RunComplete of a run, however long that takes.
@@ -93,39 +124,48 @@ class Client:
         Raises TimeoutError after `timeout` seconds.
         """
         async with asyncio.timeout(timeout):
+            pause = 0.0
             while True:
-                data = await self._call("GET", _run(run_id), params={"wait": _WAIT}, timeout=_WAIT + 10)
+                data = await self._calls.look(_run(run_id), params={"wait": _WAIT}, timeout=_WAIT + 10)
                 if (complete := run_of(data).complete) is not None:
                     return complete
+                await asyncio.sleep(pause)  # a server may answer sooner than it was asked to
+                pause = min(pause + 0.05, 1.0)
 
-    # Cancels.
+    # Cancels. Without `key`, an idempotency key, the client makes one.
 
-    async def cancel(self, session_id: str) -> list[str]:
+    async def cancel(self, session_id: str, *, key: str | None = None) -> list[str]:
         """Cancel all that the session has in flight; return the ids of the covered runs."""
-        covered: list[str] = (await self._call("POST", f"{_session(session_id)}/cancel"))["covered"]
+        path = f"{_session(session_id)}/cancel"
+        covered: list[str] = (await self._calls.change("POST", path, key=_key(key)))["covered"]
         return covered
 
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> list[str]:
+    async def cancel_run(
+        self, run_id: str, *, waiting_only: bool = False, key: str | None = None
+    ) -> list[str]:
         """Cancel a run, or the turn that it is part of; return the ids of the covered runs."""
+        path = f"{_run(run_id)}/cancel"
         params = {"waiting_only": "true" if waiting_only else "false"}
-        covered: list[str] = (await self._call("POST", f"{_run(run_id)}/cancel", params=params))["covered"]
+        answer = await self._calls.change("POST", path, key=_key(key), params=params)
+        covered: list[str] = answer["covered"]
         return covered
 
-    async def clear_queue(self, session_id: str) -> list[str]:
+    async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[str]:
         """Drop what the session has queued; return the ids of these runs."""
-        dropped: list[str] = (await self._call("DELETE", f"{_session(session_id)}/queue"))["dropped"]
+        path = f"{_session(session_id)}/queue"
+        dropped: list[str] = (await self._calls.change("DELETE", path, key=_key(key)))["dropped"]
         return dropped
 
     # Looking on.
 
     async def sessions(self) -> list[RemoteSession]:
         """Look at every session that has something in flight, at one moment."""
-        data = await self._call("GET", "v1/sessions")
+        data = await self._calls.look("v1/sessions")
         return [session_of({**each, "cursor": data["cursor"]}) for each in data["sessions"]]
 
     async def session(self, session_id: str) -> RemoteSession:
         """Look at a session, which may be quiet."""
-        return session_of(await self._call("GET", _session(session_id)))
+        return session_of(await self._calls.look(_session(session_id)))
 
     async def messages(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
@@ -136,7 +176,7 @@ class Client:
             params: dict[str, Any] = {"limit": 100 if limit is None else min(100, limit - len(found))}
             if after is not None:
                 params["after"] = after
-            page = await self._call("GET", f"{_session(session_id)}/messages", params=params)
+            page = await self._calls.look(f"{_session(session_id)}/messages", params=params)
             found += map(message_of, page["messages"])
             after = page["next"]
             if after is None:
@@ -151,47 +191,37 @@ class Client:
         The stream connects again for as long as it takes, or for `patience` seconds.
         """
         path = "v1/events" if session_id is None else f"{_session(session_id)}/events"
-        return EventStream(self._http, path, after, patience)
+        stream = EventStream(self._http, path, after, patience, self._read)
+        self._streams.add(stream)
+        return stream
 
-    async def _call(self, method: str, path: str, **more: Any) -> Any:
-        """Make a call, again and again while the line breaks and there is patience left.
-
-        So it is with a server that cannot reach its ledger; and with one that is shutting down, if it was
-        only asked for something: another may be about to take its place.
-        """
-        loop = asyncio.get_running_loop()
-        until, pause = loop.time() + self._patience, 0.1
-        while True:
-            error: TurngateError | None
-            try:
-                response = await self._http.request(method, path, **more)
-            except httpx2.TransportError as lost:
-                error = Unreachable(f"no answer within {self._patience:g} s: {lost}")
-                error.__cause__ = lost
-            else:
-                error = error_in(response)
-                if error is None:
-                    return response.json()
-                if not _may_pass(error, method):
-                    raise error
-            if loop.time() + pause > until:
-                raise error
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
+    def _read(self, reading: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have a task that reads an event stream; the client waits for its end when it is closed."""
+        task = asyncio.create_task(reading, name="turngate events")
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+        return task
 
     def __repr__(self) -> str:
         return f"<Client of {self._http.base_url}>"
 
 
-def _may_pass(error: TurngateError, method: str) -> bool:
-    """Say whether it may be otherwise in a moment."""
-    if isinstance(error, DispatcherClosed):
-        return method == "GET"
-    return isinstance(error, Refused) and error.name == "ledger-unavailable"
-
-
 def _new_run_id() -> str:
     return f"run-{uuid.uuid4().hex}"
+
+
+def _key(key: str | None) -> str:
+    """Return the key, or a new one."""
+    if key is None:
+        return uuid.uuid4().hex
+    if not _fits_a_header(key):
+        raise ValueError(f"a key that is sent to a server must be printable ASCII, not {key!r}")
+    return key
+
+
+def _fits_a_header(text: str) -> bool:
+    """Say whether a server gets the text as it is: white space around it is lost, and so are quotes."""
+    return text.isascii() and text.isprintable() and text == text.strip() and not text.startswith('"')
 
 
 def _session(session_id: str) -> str:

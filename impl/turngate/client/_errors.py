@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from turngate import (
     DispatcherClosed,
     EmptyPrompt,
+    KeyConflict,
+    OutcomeUnknown,
     QueueFull,
     RunConflict,
     SessionBusy,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _BY_NAME = {
     "empty-prompt": EmptyPrompt,
+    "key-conflict": KeyConflict,
+    "outcome-unknown": OutcomeUnknown,
     "queue-full": QueueFull,
     "run-conflict": RunConflict,
     "session-busy": SessionBusy,
@@ -42,16 +46,26 @@ class Refused(TurngateError):
 
 
 class Unreachable(TurngateError):
-    """The server did not answer in time. What was asked of it may have been done or not."""
+    """The server could not be reached in time. If it was to change something, it has not done so."""
+
+
+def is_problem(response: httpx2.Response) -> bool:
+    """Say whether an answer is a refusal in the form that a Turngate server gives it."""
+    return bool(response.headers.get("content-type", "").startswith("application/problem+json"))
 
 
 def error_in(response: httpx2.Response) -> TurngateError | None:
     """Return what to raise for an answer, None if there is nothing wrong with it."""
     if response.is_success:
         return None
-    said: dict[str, Any] = {}
-    if response.headers.get("content-type", "").startswith("application/problem+json"):
-        said = response.json()
+    said: Any = None
+    if is_problem(response):
+        try:
+            said = response.json()
+        except ValueError:  # it was cut short
+            said = None
+    if not isinstance(said, dict):
+        return Refused(response.status_code, "unknown", response.reason_phrase)
     name = str(said.get("type", "")).rpartition(":")[2]
     detail = str(said.get("detail", response.reason_phrase))
     if name in _BY_NAME:

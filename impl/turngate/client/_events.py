@@ -1,4 +1,8 @@
-"""The event stream of a server, over as many connections as it takes."""
+"""The event stream of a server, over as many connections as it takes.
+
+A task of its own reads a little ahead. So a caller that is cancelled while it waits disturbs nothing, and a
+stream that is dropped without being closed ends its connection in order.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,107 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from turngate import RunComplete
 from turngate.client._errors import Unreachable, error_in
-from turngate.client._types import Snapshot, event_of
+from turngate.client._types import event_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Self
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from typing import Any, Self
 
     from turngate.client._types import RemoteEvent
 
 _HEARTBEAT: Final = 15.0
 """A server says something at least so often, in seconds; one that is silent for longer than two is gone."""
-_REMEMBERED: Final = 4_096
-"""So many RunCompletes are known again."""
 _LARGEST: Final = 268_435_456
 """Bytes of one event, beyond which it is no event."""
+_AHEAD: Final = 64
+"""Frames that are read ahead."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+class _Line:
+    """What the task that reads and the stream share; the task knows nothing of the stream itself."""
+
+    def __init__(
+        self, http: httpx2.AsyncClient, path: str, after: str | None, patience: float | None
+    ) -> None:
+        self.cursor = after
+        """Behind the last frame that was read."""
+        self.connected = False
+        self.connections = 0
+        self.frames: asyncio.Queue[tuple[str, str, str] | Exception | None] = asyncio.Queue(_AHEAD)
+        """Event, data and id of each frame; what went wrong for good; None at the end."""
+        self._http = http
+        self._path = path
+        self._patience = patience
+
+    async def read(self) -> None:
+        """Put into `frames` what the server sends, over one connection after another."""
+        try:
+            await self._read()
+        except Exception as wrong:
+            await self.frames.put(wrong)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        silent_since, pause = loop.time(), _FIRST_PAUSE
+        while True:
+            connections = self.connections
+            lost: Exception | None = None
+            deadline = None if self._patience is None else silent_since + self._patience
+            try:
+                await self._read_one(deadline)
+            except (httpx2.TransportError, TimeoutError) as exc:
+                lost = exc
+            finally:
+                self.connected = False
+            if self.connections > connections:  # it was an event stream
+                silent_since, pause = loop.time(), _FIRST_PAUSE
+            elif deadline is not None and loop.time() + pause > deadline:
+                raise Unreachable(f"no event stream for {self._patience:g} s") from lost
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _read_one(self, deadline: float | None) -> None:
+        """Read from one connection until it ends; its first frame must have come by the deadline."""
+        headers = {"Accept": "text/event-stream"}
+        if self.cursor is not None:
+            headers["Last-Event-ID"] = self.cursor
+        timeout = httpx2.Timeout(10.0, read=2.5 * _HEARTBEAT)
+        request = self._http.stream("GET", self._path, headers=headers, timeout=timeout)
+        async with asyncio.timeout_at(deadline) as first, request as response:
+            if not response.is_success:
+                await response.aread()
+                error = error_in(response)
+                if error is not None and response.status_code < 500:
+                    raise error
+                raise httpx2.ConnectError(str(error))
+            frames = aiter(httpx2.EventSource(response, max_event_size=_LARGEST))
+            while (frame := await anext(frames, None)) is not None:
+                if not self.connected:
+                    self.connected = True
+                    self.connections += 1
+                    first.reschedule(None)
+                try:
+                    await self.frames.put((frame.event, frame.data, frame.id))
+                except asyncio.CancelledError:
+                    await _unwind(frames)
+                    raise
+                self.cursor = frame.id or self.cursor
+
+
+async def _unwind(frames: AsyncIterator[object]) -> None:
+    """End the generators that read a response from the inside out, as a cancelled read does.
+
+    They are nested, and close each other only in part. If they were dropped, the loop would close them all at
+    the same time when it ends, which goes wrong.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()  # the next await inside of them
+    with contextlib.suppress(asyncio.CancelledError, httpx2.TransportError):
+        while await anext(frames, None) is not None:
+            pass
 
 
 class EventStream:
@@ -34,101 +122,94 @@ class EventStream:
 
     Each RunComplete comes once, whatever becomes of the line. `cursor` is behind the last event received:
     `client.events(after=cursor)` goes on from there, in another process too. `connected` says whether
-    there is a line. Whoever is cancelled while waiting for an event, say by a time-out, loses none.
+    there is a line. A caller that is cancelled while it waits for an event, say by a time-out, loses none.
+    After an error the stream can be asked again, and goes on behind the last event.
     """
 
     def __init__(
-        self, http: httpx2.AsyncClient, path: str, after: str | None, patience: float | None
+        self,
+        http: httpx2.AsyncClient,
+        path: str,
+        after: str | None,
+        patience: float | None,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.cursor = after
-        self.connected = False
-        self.connections = 0
-        self._http = http
-        self._path = path
-        self._patience = patience
-        self._response: httpx2.Response | None = None
-        self._frames: AsyncIterator[httpx2.ServerSentEvent] | None = None
-        self._pause = _FIRST_PAUSE
-        self._silent_since: float | None = None
-        self._known: dict[str, None] = {}
+        self._about = http, path, patience
+        self._spawn = spawn
+        self._line: _Line | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting = False
+        self._connections = 0
         self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a line, and something has come over it."""
+        return self._line is not None and self._line.connected
+
+    @property
+    def connections(self) -> int:
+        """How many lines there have been."""
+        return self._connections + (0 if self._line is None else self._line.connections)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> RemoteEvent:
-        while not self._closed:
-            event = await self._next()
-            if isinstance(event, RunComplete):
-                if event.run_id in self._known:
-                    continue
-                self._known[event.run_id] = None
-                if len(self._known) > _REMEMBERED:
-                    del self._known[next(iter(self._known))]
-            elif isinstance(event, Snapshot) and event.reset:
-                self._known.clear()  # a server that has begun anew may run a known run_id again
-            if event is not None:
-                return event
+        if self._waiting:
+            raise RuntimeError("another task is waiting for the next event of this stream")
+        self._waiting = True
+        try:
+            while not self._closed:
+                event = await self._next()
+                if event is not None:
+                    return event
+        finally:
+            self._waiting = False
         raise StopAsyncIteration
 
     async def _next(self) -> RemoteEvent | None:
         """Return the next event; None if there was none, and one should look again."""
-        try:
-            if self._frames is None:
-                await self._connect()
-            assert self._frames is not None
-            frame = await anext(self._frames, None)
-        except httpx2.TransportError as lost:
-            await self._disconnect(lost)
-            return None
+        if self._line is None:
+            http, path, patience = self._about
+            self._line = _Line(http, path, self.cursor, patience)
+            self._reading = self._spawn(self._line.read())
+        frame = await self._line.frames.get()
         if frame is None:
-            await self._disconnect(None)
             return None
-        event = event_of(frame.event, json.loads(frame.data)) if frame.data else None
-        self.cursor = frame.id or self.cursor
+        if isinstance(frame, Exception):
+            self._connections += self._line.connections
+            self._line = self._reading = None
+            raise frame
+        name, data, cursor = frame
+        event = event_of(name, json.loads(data)) if data else None
+        self.cursor = cursor or self.cursor
         return event
 
-    async def _connect(self) -> None:
-        headers = {"Accept": "text/event-stream"}
-        if self.cursor is not None:
-            headers["Last-Event-ID"] = self.cursor
-        timeout = httpx2.Timeout(10.0, read=2.5 * _HEARTBEAT)
-        request = self._http.build_request("GET", self._path, headers=headers, timeout=timeout)
-        response = await self._http.send(request, stream=True)
-        if not response.is_success:
-            await response.aread()
-            error = error_in(response)
-            if error is not None and response.status_code < 500:
-                raise error
-            raise httpx2.ConnectError(str(error))
-        self._response = response
-        self._frames = aiter(httpx2.EventSource(response, max_event_size=_LARGEST))
-        self.connected, self._pause, self._silent_since = True, _FIRST_PAUSE, None
-        self.connections += 1
-
-    async def _disconnect(self, lost: Exception | None) -> None:
-        """Let the line go, and wait a little before the next one."""
-        now = asyncio.get_running_loop().time()
-        self._silent_since = self._silent_since or now
-        await self._let_go()
-        if self._patience is not None and now - self._silent_since > self._patience:
-            raise Unreachable(f"no event stream for {self._patience:g} s") from lost
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-
-    async def _let_go(self) -> None:
-        response, self._response, self._frames, self.connected = self._response, None, None, False
-        if response is not None:
-            with contextlib.suppress(httpx2.HTTPError, RuntimeError):
-                await response.aclose()
+    def close(self) -> None:
+        """End the stream soon, without waiting for it."""
+        self._closed = True
+        if self._line is not None:
+            while not self._line.frames.empty():
+                self._line.frames.get_nowait()
+            self._line.frames.put_nowait(None)  # for a task that waits
+        if self._reading is not None:
+            self._reading.cancel()
 
     async def aclose(self) -> None:
         """End the stream."""
-        self._closed = True
-        await self._let_go()
+        self.close()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    def __del__(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._reading.get_loop().call_soon_threadsafe(self._reading.cancel)

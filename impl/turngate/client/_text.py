@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from turngate import Delta, Moved, RunComplete, State
+from turngate import Delta, Moved, RunComplete, State, TurngateError, UnknownRun
+from turngate.client._errors import Unreachable
 from turngate.client._types import Snapshot
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ class RemoteText:
 
     The prompt is sent when the first piece is asked for. Ends when the run is complete; raises UnknownRun
     when the server has forgotten it. Text that the turn wrote before the run was folded into it comes first.
+
+    After a time-out or an error it can be asked again: a prompt that was refused is sent again under the same
+    run_id, and a text that was cut off goes on where it was. Also an async context manager: leaving it ends
+    the iteration, and the run goes on.
     """
 
     def __init__(
@@ -35,36 +40,73 @@ class RemoteText:
         self._prompt = prompt
         self._options = options
         self._events: EventStream | None = None
+        self._event: RemoteEvent | None = None
+        """The event that is being looked at: a caller that is cancelled meanwhile has not seen it."""
+        self._has_snapshot = False
+        self._is_sent = False
+        """Whether the server has said that it took the prompt in."""
+        self._is_followed = False
+        """Whether the events tell what becomes of the run from here on."""
+        self._is_over = False
         self._lead: str | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
-        if self._events is None and (piece := await self._begin()):
-            self.text = piece
-            return piece
-        assert self._events is not None
-        while self.complete is None:
-            piece = await self._piece_of(await anext(self._events))
-            if self.complete is not None:
-                await self._events.aclose()
-            if piece:
-                self.text += piece
-                return piece
+        try:
+            while not self._is_over and self.complete is None:
+                piece = await (self._go_on() if self._is_followed else self._begin())
+                if self.complete is not None:
+                    self._let_go()
+                if piece:
+                    self.text += piece
+                    return piece
+        except TurngateError as wrong:
+            self._is_over = isinstance(wrong, UnknownRun)  # to send it again would run it again
+            self._let_go()
+            raise
         raise StopAsyncIteration
 
     async def _begin(self) -> str:
-        """Send the prompt; return its text if the run was complete already."""
-        self._events = self._client.events(self.session_id)
-        await anext(self._events)  # a snapshot: from here on nothing is missed
-        options: PromptOptions = {**self._options, "run_id": self.run_id}
-        run = await self._client.submit(self.session_id, self._prompt, **options)
-        self.complete = run.complete
-        if run.complete is None:
-            return ""
-        await self._events.aclose()
-        return run.complete.text
+        """Send the prompt, unless it was sent; return what there is of the text already.
+
+        May be cancelled anywhere, and called again.
+        """
+        if self._events is None:
+            self._events = self._client.events(self.session_id, patience=self._client.patience)
+        if not self._has_snapshot:
+            await self._next_event()  # a snapshot: from here on nothing is missed
+            self._has_snapshot = True
+        if self._is_sent:
+            run = await self._client.run(self.run_id)
+        else:
+            options: PromptOptions = {**self._options, "run_id": self.run_id}
+            run = await self._client.submit(self.session_id, self._prompt, **options)
+            self._is_sent = True
+        piece = ""
+        if run.complete is not None:
+            piece = self._rest_of(run.complete.text)
+            self.complete = run.complete
+        elif run.state is not State.ACCEPTED:  # a turn may have begun that the events do not tell of
+            piece = await self._look(await self._client.session(self.session_id))
+        self._is_followed = True
+        return piece
+
+    async def _go_on(self) -> str:
+        """Return what the next event adds to the text."""
+        if self._event is None:
+            self._event = await self._next_event()
+        piece = await self._piece_of(self._event)
+        self._event = None
+        return piece
+
+    async def _next_event(self) -> RemoteEvent:
+        assert self._events is not None
+        try:
+            return await anext(self._events)
+        except StopAsyncIteration:
+            raise Unreachable("the client was closed while the text was being read") from None
 
     async def _piece_of(self, event: RemoteEvent) -> str:
         """Return what an event adds to the text."""
@@ -94,11 +136,33 @@ class RemoteText:
             return self._rest_of(session.text)
         waiting = {run.run_id for run in (*session.accepted, *session.queued, *session.settling)}
         if self.run_id not in waiting:
-            self.complete = (await self._client.run(self.run_id)).complete
-            if self.complete is not None:
-                return self._rest_of(self.complete.text)
+            complete = (await self._client.run(self.run_id)).complete
+            if complete is not None:
+                self.complete = complete
+                return self._rest_of(complete.text)
         return ""
 
     def _rest_of(self, text: str) -> str:
         """Return what comes behind the text so far; a runner may return another text than it has written."""
         return text[len(self.text) :] if text.startswith(self.text) else ""
+
+    def _let_go(self) -> None:
+        """Let the line go; if this is asked again, it begins with a new one."""
+        events, self._events, self._event = self._events, None, None
+        self._has_snapshot = self._is_followed = False
+        if events is not None:
+            events.close()
+
+    async def aclose(self) -> None:
+        """Let the line go, and end the iteration. The run goes on."""
+        self._is_over = True
+        events = self._events
+        self._let_go()
+        if events is not None:
+            await events.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from turngate import Dispatcher
 from turngate._words import counted
-from turngate.server._dispatching import AnyDispatcher, is_in_memory
-from turngate.server._handlers import Handlers, answer
+from turngate.server._dispatching import AnyDispatcher, is_in_memory, settled
+from turngate.server._handlers import KEY_LIFE, Handlers, answer
 from turngate.server._ledger_log import LedgerLog
 from turngate.server._limits import Limits
 from turngate.server._memory_log import MemoryLog
@@ -57,6 +57,8 @@ class App:
         self._log: EventLog
         self._streams: Streams
         self._handlers: Handlers
+        self._key_life: tuple[bytes, bytes] | None = None
+        """The header that names the time in which keys are remembered, once that is known."""
 
     # Its life.
 
@@ -100,6 +102,8 @@ class App:
         self._streams = Streams(self._log, self.dispatcher, self.limits)
         self._handlers = Handlers(self.dispatcher, self._log, self._streams, self.limits)
         await self._log.begin()
+        self._handlers.key_life = await settled(self.dispatcher.key_life())
+        self._key_life = KEY_LIFE.encode("ascii"), self._handlers.key_life.encode("ascii")
 
     def begin_end(self) -> None:
         """Take no more prompts, and begin to end: for a signal handler on the loop."""
@@ -182,6 +186,8 @@ class App:
             response = refused.response()
         if origin is not None:
             response.headers.update(_cors(origin))
+        if self._key_life is not None:
+            response.raw_headers.append(self._key_life)
         await response(scope, receive, send)
 
     async def _call(self, found: Route, request: Request) -> Response:
@@ -210,7 +216,9 @@ class App:
 
 _PREFLIGHT: Final = {
     "access-control-allow-methods": "GET, POST, DELETE",
-    "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
+    "access-control-allow-headers": (
+        "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Turngate-Key-Life"
+    ),
     "access-control-max-age": "600",
 }
 
@@ -221,7 +229,7 @@ def _cors(origin: str | None) -> dict[str, str]:
         return {}
     return {
         "access-control-allow-origin": origin,
-        "access-control-expose-headers": "Location, Retry-After",
+        "access-control-expose-headers": "Location, Retry-After, Turngate-Key-Life",
         "vary": "Origin",
     }
 

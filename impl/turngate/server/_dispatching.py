@@ -47,20 +47,26 @@ class AnyDispatcher(Protocol):
         """Take a prompt in."""
         ...
 
-    async def cancel(self, session_id: str) -> Covered:
+    async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
         """Cancel a session."""
         ...
 
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
+    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cancel a run."""
         ...
 
-    async def cancel_all(self) -> object:
+    async def cancel_all(self, *, key: str | None = None) -> object:
         """Cancel every session."""
 
-    async def clear_queue(self, session_id: str) -> Sequence[Run]:
+    async def clear_queue(self, session_id: str, *, key: str | None = None) -> Sequence[Run]:
         """Drop what is queued."""
         ...
+
+    def key_life(self) -> Any:
+        """Return a name for the time in which keys are remembered, or what to await for it."""
+
+    def knows_key(self, key: str) -> Any:
+        """Return whether a key is remembered, or what to await for it."""
 
     async def aclose(self, *, finish: float = 0.0) -> None:
         """Close, and wait for the end."""

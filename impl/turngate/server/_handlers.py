@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
     from turngate.server._streams import Streams
+
+
+KEY_LIFE: Final = "turngate-key-life"
+"""The header by which the server names the time in which it remembers keys, and a client the one it means."""
+_ANOTHER_LIFE: Final = (
+    "this server was restarted since the call was first made, or its ledger was; it has done nothing now"
+)
 
 
 class Json(Response):
@@ -58,10 +65,28 @@ class Handlers:
         self._streams = streams
         self._limits = limits
         self.closing = False
+        self.key_life = ""
+        """The time in which keys are remembered; clients that repeat a call say which one they mean."""
         self._pages = "after" in inspect.signature(d.messages.list).parameters
 
     def _session_id(self, request: Request) -> str:
         return parsing.checked_id("the session id", request.path_params["session"], self._limits)
+
+    async def _key(self, request: Request) -> dict[str, str]:
+        """Return the idempotency key, as the operations of a dispatcher take it.
+
+        A repetition that is meant for another life is refused unless the key is known: it may have been
+        carried out there, and would be carried out a second time here.
+        """
+        key = parsing.idempotency_key(request)
+        if key is None:
+            return {}
+        if self._is_meant_for_another_life(request) and not await settled(self._d.knows_key(key)):
+            raise Problem("outcome-unknown", _ANOTHER_LIFE)
+        return {"key": key}
+
+    def _is_meant_for_another_life(self, request: Request) -> bool:
+        return request.headers.get(KEY_LIFE, self.key_life) != self.key_life
 
     # Runs.
 
@@ -72,9 +97,11 @@ class Handlers:
         if self.closing:
             raise Problem("shutting-down")
         in_flight = self._log.in_flight
-        if session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
-            raise Problem("queue-full", f"{counted(len(in_flight), 'session')} in flight (sessions_limit)")
         known = new.run_id is not None and await settled(self._d.find(new.run_id)) is not None
+        if not known and self._is_meant_for_another_life(request):
+            raise Problem("outcome-unknown", _ANOTHER_LIFE)
+        if not known and session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
+            raise Problem("queue-full", f"{counted(len(in_flight), 'session')} in flight (sessions_limit)")
         run = await self._d.submit(
             session_id,
             new.prompt,
@@ -104,7 +131,9 @@ class Handlers:
     async def cancel_run(self, request: Request) -> Response:
         """Cancel one run, or the turn that it is part of."""
         waiting_only = parsing.flag("waiting_only", request.query_params.get("waiting_only"))
-        covered = await self._d.cancel_run(request.path_params["run"], waiting_only=waiting_only)
+        covered = await self._d.cancel_run(
+            request.path_params["run"], waiting_only=waiting_only, **await self._key(request)
+        )
         if not covered.known:
             raise Problem("unknown-run")
         return answer({"covered": _ids(covered.runs)})
@@ -113,12 +142,14 @@ class Handlers:
 
     async def cancel_session(self, request: Request) -> Response:
         """Cancel all that a session has in flight."""
-        covered = await self._d.cancel(self._session_id(request))
+        session_id = self._session_id(request)
+        covered = await self._d.cancel(session_id, **await self._key(request))
         return answer({"covered": _ids(covered.runs)})
 
     async def clear(self, request: Request) -> Response:
         """Drop what is queued."""
-        return answer({"dropped": _ids(await self._d.clear_queue(self._session_id(request)))})
+        session_id = self._session_id(request)
+        return answer({"dropped": _ids(await self._d.clear_queue(session_id, **await self._key(request)))})
 
     async def sessions(self, request: Request) -> Response:
         """Return every session that has something in flight, and where the event stream is at that step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate import __version__
+from turngate._keys import LONGEST_KEY
 from turngate.server._problems import TITLES
 from turngate.server._schemas import EVENTS, SCHEMAS, new_run
 
@@ -15,6 +16,8 @@ _ALWAYS: Final = ("forbidden-origin", "unknown-host", "too-large")
 """What any call may be answered with."""
 _BAD_ID: Final = ("malformed", "invalid")
 _LEDGER: Final = "ledger-unavailable"
+_KEYED: Final = ("key-conflict", "outcome-unknown", _LEDGER)
+"""What a call that changes something may be answered with."""
 
 
 def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
@@ -89,8 +92,8 @@ def _runs(call: _Calls, session: Any, limits: Limits) -> dict[str, Any]:
                 "Take a prompt in",
                 accepted,
                 *("malformed", "run-conflict", "session-busy", "unsupported-media-type", "empty-prompt"),
-                *("invalid", "queue-full", "shutting-down", _LEDGER),
-                given=[_header("Idempotency-Key", "Stands for run_id", limits)],
+                *("invalid", "queue-full", "shutting-down", "outcome-unknown", _LEDGER),
+                given=[_header("Idempotency-Key", "Stands for run_id", limits.id_limit)],
                 requestBody={"required": True, "content": _json("NewRun")},
             ),
         },
@@ -108,8 +111,8 @@ def _runs(call: _Calls, session: Any, limits: Limits) -> dict[str, Any]:
             "post": call(
                 "Cancel a run, or the whole turn that it is part of",
                 {"200": _answer("What the cancel covers", "Covered")},
-                *("malformed", "unknown-run", "invalid", _LEDGER),
-                given=[only],
+                *("malformed", "unknown-run", "invalid", *_KEYED),
+                given=[only, _KEY],
             ),
         },
     }
@@ -121,11 +124,11 @@ def _cancels(call: _Calls, session: Any) -> dict[str, Any]:
     return {
         "/v1/sessions/{session}/cancel": {
             "parameters": [session],
-            "post": call("Cancel all that a session has in flight", covered, *_BAD_ID, _LEDGER),
+            "post": call("Cancel all that a session has in flight", covered, *_BAD_ID, *_KEYED, given=[_KEY]),
         },
         "/v1/sessions/{session}/queue": {
             "parameters": [session],
-            "delete": call("Drop what is queued", dropped, *_BAD_ID, _LEDGER),
+            "delete": call("Drop what is queued", dropped, *_BAD_ID, *_KEYED, given=[_KEY]),
         },
     }
 
@@ -239,12 +242,15 @@ def _json(name: str) -> dict[str, Any]:
 
 
 def _answer(description: str, name: str) -> dict[str, Any]:
-    return {"description": description, "content": _json(name)}
+    life = {"description": "Names the time in which keys are remembered", "schema": {"type": "string"}}
+    return {"description": description, "content": _json(name), "headers": {"Turngate-Key-Life": life}}
 
 
 def _accepted(description: str) -> dict[str, Any]:
     location = {"description": "The address of the run", "schema": {"type": "string"}}
-    return {**_answer(description, "Run"), "headers": {"Location": location}}
+    answer = _answer(description, "Run")
+    answer["headers"]["Location"] = location
+    return answer
 
 
 def _id(name: str, limits: Limits) -> dict[str, Any]:
@@ -257,6 +263,18 @@ def _query(name: str, schema: Any, description: str) -> dict[str, Any]:
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
-def _header(name: str, description: str, limits: Limits) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": limits.id_limit}
+def _header(name: str, description: str, longest: int) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": longest}
     return {"name": name, "in": "header", "schema": schema, "description": description}
+
+
+_KEY: Final = _header(
+    "Idempotency-Key",
+    (
+        "A repetition under the same key changes nothing and answers what the first call answered. Kept 24 "
+        "hours on a ledger; the last 10,000 in memory. Along with a repetition, send what the header "
+        "`Turngate-Key-Life` of the last answer said: a server that was restarted without its keys meanwhile "
+        "then does nothing, and answers `outcome-unknown`"
+    ),
+    LONGEST_KEY,
+)

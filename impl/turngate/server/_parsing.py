@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 
 from turngate import Attachment, WhenBusy
+from turngate._keys import check_key
 from turngate._words import counted
 from turngate.server._problems import Problem
 
@@ -169,13 +170,30 @@ def _run_id(request: Request, said: Mapping[str, Any], limits: Limits) -> str | 
     run_id = said.get("run_id")
     if run_id is not None and not isinstance(run_id, str):
         raise Problem("malformed", "run_id must be a string")
-    key = request.headers.get("idempotency-key")
+    key = _header_key(request)
     if key is not None:
-        key = key[1:-1] if len(key) > 2 and key[0] == key[-1] == '"' else key
         if run_id is not None and run_id != key:
             raise Problem("malformed", "the Idempotency-Key stands for run_id, and differs from it")
         run_id = key
     return None if run_id is None else checked_id("run_id", run_id, limits)
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Return the key under which a repetition of the request changes nothing."""
+    key = _header_key(request)
+    try:
+        return None if key is None else check_key(key)
+    except ValueError as wrong:
+        raise Problem("invalid", f"Idempotency-Key: {wrong}") from None
+
+
+def _header_key(request: Request) -> str | None:
+    """Return the Idempotency-Key, which may be written as a string in quotes."""
+    keys = {*request.headers.getlist("idempotency-key")}
+    if len(keys) > 1:
+        raise Problem("malformed", "there is more than one Idempotency-Key")
+    key = keys.pop() if keys else None
+    return key[1:-1] if key is not None and len(key) > 2 and key[0] == key[-1] == '"' else key
 
 
 def _attachments(said: object, limits: Limits) -> tuple[Attachment, ...]:

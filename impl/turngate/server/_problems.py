@@ -10,7 +10,9 @@ from starlette.responses import Response
 from turngate import (
     DispatcherClosed,
     EmptyPrompt,
+    KeyConflict,
     MissingSession,
+    OutcomeUnknown,
     QueueFull,
     RunConflict,
     SessionBusy,
@@ -26,6 +28,7 @@ TITLES: Final = {
     "unknown-run": (404, "There is no such run, or its completion is no longer kept"),
     "method-not-allowed": (405, "This address does not take that method"),
     "run-conflict": (409, "The run_id is known with another payload"),
+    "key-conflict": (409, "The Idempotency-Key was used for another request"),
     "session-busy": (409, "The session has something in flight"),
     "too-large": (413, "The request is larger than allowed"),
     "unsupported-media-type": (415, "The body must be application/json"),
@@ -36,6 +39,7 @@ TITLES: Final = {
     "internal-error": (500, "This is an error of the server"),
     "shutting-down": (503, "The server no longer takes prompts"),
     "ledger-unavailable": (503, "The ledger cannot be reached"),
+    "outcome-unknown": (503, "Whether the call was carried out cannot be known"),
     "too-many-streams": (503, "As many event streams are open as may be"),
 }
 """Every problem by the name that its type ends in: its status, and what it says."""
@@ -49,6 +53,7 @@ _REFUSALS: Final[dict[type[Exception], str]] = {
     MissingSession: "invalid",
     EmptyPrompt: "empty-prompt",
     RunConflict: "run-conflict",
+    KeyConflict: "key-conflict",
     SessionBusy: "session-busy",
     QueueFull: "queue-full",
     DispatcherClosed: "shutting-down",
@@ -82,6 +87,8 @@ class Problem(Exception):
 def refusal(error: Exception) -> Problem | None:
     """Return the problem that stands for what a dispatcher raised; None if it is no refusal."""
     for kind in type(error).__mro__:
+        if kind is OutcomeUnknown:
+            return Problem("outcome-unknown")
         if kind is LedgerUnavailable:
             return Problem("ledger-unavailable")  # where the ledger is, and what it says, is not for clients
         if kind in _REFUSALS:

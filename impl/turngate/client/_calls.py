@@ -1,0 +1,143 @@
+"""Calls to a server over lines that break: when a call may be sent again, and when its outcome is unknown.
+
+A call that only looks may be sent again at will. A call that changes something has a key, under which the
+server carries it out once. A key protects only as long as the server remembers it, so these rules hold:
+
+1. If no connection came about, nothing was sent, and the call may be sent as if for the first time.
+2. If the answer was lost, or a proxy answered 502, 503 or 504, the call may have been carried out. It is sent
+   again under the same key, with the name of the life in which the server remembers keys, as it was known
+   before the call was first sent. A server of another life that does not know the key does nothing, and
+   answers `outcome-unknown`.
+3. If that life is not known, or there is no patience left, OutcomeUnknown is raised.
+
+A prompt is sent again under its run_id in any life: if a server without a ledger was restarted, the run that
+it may have accepted died with it. A prompt that interrupts is bound to a life, for it cancels other runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+
+from turngate import DispatcherClosed, OutcomeUnknown
+from turngate.client._errors import Refused, Unreachable, error_in, is_problem
+
+if TYPE_CHECKING:
+    from turngate import TurngateError
+
+_KEY_LIFE: Final = "turngate-key-life"
+_NOTHING_WAS_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_OF_PROXIES: Final = (502, 503, 504)
+_OF_THE_REQUEST: Final = ("malformed", "invalid", "unsupported-media-type", "too-large")
+"""Refusals that every sending of the same request gets: it was never carried out."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class Calls:
+    """Makes calls, again and again while the line breaks and there is patience left."""
+
+    def __init__(self, http: httpx2.AsyncClient, patience: float) -> None:
+        self.patience = patience
+        self._http = http
+        self._key_life: str | None = None
+        """The life in which the server remembers keys, as it said last."""
+
+    async def look(self, path: str, **more: Any) -> Any:
+        """Ask for something without changing anything."""
+        return await self._call("GET", path, None, changes=False, bound=False, **more)
+
+    async def change(
+        self, method: str, path: str, *, key: str | None, bound: bool = True, **more: Any
+    ) -> Any:
+        """Have something changed, once; a call that is `bound` is never carried out in a second life.
+
+        Raises OutcomeUnknown if the call may have been carried out and its answer cannot be had.
+        """
+        return await self._call(method, path, key, changes=True, bound=bound, **more)
+
+    async def _call(
+        self, method: str, path: str, key: str | None, *, changes: bool, bound: bool, **more: Any
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self.patience, _FIRST_PAUSE
+        life = self._key_life if bound else None
+        in_doubt = False  # whether it may have been carried out
+        while True:
+            error: TurngateError
+            try:
+                response = await self._http.request(method, path, headers=_headers(key, life), **more)
+            except httpx2.TransportError as lost:
+                error = Unreachable(f"no answer within {self.patience:g} s: {lost or type(lost).__name__}")
+                error.__cause__ = lost
+                in_doubt = in_doubt or (changes and not isinstance(lost, _NOTHING_WAS_SENT))
+            else:
+                self._key_life = response.headers.get(_KEY_LIFE, self._key_life)
+                answer, refused = _read(response)
+                if refused is None:
+                    return answer
+                error = refused
+                if isinstance(error, OutcomeUnknown):
+                    another = response.headers.get(_KEY_LIFE)
+                    if in_doubt or life is None or another in (None, life):
+                        raise error
+                    life = another  # the server of another life has done nothing, and nobody before it
+                elif _is_lost(response, error):
+                    in_doubt = in_doubt or changes
+                elif not _may_pass(error, method):
+                    if in_doubt and not _is_answer(error):
+                        raise _unknown(method, path) from error
+                    raise error
+            if in_doubt and bound and life is None:
+                raise _unknown(method, path) from error
+            if loop.time() + pause > until:
+                if in_doubt:
+                    raise _unknown(method, path) from error
+                raise error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _headers(key: str | None, life: str | None) -> dict[str, str]:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return headers if life is None else {**headers, _KEY_LIFE: life}
+
+
+def _read(response: httpx2.Response) -> tuple[Any, TurngateError | None]:
+    """Return what was answered, and what to raise for it."""
+    error = error_in(response)
+    if error is not None:
+        return None, error
+    try:
+        return response.json(), None
+    except ValueError:
+        return None, Unreachable("the answer is not JSON: it was cut short, or is not of a Turngate server")
+
+
+def _is_lost(response: httpx2.Response, error: TurngateError) -> bool:
+    """Say whether it is not the server that has answered, so that the server's own answer was lost."""
+    return isinstance(error, Unreachable) or (
+        response.status_code in _OF_PROXIES and not is_problem(response)
+    )
+
+
+def _may_pass(error: TurngateError, method: str) -> bool:
+    """Say whether a refusal may be over in a moment; nothing was done.
+
+    Another server may be about to take the place of one that is shutting down.
+    """
+    if isinstance(error, DispatcherClosed):
+        return method == "GET"
+    return isinstance(error, Refused) and error.name == "ledger-unavailable"
+
+
+def _is_answer(error: TurngateError) -> bool:
+    """Say whether a refusal of a repetition is also the answer to what was sent before."""
+    if isinstance(error, Refused):
+        return error.name in _OF_THE_REQUEST
+    return not isinstance(error, DispatcherClosed)
+
+
+def _unknown(method: str, path: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{method} {path} was sent, its answer was lost, and it may have been carried out")
