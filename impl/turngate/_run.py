@@ -79,8 +79,8 @@ class Run:
         """Return the RunComplete, at once if there is one.
 
         When cancelled while waiting, neither the run nor anyone else who waits for it is touched. Raises
-        WouldDeadlock in the task of a turn of the same session, if the run cannot complete before that ends, and
-        UnknownRun if the completion is no longer kept.
+        WouldDeadlock in the task of a turn of the same session, if the run cannot complete before that ends;
+        and UnknownRun, if the completion is no longer kept.
         """
         loop = self._dispatcher._here()
         if self.complete is None:

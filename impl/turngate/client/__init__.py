@@ -8,6 +8,7 @@
             ...
 """
 
+from turngate import OutcomeUnknown
 from turngate.client._client import Client
 from turngate.client._errors import Refused, Unreachable
 from turngate.client._events import EventStream
@@ -18,6 +19,7 @@ __all__ = [
     "Client",
     "EventStream",
     "Gap",
+    "OutcomeUnknown",
     "Refused",
     "RemoteEvent",
     "RemoteRun",
