@@ -267,6 +267,11 @@ class Dispatcher(Closing):
         self._in_thread()
         return self._unique
 
+    def continues_life(self, life: str) -> bool:
+        """Say whether the keys of that life are remembered here."""
+        self._in_thread()
+        return life == self._unique
+
     def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""
         self._in_thread()

@@ -141,6 +141,8 @@ async def test_a_life_is_told_apart_and_knows_its_keys() -> None:
         assert isinstance(life, str)
         assert life.isascii()
         assert life == await look(d.key_life())
+        assert await look(d.continues_life(life)) is True
+        assert await look(d.continues_life("another")) is False
         assert await look(d.knows_key("k")) is False
         await d.cancel("s", key="k")
         assert await look(d.knows_key("k")) is True

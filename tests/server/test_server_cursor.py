@@ -123,6 +123,9 @@ class Ledger:
     def key_life(self) -> str:
         return "life"
 
+    def continues_life(self, life: str) -> bool:
+        return life == "life"
+
     def knows_key(self, key: str) -> bool:
         return False
 

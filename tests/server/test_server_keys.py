@@ -163,6 +163,37 @@ async def test_a_client_never_cancels_in_a_second_life() -> None:
             await near.__aexit__(None, None, None)
 
 
+def test_a_restarted_server_goes_on_with_its_ledger_and_not_with_an_older_copy(tmp_path: Path) -> None:
+    with ledgers("sqlite", tmp_path) as make:
+
+        @in_loop
+        async def try_it() -> None:
+            agent = Agent()
+            for again in ("goes on", "older copy"):
+                copies = copies_of(tmp_path)
+                async with DurableDispatcher(agent, make()) as d, served(d) as (_, http):
+                    life = (await http.get("/v1/sessions")).headers[LIFE]
+                if again == "older copy":
+                    put_back(tmp_path, copies)
+                async with DurableDispatcher(agent, make()) as d, served(d) as (_, http):
+                    keyed = {"Idempotency-Key": again, LIFE: life}
+                    answer = await http.post("/v1/sessions/s/cancel", headers=keyed)
+                    assert answer.status_code == (200 if again == "goes on" else 503)
+
+        try_it()
+
+
+def copies_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def put_back(folder: Path, copies: dict[Path, bytes]) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    for path, content in copies.items():
+        path.write_bytes(content)
+
+
 @in_loop
 async def test_a_client_that_nothing_was_lost_for_goes_on_with_a_server_that_was_restarted() -> None:
     agent = Agent()

@@ -371,9 +371,17 @@ class DurableDispatcher(Ending):
         return (await self._once(asked, session_id, lambda step: step.clear(), head=ALL)).runs
 
     async def key_life(self) -> str:
-        """Return a name for the time in which a key is remembered: that of the ledger."""
+        """Return a name for the time in which a key is remembered: the epoch of the ledger.
+
+        The keys of an epoch are remembered in all that follow it, in whichever process.
+        """
         await self._ready()
         return await self._ledger.name()
+
+    async def continues_life(self, life: str) -> bool:
+        """Say whether the keys of that life are remembered here; not if an older copy of the ledger is."""
+        await self._ready()
+        return await self._ledger.end_of(life) is not None
 
     async def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""

@@ -65,6 +65,9 @@ class AnyDispatcher(Protocol):
     def key_life(self) -> Any:
         """Return a name for the time in which keys are remembered, or what to await for it."""
 
+    def continues_life(self, life: str) -> Any:
+        """Return whether the keys of that life are remembered, or what to await for it."""
+
     def knows_key(self, key: str) -> Any:
         """Return whether a key is remembered, or what to await for it."""
 

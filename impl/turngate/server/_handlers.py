@@ -81,12 +81,15 @@ class Handlers:
         key = parsing.idempotency_key(request)
         if key is None:
             return {}
-        if self._is_meant_for_another_life(request) and not await settled(self._d.knows_key(key)):
-            raise Problem("outcome-unknown", _ANOTHER_LIFE)
+        if KEY_LIFE in request.headers and not await settled(self._d.knows_key(key)):
+            await self._refuse_another_life(request)
         return {"key": key}
 
-    def _is_meant_for_another_life(self, request: Request) -> bool:
-        return request.headers.get(KEY_LIFE, self.key_life) != self.key_life
+    async def _refuse_another_life(self, request: Request) -> None:
+        """Refuse what was meant for a life whose keys are not remembered here."""
+        life = request.headers.get(KEY_LIFE, self.key_life)
+        if life != self.key_life and not await settled(self._d.continues_life(life)):
+            raise Problem("outcome-unknown", _ANOTHER_LIFE)
 
     # Runs.
 
@@ -98,8 +101,8 @@ class Handlers:
             raise Problem("shutting-down")
         in_flight = self._log.in_flight
         known = new.run_id is not None and await settled(self._d.find(new.run_id)) is not None
-        if not known and self._is_meant_for_another_life(request):
-            raise Problem("outcome-unknown", _ANOTHER_LIFE)
+        if not known:
+            await self._refuse_another_life(request)
         if not known and session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
             raise Problem("queue-full", f"{counted(len(in_flight), 'session')} in flight (sessions_limit)")
         run = await self._d.submit(
