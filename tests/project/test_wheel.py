@@ -177,6 +177,7 @@ def test_without_any_extra_a_mistake_is_told_as_one(bare: Installed, wrong: str)
 
 NEEDED = [
     ("httpx2", "chat http://127.0.0.1:9", "client"),
+    ("prompt_toolkit", "chat http://127.0.0.1:9", "client"),
     ("starlette", "serve", "server"),
     ("uvicorn", "serve", "server"),
     ("hypothesis", "verify", "verify"),

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pty
 import re
 import select
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from wcwidth import iter_graphemes
 
 from served_process import Process, process
 from turngate_verify.cli import run
-from turngate_verify.cli.keys import ENTER, ESCAPE, Keys
+from turngate_verify.cli.wrapping import cells, wrap
 
-AGENT = """
+LONG = (
+    "The quick brown fox jumps over the lazy dog, again and again, because nothing stops it. "
+    "日本語のテキストは空白なしで折り返される。 Emoji 🎉 and 🍵 too, "
+    "averyveryverylongwordthatfitsnowhere, and then the end.\nSecond line, short."
+)
+AGENT = f"""
 import asyncio
 
+LONG = {LONG!r}
+
 async def agent(turn):
-    turn.write(f"about {turn.run.prompt} ")
+    if turn.run.prompt == "long":
+        for at in range(0, len(LONG), 7):
+            turn.write(LONG[at : at + 7])
+            await asyncio.sleep(0.002)
+        return
+    if "\\n" in turn.run.prompt:
+        turn.write("lines: " + " + ".join(turn.run.prompt.split("\\n")))
+        return
+    turn.write(f"about {{turn.run.prompt}} ")
     while not turn.waiting() and turn.run.prompt != "quick":
         await asyncio.sleep(0.01)
     for run in await turn.fold():
-        turn.write(f"and {run.prompt} ")
+        turn.write(f"and {{run.prompt}} ")
 """
 
 
@@ -111,19 +132,123 @@ def test_what_it_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None
     assert "'nowhere' is no address" in capsys.readouterr().err
 
 
-@given(st.lists(st.binary(max_size=6)))
-def test_any_bytes_are_keys_of_some_kind(pieces: list[bytes]) -> None:
-    keys = Keys()
-    for piece in pieces:
-        for key in keys.feed(piece):
-            assert key.isprintable()
+# On a screen, as people see it.
 
 
-def test_an_escape_alone_is_a_key_and_one_that_begins_something_is_not() -> None:
-    keys = Keys()
-    assert [*keys.feed(b"\x1b")] == []
-    assert keys.pending
-    assert keys.release() == ESCAPE
-    assert [*keys.feed("ü\x1b[1;5D\x1bOPx\r".encode())] == ["ü", "x", ENTER]
-    assert [*keys.feed(b"\x1b\x1b")] == [ESCAPE]
-    assert keys.pending
+class Tmux:
+    """The chat in a terminal that can be looked at."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self._name, "-f", "/dev/null", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    def screen(self) -> list[str]:
+        return [row.rstrip() for row in self("capture-pane", "-p").splitlines()]
+
+    def until(self, seen: Callable[[str], bool]) -> list[str]:
+        deadline = time.monotonic() + 60
+        while not seen("\n".join(screen := self.screen())):
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.05)
+        return screen
+
+
+@contextmanager
+def on_screen(server: Process, columns: int, rows: int = 40) -> Iterator[Tmux]:
+    tmux = Tmux(f"turngate-{uuid.uuid4().hex[:8]}")
+    command = shlex.join([sys.executable, "-m", "turngate", "chat", server.url])
+    tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), f"LC_ALL=C.UTF-8 {command}")
+    try:
+        tmux.until(lambda said: "idle" in said or "\n>" in said)
+        yield tmux
+    finally:
+        tmux("kill-server")
+
+
+def reply(screen: list[str]) -> list[str]:
+    """Return the rows between the prompt and the end of its run."""
+    start = max(number for number, row in enumerate(screen) if row == "> long")
+    end = min(n for n, row in enumerate(screen) if n > start and row.startswith("-- finished"))
+    return screen[start + 1 : end]
+
+
+def see_that_it_is_wrapped(rows: list[str], columns: int) -> None:
+    """Check that nothing is lost, that every row fits, and that no word is broken that fits a row."""
+    assert "".join("".join(rows).split()) == "".join(LONG.split())
+    assert all(cells(row) <= columns for row in rows)
+    for word in re.findall(r"[!-~]+", LONG):
+        if len(word) <= columns:
+            assert any(word in row for row in rows), word
+    expected = [row.rstrip(" ") for line in LONG.split("\n") for row in wrap(line, columns)]
+    assert rows == expected
+
+
+@pytest.mark.needs("tmux")
+@pytest.mark.parametrize("columns", [20, 40, 80])
+def test_text_that_streams_is_wrapped_between_words_at_any_width(server: Process, columns: int) -> None:
+    with on_screen(server, columns) as tmux:
+        tmux("send-keys", "long", "Enter")
+        screen = tmux.until(lambda said: "-- finished" in said)
+        see_that_it_is_wrapped(reply(screen), columns)
+
+
+def _shows(row: str, said: str) -> bool:
+    return row in said and "-- finished" in said and "idle" in said
+
+
+@pytest.mark.needs("tmux")
+def test_a_resize_wraps_the_screen_anew(server: Process) -> None:
+    with on_screen(server, 60) as tmux:
+        tmux("send-keys", "long", "Enter")
+        tmux.until(lambda said: "-- finished" in said)
+        for columns in (33, 71):
+            tmux("resize-window", "-x", str(columns), "-y", "40")
+            first = wrap(LONG, columns)[0].rstrip(" ")
+            screen = tmux.until(functools.partial(_shows, f"\n{first}\n"))
+            see_that_it_is_wrapped(reply(screen), columns)
+
+
+@pytest.mark.needs("tmux")
+def test_several_lines_can_be_pasted_and_earlier_prompts_come_back(server: Process) -> None:
+    with on_screen(server, 60) as tmux:
+        tmux("set-buffer", "one\ntwo")
+        tmux("paste-buffer", "-p")
+        tmux.until(lambda said: "\n> one\n  two" in said)
+        tmux("send-keys", "Enter")
+        tmux.until(lambda said: "lines: one + two" in said and "-- finished" in said)
+        tmux("send-keys", "quick", "Enter")
+        tmux.until(lambda said: "-- finished (quick)" in said)
+        tmux("send-keys", "Up")
+        tmux.until(lambda said: said.rstrip().endswith("> quick"))
+        tmux("send-keys", "Enter")
+        tmux.until(lambda said: said.count("-- finished (quick)") == 2)
+
+
+@pytest.mark.needs("tmux")
+def test_what_is_typed_stays_while_text_comes_and_a_long_one_is_wrapped(server: Process) -> None:
+    with on_screen(server, 20) as tmux:
+        tmux("send-keys", "soup", "Enter")
+        tmux.until(lambda said: "about soup" in said and "a turn runs" in said)
+        tmux("send-keys", "日本語 and some more to type")
+        tmux.until(lambda said: "> 日本語 and some mo\n  re to type" in said)
+        tmux("send-keys", "Escape")
+        tmux.until(lambda said: "-- cancelled (soup)" in said and "re to type" in said and "idle" in said)
+
+
+@given(
+    st.text(
+        st.one_of(st.sampled_from(" a。「日👍🏽\u200d\ufe0f"), st.characters(exclude_categories=["C", "Z"]))
+    ),
+    st.integers(2, 30),
+)
+@example("日本語 " * 5, 3)
+@example("a" * 50, 7)
+def test_wrapping_keeps_every_character_and_every_row_fits(line: str, columns: int) -> None:
+    rows = wrap(line, columns)
+    assert "".join(rows) == line
+    for row in rows:
+        fits = cells(row.rstrip(" ")) <= columns
+        assert fits or len([*iter_graphemes(row.rstrip(" "))]) == 1  # an emoji may be wider than all there is

@@ -48,7 +48,7 @@ async def _chat(url: str, session_id: str, token: str | None) -> None:
         await client.session(session_id)  # or say at once why that cannot be
         if sys.stdin.isatty() and sys.stdout.isatty():
             screen = Typed()
-            with screen.open():
+            async with screen.open():
                 screen.show(f"Talking in session {session_id}. Enter sends, Escape cancels, Ctrl-D leaves.\n")
                 await Conversation(client, session_id, screen).go_on()
         else:

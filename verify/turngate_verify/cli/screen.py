@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-from turngate_verify.cli.keys import BACKSPACE, CLEAR, END, ENTER, ESCAPE, WORD, Keys
+from prompt_toolkit import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.key_binding.key_processor import KeyPressEvent
+from prompt_toolkit.layout import (
+    BufferControl,
+    ConditionalContainer,
+    Dimension,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    Window,
+)
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+from turngate_verify.cli.wrapping import wrap
 from turngate_verify.visible import visible
 
 _A_MOMENT = 0.05
 """Seconds after which an Escape that nothing has followed is the key."""
+_REMEMBERED = 500
+"""How many lines can be wrapped again after a resize."""
+_MOST_TYPED = 5
+"""How many rows a long prompt may take while it is typed."""
+_JOINER = "\u200d"
+"""What makes one emoji of several."""
 CANCEL = None
 """What is read when everything is to be cancelled."""
 
@@ -36,7 +60,10 @@ class Screen(Protocol):
 
 def shown(text: str) -> str:
     """Return text of somebody else as a terminal may be given it: nothing but characters and line ends."""
-    return "\n".join(visible(line, sys.stdout.encoding) for line in text.split("\n"))
+    lines = text.replace("\t", "    ").replace("\r\n", "\n").split("\n")
+    return "\n".join(
+        _JOINER.join(visible(part, sys.stdout.encoding) for part in line.split(_JOINER)) for line in lines
+    )
 
 
 class Plain:
@@ -57,104 +84,185 @@ class Plain:
 
 
 class Typed:
-    """A terminal: what is said scrolls above, and the last two lines are how things are and what is typed.
+    """A terminal: what is said scrolls above, and the last lines are how things are and what is typed.
 
-    The lines above scroll in a region of their own, so text can come in the middle of a line of typing.
+    Rows that are full go above, where the terminal keeps them; the row that still grows is drawn with the
+    lines below it. After a resize, what is on the screen is wrapped and written again.
     """
 
     def __init__(self) -> None:
-        self._typed = ""
+        self._said: deque[str] = deque(maxlen=_REMEMBERED)
+        """The last lines that are complete, for a resize."""
+        self._line = ""
+        """The line that still grows."""
+        self._above = 0
+        """How many characters of it are in rows above."""
         self._status = ""
-        self._keys = Keys()
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._size: Size | None = None
+        self._typed: asyncio.Queue[str | None] = asyncio.Queue()
         self._ended = False
+        self._buffer = Buffer(multiline=True, history=InMemoryHistory())
+        self._output = Vt100_Output(
+            sys.stdout, _size_of_terminal, term=os.environ.get("TERM"), enable_cpr=False
+        )
+        self._app: Application[None] = Application(
+            layout=Layout(
+                HSplit(
+                    [
+                        ConditionalContainer(
+                            Window(FormattedTextControl(self._growing), height=1), Condition(self._grows)
+                        ),
+                        Window(FormattedTextControl(self._status_line), height=1, style="reverse"),
+                        Window(
+                            BufferControl(self._buffer),
+                            height=Dimension(min=1, max=_MOST_TYPED),
+                            dont_extend_height=True,
+                            wrap_lines=True,
+                            get_line_prefix=_prefix,
+                        ),
+                    ]
+                )
+            ),
+            key_bindings=self._keys(),
+            output=self._output,
+            erase_when_done=True,
+        )
+        self._app.ttimeoutlen = _A_MOMENT
+        self._app.before_render += self._look_at_size
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Have the terminal hand over every key, and put it back afterwards."""
-        import termios  # noqa: PLC0415 - there is none on some systems
-        import tty  # noqa: PLC0415 - as above
+    # The terminal.
 
-        number = sys.stdin.fileno()
-        before = termios.tcgetattr(number)
-        loop = asyncio.get_running_loop()
-        tty.setraw(number, termios.TCSANOW)
-        loop.add_reader(number, self._read, number)
-        loop.add_signal_handler(signal.SIGWINCH, self._resize)
-        self._resize()
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Take the terminal over, and put it back afterwards with all that was said."""
+        started = asyncio.Event()
+        running = asyncio.create_task(
+            self._app.run_async(pre_run=started.set, handle_sigint=False, set_exception_handler=False)
+        )
+        running.add_done_callback(self._is_over)
+        await started.wait()
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGWINCH)
-            loop.remove_reader(number)
-            self._write(f"\x1b7\x1b[r\x1b8\x1b[{self._rows};1H\r\n")
-            termios.tcsetattr(number, termios.TCSANOW, before)
+            if not running.done():
+                self._app.exit()
+            with suppress(EOFError):  # the terminal is gone
+                await running
+            if self._line:
+                self._write([row.rstrip(" ") for row in self._rows()])
 
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    def _is_over(self, running: asyncio.Task[None]) -> None:
+        """Notice that the terminal is gone."""
+        if not self._ended:
+            self._press_end()
 
-    def _resize(self) -> None:
-        self._columns, self._rows = shutil.get_terminal_size()
-        above = max(self._rows - 2, 1)
-        self._write(f"\n\n\x1b[1;{above}r\x1b[{above};1H\x1b7")
-        self._draw()
+    def _write(self, rows: Iterable[str]) -> None:
+        for row in rows:
+            self._output.write(row)
+            self._output.write_raw("\r\n")
+        self._output.flush()
+
+    def _look_at_size(self, _app: Application[None]) -> None:
+        """After a resize, write what was said again: the terminal has broken its rows anywhere."""
+        size = self._output.get_size()
+        if self._size is not None and size != self._size:
+            self._output.erase_screen()
+            self._output.cursor_goto(0, 0)
+            self._above = 0
+            rows = [row for line in self._said for row in wrap(line, size.columns)]
+            growing = wrap(self._line, size.columns)
+            self._above = sum(map(len, growing[:-1]))
+            rows += growing[:-1]
+            room = max(size.rows - _MOST_TYPED - 2, 1)
+            self._write(row.rstrip(" ") for row in rows[-room:])
+        self._size = size
+
+    # What is shown.
 
     def show(self, text: str) -> None:
         """Show text where the last one ended."""
-        self._write(f"\x1b8{shown(text).replace(chr(10), chr(13) + chr(10))}\x1b7")
-        self._draw()
+        full: list[str] = []
+        *lines, rest = shown(text).split("\n")
+        for line in lines:
+            self._line += line
+            full += self._rows()
+            self._said.append(self._line)
+            self._line, self._above = "", 0
+        self._line += rest
+        *rows, _ = self._rows()
+        self._above += sum(map(len, rows))
+        full += rows
+        if full:
+            self._app.renderer.erase()
+            self._write(row.rstrip(" ") for row in full)
+        self._app.invalidate()
+
+    def _rows(self) -> list[str]:
+        """Return the part of the growing line that is not above, in rows."""
+        return wrap(self._line[self._above :], self._output.get_size().columns)
+
+    def _growing(self) -> str:
+        return self._rows()[-1].rstrip(" ")
+
+    def _grows(self) -> bool:
+        return len(self._line) > self._above
 
     def status(self, text: str) -> None:
         """Show how things are."""
         if text != self._status:
             self._status = text
-            self._draw()
+            self._app.invalidate()
 
-    def _draw(self) -> None:
-        width = max(self._columns - 3, 1)
-        status = visible(self._status, sys.stdout.encoding)[:width]
-        typed = visible(self._typed, sys.stdout.encoding)[-width:]
-        self._write(
-            f"\x1b[{self._rows - 1};1H\x1b[2K\x1b[7m{status}\x1b[0m\x1b[{self._rows};1H\x1b[2K> {typed}"
-        )
+    def _status_line(self) -> str:
+        return wrap(visible(self._status, sys.stdout.encoding), self._output.get_size().columns)[0]
 
-    def _read(self, number: int) -> None:
-        data = os.read(number, 65_536)
-        if not data:
-            self._press(END)
-        for key in self._keys.feed(data):
-            self._press(key)
-        if self._keys.pending:
-            asyncio.get_running_loop().call_later(_A_MOMENT, self._escape)
+    # What is typed.
 
-    def _escape(self) -> None:
-        if self._keys.pending:
-            self._press(self._keys.release())
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
 
-    def _press(self, key: str) -> None:
-        meaning: dict[str, Callable[[str], str]] = {
-            BACKSPACE: lambda typed: typed[:-1],
-            CLEAR: lambda typed: "",
-            WORD: lambda typed: typed.rstrip().rpartition(" ")[0],
-        }
-        if key == END:
-            self._ended = True
-            self._lines.put_nowait(CANCEL)
-        elif key == ESCAPE:
-            self._lines.put_nowait(CANCEL)
-        elif key == ENTER:
-            if self._typed.strip():
-                self._lines.put_nowait(self._typed)
-            self._typed = ""
-        else:
-            self._typed = meaning[key](self._typed) if key in meaning else self._typed + key
-        self._draw()
+        @keys.add("enter", eager=True)
+        @keys.add("c-j", eager=True)
+        def _(_event: KeyPressEvent) -> None:
+            if self._buffer.text.strip():
+                self._typed.put_nowait(self._buffer.text)
+                self._buffer.append_to_history()
+            self._buffer.reset()
+
+        @keys.add("escape", eager=True)
+        def _(_event: KeyPressEvent) -> None:
+            self._typed.put_nowait(CANCEL)
+
+        @keys.add("c-c", eager=True)
+        @keys.add("c-d", eager=True)
+        def _(_event: KeyPressEvent) -> None:
+            self._press_end()
+
+        return keys
+
+    def _press_end(self) -> None:
+        self._ended = True
+        self._typed.put_nowait(CANCEL)
 
     async def lines(self) -> AsyncIterator[str | None]:
         """Yield what is typed, until Ctrl-C or Ctrl-D."""
-        while not self._ended or self._lines.qsize() > 1:
-            line = await self._lines.get()
-            if self._ended and self._lines.empty():
+        while not self._ended or self._typed.qsize() > 1:
+            line = await self._typed.get()
+            if self._ended and self._typed.empty():
                 return
             yield line
+
+
+def _prefix(number: int, wrapped: int) -> str:
+    return "> " if number == 0 and wrapped == 0 else "  "
+
+
+def _size_of_terminal() -> Size:
+    """Return the size that the terminal has now; where it has none, what the environment says."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        columns = rows = 0
+    if not columns or not rows:
+        columns, rows = shutil.get_terminal_size()
+    return Size(rows=rows, columns=columns)
