@@ -15,7 +15,7 @@ TurngateError
 ├── TurnEnded            write, emit, keep, fold: the turn is over
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
 ├── WouldDeadlock        wait, ask, stream: called by a runner for a run that cannot complete before its turn
-├── SubscriberCutOff     subscription: more RunCompletes were left unread than the limit allows
+├── SubscriberCutOff     subscription: RunCompletes are missing, say because too many were left unread
 ├── UnknownSchema        the file, or the ledger, was written by a newer turngate
 ├── LedgerUnavailable    on a ledger, any call: it cannot be reached, and nothing was done
 │   └── OutcomeUnknown   on a ledger or a server: whether it was done cannot be told
@@ -84,7 +84,7 @@ class WouldDeadlock(TurngateError):
 
 
 class SubscriberCutOff(TurngateError):
-    """The subscriber left more RunCompletes unread than its limit allows, and misses what came after."""
+    """The subscriber misses RunCompletes: it left too many unread, or they could not be told."""
 
 
 class UnknownSchema(TurngateError):

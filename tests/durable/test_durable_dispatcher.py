@@ -282,7 +282,7 @@ def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
             odd = Odd(two._ledger, method, 3)
             events, completes = two.subscribe(moves=True), two.subscribe()
             while odd.raised < 3:
-                with contextlib.suppress(ArithmeticError, TimeoutError):
+                with contextlib.suppress(ArithmeticError, LedgerUnavailable, TimeoutError):
                     async with asyncio.timeout(0.05):
                         await two.wait("r")
             await two.session("s")  # the subscriptions have begun

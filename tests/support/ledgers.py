@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import secrets
 import sys
 import time
@@ -71,13 +72,16 @@ async def still(*dispatchers: DurableDispatcher) -> None:
 
 
 def on_each(test: Any) -> Any:
-    """Run a test with a function that makes ledgers, on each kind."""
+    """Run a test with a function that makes ledgers, on each kind; it may have other parameters behind it."""
 
     @pytest.mark.parametrize("kind", KINDS)
-    def wrapper(kind: str, tmp_path: Path) -> None:
+    def wrapper(kind: str, tmp_path: Path, **others: Any) -> None:
         with ledgers(kind, tmp_path) as make:
-            dispatching.in_loop(test)(make)
+            dispatching.in_loop(test)(make, **others)
 
+    _, *others = inspect.signature(test).parameters.values()
+    given = [*inspect.signature(wrapper).parameters.values()][:2]
+    wrapper.__signature__ = inspect.Signature([*given, *others])  # for pytest
     wrapper.__name__ = test.__name__
     return wrapper
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from turngate._messages import ListOfMessages
 
 _FIELDS: Final = len(RunRow._fields)
+_COMPLETE_FIELDS: Final = len(RunComplete._fields)
 
 Row = tuple[Any, ...]
 
@@ -97,9 +98,13 @@ def as_complete(row: Sequence[Any]) -> RunComplete:
 
 
 def as_known(row: Sequence[Any]) -> Known:
-    """Return a run of its columns and, behind these, those of its completion."""
+    """Return a run of its columns and, behind these, those of its completion, and perhaps its position."""
     run = as_run(row[:_FIELDS])
-    return Known(run, as_complete(row[_FIELDS:]) if run.state is State.COMPLETE else None)
+    if run.state is not State.COMPLETE:
+        return Known(run, None)
+    completion = row[_FIELDS:]
+    position = completion[_COMPLETE_FIELDS] if len(completion) > _COMPLETE_FIELDS else 0
+    return Known(run, as_complete(completion[:_COMPLETE_FIELDS]), position)
 
 
 def of_messages(messages: Sequence[Message]) -> list[Row]:

@@ -147,7 +147,8 @@ class Conducting(Worker):
                 break
             except Exception as exc:
                 complain(exc, "the outcome of run %s is not on record yet", turn.run.run_id)
-                await asyncio.sleep(self._poll)
+                if not turn.given_up:
+                    await asyncio.sleep(self._poll)
             else:
                 return
         complain(None, "the turn of run %s was given up: what it came to is thrown away", turn.run.run_id)

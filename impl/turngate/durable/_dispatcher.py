@@ -246,7 +246,7 @@ class DurableDispatcher(Ending):
             assert newcomer.handle is not None
             return newcomer.handle
         row = known.row._replace(prompt=prompt, attachments=as_json(attachments))
-        return self._handle_of(row, known.complete)
+        return self._handle_of(row, known.complete, known.position)
 
     def _drawn_run_id(self) -> str:
         self._drawn += 1
@@ -281,7 +281,8 @@ class DurableDispatcher(Ending):
     async def wait(self, run_id: str) -> RunComplete:
         """Return the RunComplete of the run, at once if it is complete, whichever process it ends in.
 
-        Raises UnknownRun when the ledger has no such run. Cancelling the caller does not touch the run.
+        Raises UnknownRun when the ledger has no such run, or has it no longer: a run that is purged before
+        this process has read its outcome. Cancelling the caller does not touch the run.
         """
         self._here()
         run = self._handles.get(run_id) or await self.find(run_id)
@@ -438,7 +439,7 @@ class DurableDispatcher(Ending):
     def _handle_named(self, name: RunName, known: Known | None) -> Run:
         """Return the handle of a run in an answer that is given again; it may have been purged."""
         if known is not None and (known.row.session_id, known.row.seq) == name[1:]:
-            return self._handle_of(known.row, known.complete)
+            return self._handle_of(known.row, known.complete, known.position)
         return self._forgotten(name)
 
     def _handles_of(self, step: Step, runs: list[Run]) -> list[Run]:
@@ -556,11 +557,11 @@ class DurableDispatcher(Ending):
 
         Of a complete run that nobody of this process holds, prompt and attachments are not kept.
         """
-        if (run := self._handles.get(run_id)) is not None and run.state is COMPLETE:
+        if (run := self._handles.get(run_id)) is not None and run.complete is not None:
             return run
         await self._ready()
         for known in await self._ledger.find([run_id]):
-            return self._handle_of(known.row, known.complete)
+            return self._handle_of(known.row, known.complete, known.position)
         return None
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from turngate._errors import ClosedFromRunner
-from turngate._guard import complain, say
+from turngate._guard import complain, describe, say
 from turngate._lifecycle import RUNNING, WAITING
 from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from turngate.durable._handles import DurableTurn
 
 _REMINDER: Final = 2.0
+_TRIES: Final = 100
+_PAUSE: Final = 0.01
+"""Seconds between two attempts to read the last of it."""
 _GONE: Final = -1
 """The name of a worker that has none, and takes none any more."""
 
@@ -119,27 +122,39 @@ class Ending(Tending):
                 self._interrupt(turn)
 
     async def _read_to_the_end(self) -> None:
-        """Let the subscribers have all that this process has done: others may hold the horizon back."""
-        for _ in range(100):
-            if await self._read_on() > self._last_position:
-                return
-            await asyncio.sleep(0.01)
+        """Let the subscribers have all that this process has done: others may hold the horizon back.
+
+        Those who cannot be told all of it are cut off.
+        """
+        why = "a transaction elsewhere held back what the ledger tells"
+        for _ in range(_TRIES):
+            try:
+                if await self._read_on() > self._last_position:
+                    return
+            except Exception as exc:
+                why = describe(exc)
+                complain(exc, "the last events on the ledger could not be read yet")
+            await asyncio.sleep(_PAUSE)
+        complain(None, "subscribers are not told the last of what this process has done: %s", why)
+        self._subscribers.cut_off(f"the dispatcher was closed before everything was told: {why}")
 
     async def _let_go_of_ledger(self) -> None:
         """Tell the subscribers the last of it, have the name count as dead, and close."""
         if self._tender is not None:
             self._tender.cancel()
         await self._say()
+        if self._follower is not None:
+            await self._read_to_the_end()
+        name, self._name = self._name, _GONE  # from here on its lease is nobody's business
+        self._lets_go = True
         try:
-            if self._follower is not None:
-                await self._read_to_the_end()
-            name, self._name = self._name, _GONE  # from here on its lease is nobody's business
             await self._ledger.retire(name)
         except Exception as exc:
             complain(exc, "the worker could not take its leave")
         if self._follower is not None:
             self._follower.cancel()
             self._stop_following()
+        await self._supervisor.close()
         try:
             await self._ledger.close()
         except Exception as exc:

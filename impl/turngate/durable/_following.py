@@ -16,26 +16,29 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._errors import CursorExpired, DispatcherClosed
+from turngate._errors import CursorExpired, DispatcherClosed, TurngateError
 from turngate._events import Subscription
-from turngate._guard import complain
+from turngate._guard import complain, describe
 from turngate._journal import _moved
+from turngate._waiters import Waiters
 from turngate.durable._conducting import Conducting
-from turngate.durable._ledger import Moment
-from turngate.durable._telling import BEHIND, Beginning, GatedSubscribers, Lane
+from turngate.durable._ledger import LedgerUnavailable, Moment
+from turngate.durable._telling import BEHIND, Beginning, Gap, GatedSubscribers, Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
-    from turngate._events import RunComplete
+    from turngate._events import Event, RunComplete
     from turngate.durable._flight import Flight
     from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Finished, Place
+    from turngate.durable._ledger import Finished, Place, Told
 
 _PAGE: Final = 500
 _DIGITS: Final = 19
 """No number in a cursor has so many."""
 _SOON: Final = 0.005
+_LATER: Final = 0.2
 _NOBODY_ASKS: Final = 2**62
 """A horizon behind everything."""
 
@@ -51,21 +54,36 @@ class News(asyncio.Event):
         super().set()
 
 
+class _Joiner:
+    """Who has subscribed and has no beginning yet, and the steps that were under way then."""
+
+    __slots__ = ("flights", "moment", "reference")
+
+    def __init__(self, reference: weakref.ref[Subscription], flights: list[Flight]) -> None:
+        self.reference = reference
+        self.flights = flights
+        self.moment: Moment | None = None
+
+
 class Following(Conducting):
     """A worker that reads the ledger for its subscribers."""
 
     def __init__(self, *args: Any, delta_limit: int, delta_bytes: int, complete_limit: int) -> None:
         super().__init__(*args)
-        self._subscribers: GatedSubscribers = GatedSubscribers()
+        self._subscribers: GatedSubscribers = GatedSubscribers(delta_limit, delta_bytes)
         self._delta_limit = delta_limit
         self._delta_bytes = delta_bytes
         self._complete_limit = complete_limit
         self._follower: asyncio.Task[None] | None = None
-        self._joining: list[tuple[weakref.ref[Subscription], list[Flight]]] = []
-        """Those who have subscribed and have no beginning yet, with what was under way when they did."""
+        self._joining: list[_Joiner] = []
+        """Those who have subscribed and have no beginning yet."""
+        self._began: weakref.WeakKeyDictionary[Subscription, Beginning] = weakref.WeakKeyDictionary()
+        self._joined = Waiters()
+        """Those who wait for a subscription to have a beginning."""
         self._news = News()
         self._reading = asyncio.Lock()
-        self._by_hook: set[str] = set()
+        self._by_hook: dict[str, int] = {}
+        """The runs whose RunComplete a hook receives, and its position, until that is read."""
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`.
@@ -90,13 +108,27 @@ class Following(Conducting):
         if self._closed:
             subscription.close()
             return subscription
-        if not self._joining:
+        if self._from_here is None:
             self._from_here = loop.create_future()
-        self._joining.append((weakref.ref(subscription), [*self._flights]))
+        self._joining.append(_Joiner(weakref.ref(subscription), [*self._flights]))
         self._news.set()
         if self._follower is None:
-            self._follower = self._spawn(self._follow())
+            self._follower = self._supervisor.start("reading the ledger for subscribers", self._follow)
         return subscription
+
+    async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
+        """Wait until it is known where a subscription begins; return a function that tells what it brings.
+
+        The function takes a cursor of `completions`, and says whether the subscription brings the RunComplete
+        that came with it. Raises DispatcherClosed when the subscription is closed before it has begun.
+        """
+        loop = self._here()
+        while (began := self._began.get(subscription)) is None:
+            if subscription._closed or self._closed:
+                raise DispatcherClosed("the subscription was closed before it had begun")
+            await self._joined.wait(loop)
+        found = began
+        return lambda cursor: not found.is_behind(_place(cursor)[1][0])
 
     async def _ready(self) -> None:
         """Open; what comes after a subscription waits until it is known where that begins."""
@@ -105,23 +137,21 @@ class Following(Conducting):
 
     async def _follow(self) -> None:
         """Read and deliver, as long as somebody is subscribed."""
-        try:
-            while self._subscribers.listen():
-                heard = self._news.count
-                try:
-                    await super()._ready()
-                    await self._read_on()
-                except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
-                    if self._closed:
-                        raise
-                    self._is_not_joined(exc)
+        soon, reached = _SOON, -1
+        while self._subscribers.listen() and not self._closed:
+            heard, horizon = self._news.count, reached
+            try:
+                await super()._ready()
+                horizon = await self._read_on()
+            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                self._is_not_joined(exc)
+                if not self._closed:
                     complain(exc, "subscribers are not told yet what happens on the ledger")
-                await self._wait_for_news(heard, _SOON if self._subscribers.gated else None)
-        except BaseException as exc:
-            self._is_not_joined(exc)
-            raise
-        finally:
-            self._stop_following()
+            # A transaction that is open elsewhere may hold the horizon back for a long time.
+            soon = _SOON if horizon != reached else min(2 * soon, _LATER)
+            reached = horizon
+            await self._wait_for_news(heard, soon if self._subscribers.gated else None)
+        self._stop_following()
 
     def _stop_following(self) -> None:
         self._follower = None
@@ -129,9 +159,11 @@ class Following(Conducting):
         self._subscribers.beginnings.clear()
         self._subscribers.completes.in_use = self._subscribers.moves.in_use = False
         if self._from_here is not None:
-            self._from_here.set_result(None)
+            if not self._from_here.done():
+                self._from_here.set_result(None)
             self._from_here = None
         self._by_hook.clear()
+        self._joined.wake()
         self._subscribers.open(math.inf)
 
     def _is_not_joined(self, why: BaseException) -> None:
@@ -141,25 +173,69 @@ class Following(Conducting):
             self._from_here = self._here().create_future()
 
     async def _let_join(self) -> None:
-        """Give a beginning to those who have none yet."""
+        """Give a beginning to those who have none yet. What fails here is done again at the next reading."""
         while self._joining:
-            joining, self._joining = self._joining, []
-            from_here = self._from_here
-            assert from_here is not None
-            try:
-                moment = await self._ledger.moment()
-            except BaseException as exc:
-                self._joining[:0] = joining
-                if self._from_here is not from_here:
-                    _fail(from_here, exc)
-                raise
-            if self._from_here is from_here:
-                self._from_here = None
+            await self._name_moment()
+            joiner = self._joining[0]
+            assert joiner.moment is not None
+            under_way = await self._under_way(joiner.flights)
+            subscription = joiner.reference()
+            if subscription is not None:
+                beginning = Beginning(joiner.moment, under_way)
+                passed = await self._passed(subscription, under_way)
+                self._subscribers.begin(subscription, beginning)
+                self._began[subscription] = beginning
+                for event in passed:
+                    subscription._receive(event, 0)
+            self._joining.remove(joiner)
+            self._joined.wake()
+
+    async def _name_moment(self) -> None:
+        """Have the ledger name the moment at which those begin who have subscribed by now."""
+        unnamed = [joiner for joiner in self._joining if joiner.moment is None]
+        if not unnamed:
+            return
+        moment = await self._ledger.moment()
+        for joiner in unnamed:
+            joiner.moment = moment
+        if self._from_here is not None and all(joiner.moment is not None for joiner in self._joining):
+            from_here, self._from_here = self._from_here, None
             from_here.set_result(None)
-            for reference, flights in joining:
-                under_way = frozenset([await flight.landed() for flight in flights]) - {0}
-                if (subscription := reference()) is not None:
-                    self._subscribers.begin(subscription, Beginning(moment, under_way))
+
+    async def _under_way(self, flights: list[Flight]) -> frozenset[int]:
+        """Return the positions of the steps that were under way, as far as they were saved.
+
+        Of a step whose answer was lost the position is not known, but that of the completion of a run is.
+        """
+        positions = {await flight.landed() for flight in flights}
+        in_doubt = {run_id for flight in flights if not flight.position for run_id in flight.completes}
+        if in_doubt:
+            positions |= {known.position for known in await self._ledger.find([*in_doubt])}
+        return frozenset(positions) - {0}
+
+    async def _passed(self, subscription: Subscription, under_way: frozenset[int]) -> list[Event]:
+        """Return what the subscription is owed of positions that its lane has passed already."""
+        lane = self._subscribers.lane_of(subscription)
+        events: list[Event] = []
+        for position in sorted(under_way):
+            if lane.passed(position):
+                coming = lane.coming_at(position)
+                events += [
+                    event
+                    for event in await self._events_at(lane, position)
+                    if subscription.session_id in (None, event.session_id) and event not in coming
+                ]
+        return events
+
+    async def _events_at(self, lane: Lane, position: int) -> list[Event]:
+        at = (position - 1, BEHIND)
+        if lane is self._subscribers.completes:
+            _, _, finished = await self._ledger.finished(at, _PAGE)
+            found = [each.complete for each in finished if each.position == position]
+            return [complete for complete in found if not self._is_hooked(complete.run_id)]
+        _, _, told = await self._ledger.told(at, _PAGE)
+        events = await self._events_of([each for each in told if each.position == position])
+        return [event for _, event in events if not isinstance(event, Gap)]
 
     async def _wait_for_news(self, heard: int, within: float | None = None) -> None:
         """Wait until this process has done something, another may have, or a while has passed.
@@ -201,6 +277,7 @@ class Following(Conducting):
                 lane = min(lanes, key=Lane.next)
             else:
                 subscribers.reached(lane.horizon)
+                self._forget_hooked(lane.horizon)
                 return lane.horizon
         return _NOBODY_ASKS
 
@@ -215,16 +292,7 @@ class Following(Conducting):
             return
         purged, horizon, told = await self._ledger.told(lane.at, _PAGE)
         self._check_purged(lane, purged)
-        entries = [((step.position, step.ordinal), entry) for step in told for entry in step.entries]
-        complete = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
-        known = (
-            {each.row.run_id: each.complete for each in await self._ledger.find(complete)} if complete else {}
-        )
-        events = [
-            (at, known.get(entry["run"]) if entry["event"] == "complete" else _moved(entry))
-            for at, entry in entries
-        ]
-        lane.load([(at, event) for at, event in events if event is not None], horizon)
+        lane.load(await self._events_of(told), horizon)
         lane.more = len(told) == _PAGE
         if told:
             lane.at = told[-1].position, told[-1].ordinal
@@ -236,6 +304,23 @@ class Following(Conducting):
             self._subscribers.cut_off_before(lane, purged[0])
             lane.at = purged
 
+    async def _events_of(self, told: list[Told]) -> list[tuple[tuple[int, int], Event | Gap]]:
+        """Return the moves and RunCompletes of steps, each with its place."""
+        entries = [((step.position, step.ordinal), step, entry) for step in told for entry in step.entries]
+        complete = [entry["run"] for _, _, entry in entries if entry["event"] == "complete"]
+        known = (
+            {each.row.run_id: each.complete for each in await self._ledger.find(complete)} if complete else {}
+        )
+        return [
+            (
+                at,
+                (known.get(entry["run"]) or Gap(step.session_id, entry["run"]))
+                if entry["event"] == "complete"
+                else _moved(entry),
+            )
+            for at, step, entry in entries
+        ]
+
     def _tell(self, lane: Lane) -> None:
         position, event = lane.coming.popleft()
         if lane is not self._subscribers.completes or not self._is_hooked(event.run_id):
@@ -245,14 +330,16 @@ class Following(Conducting):
         """Say whether a hook of this process receives the RunComplete, or will as soon as it is told."""
         assert run_id is not None
         handle = self._handles.get(run_id)
-        if run_id not in self._by_hook and (handle is None or handle.on_complete is None):
-            return False
-        self._by_hook ^= {run_id}
-        return True
+        return run_id in self._by_hook or (handle is not None and handle.on_complete is not None)
 
-    def _hooked(self, run_id: str) -> None:
+    def _hooked(self, run_id: str, position: int) -> None:
         if self._follower is not None:
-            self._by_hook ^= {run_id}
+            self._by_hook[run_id] = position
+
+    def _forget_hooked(self, horizon: int) -> None:
+        """Forget the RunCompletes of hooks that everybody has passed."""
+        if self._by_hook:
+            self._by_hook = {run_id: at for run_id, at in self._by_hook.items() if at >= horizon}
 
     def _gate(self, turn: DurableTurn, position: int) -> None:
         if self._subscribers.listen() and self._follower is not None:
@@ -281,8 +368,9 @@ class Following(Conducting):
 
 
 def _fail(future: asyncio.Future[None], why: BaseException) -> None:
-    if isinstance(why, asyncio.CancelledError):
-        why = DispatcherClosed("the dispatcher is closed")
+    if not isinstance(why, TurngateError):
+        cause, why = why, LedgerUnavailable(f"a subscription cannot begin: {describe(why)}")
+        why.__cause__ = cause
     future.set_exception(why)
     future.exception()  # perhaps nobody waits
 
@@ -361,6 +449,16 @@ class LedgerCompletions:
 
     async def _turn_page(self) -> None:
         """Read on; wait for a while if there is nothing."""
+        worker = self._worker
+        try:
+            await self._read_page()
+        except (DispatcherClosed, LedgerUnavailable):
+            if not worker._lets_go and not worker._closed:
+                raise
+            while not worker._closed:  # then it is over
+                await worker._close_waiters.wait(worker._here())
+
+    async def _read_page(self) -> None:
         worker = self._worker
         await worker._ready()
         heard = worker._news.count

@@ -38,18 +38,16 @@ class DurableRun(Run):
         """Return the RunComplete, at once if there is one, whichever process the run ends in.
 
         When cancelled while waiting, neither the run nor anyone else who waits for it is touched. Raises
-        DispatcherClosed when this process's dispatcher closes first: the run goes on elsewhere, or later; and
-        LedgerUnavailable when the ledger is gone for good.
+        DispatcherClosed when this process's dispatcher closes first: the run goes on elsewhere, or later;
+        LedgerUnavailable when the ledger is gone for good; and UnknownRun when the run is purged before this
+        process has read its outcome.
         """
         loop = self._dispatcher._here()
-        self._check_not_forgotten()
         self._home._watch(self)
         if self.complete is None:
             await self._dispatcher._check_wait(self)
         while self.complete is None:
-            if self._dispatcher._closed:
-                raise DispatcherClosed(f"the dispatcher is closed; run {self.run_id} goes on without it")
-            self._check_ledger()
+            self._check_end_is_to_come()
             if self._waiters is None:
                 self._waiters = Waiters()
             await self._waiters.wait(loop)
@@ -65,18 +63,25 @@ class DurableRun(Run):
             return self._home._handles.get(self.complete.folded_into)
         return None if self._pieces is None else self
 
-    def _check_ledger(self) -> None:
-        """Raise if no end of the run can be seen any more."""
+    def _check_end_is_to_come(self) -> None:
+        """Raise if this process will not learn of the end of the run."""
+        self._check_not_forgotten()
+        if self._dispatcher._closed:
+            raise DispatcherClosed(f"the dispatcher is closed; run {self.run_id} goes on without it")
         if self._home._gone is not None:
             raise LedgerGone(str(self._home._gone))
 
     def _listen(self) -> Waiters:
-        self._check_ledger()
+        self._check_end_is_to_come()
         self._home._watch(self)
         return super()._listen()
 
     def add_done_callback(self, callback: OnComplete) -> None:
-        """Have `callback` called once in this process, with the RunComplete, whichever way the run ends."""
+        """Have `callback` called once in this process, with the RunComplete, whichever way the run ends.
+
+        Raises UnknownRun if the run is known to be purged. A run that is purged later, before this process
+        has read its outcome, is logged as an error, and nothing is called.
+        """
         super().add_done_callback(callback)
         self._home._watch(self)
 

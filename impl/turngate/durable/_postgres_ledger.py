@@ -249,7 +249,7 @@ class PostgresLedger:
 
     async def retire(self, worker: int) -> None:
         """Have a worker count as dead."""
-        if self._beat is not None:
+        if self._beat is not None and worker == self._worker:
             self._beat.end()
         await self._fetch(sql.RETIRE, worker)
 

@@ -79,7 +79,7 @@ _LOADED: Final = f"""
     (SELECT json_agg(json_build_array({_RUN})) FROM (
         SELECT * FROM {{s}}.run WHERE session_id = $1 AND state = 'queued' AND state <> 'complete'
         ORDER BY seq LIMIT $2) head),
-    (SELECT json_build_array({_RUN}, {_COMPLETE}) FROM {{s}}.run WHERE run_id = $3),
+    (SELECT json_build_array({_RUN}, {_COMPLETE}, "position") FROM {{s}}.run WHERE run_id = $3),
     EXISTS (SELECT 1 FROM {{s}}.worker w JOIN {{s}}.session o ON o.owner = w.worker
             WHERE o.session_id = $1 AND w.expires > clock_timestamp()),
     (SELECT json_build_array(c.text, c.kept)
@@ -167,7 +167,9 @@ UNENTERED: Final = """
 MINE: Final = f"""
     SELECT session_id, fence, covered, version FROM {{s}}.session WHERE {_WITH_TURN} AND owner = $1
 """
-KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM {{s}}.run WHERE run_id = ANY($1::text[])"
+KNOWN: Final = f"""
+    SELECT {_RUN}, {_COMPLETE}, "position" FROM {{s}}.run WHERE run_id = ANY($1::text[])
+"""
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text, shift, settled FROM {s}.meta"
 FINISHED: Final = f"""
     SELECT m.purged, m.purged_ordinal, {_HORIZON}, (

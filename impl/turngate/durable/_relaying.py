@@ -9,7 +9,6 @@ when the RunComplete has been told is too late, and not told any more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,9 +83,13 @@ class Relaying(Following):
             self._saying = None
         async with self._speaking:
             said, self._to_say, self._size_to_say = self._to_say, [], 0
-            with contextlib.suppress(LedgerUnavailable):
+            try:
                 if messages := _messages(said, self._ledger.longest_message):
                     await self._ledger.relay(messages)
+            except LedgerUnavailable:
+                pass  # whoever listens will find that it is missing
+            except Exception as exc:
+                complain(exc, "what turns have streamed could not be relayed")
 
     async def _finish(self, turn: Any) -> None:
         """Say the last of it before the outcome is on record, though the outcome does not wait for long."""
@@ -101,13 +104,13 @@ class Relaying(Following):
         await super()._let_join()
         if not self._overhears and self._subscribers.listen():
             self._overhears = True
-            self._ledger.overhear(self._overhear)
+            self._guard("listening to other processes", self._ledger.overhear, self._overhear)
 
     def _stop_following(self) -> None:
         super()._stop_following()
         if self._overhears:
             self._overhears = False
-            self._ledger.overhear(None)
+            self._guard("listening to other processes no longer", self._ledger.overhear, None)
             self._expected.clear()
 
     def _overhear(self, message: str) -> None:
@@ -115,7 +118,7 @@ class Relaying(Following):
         try:
             for said in json.loads(message):
                 self._hear(*said)
-        except (ValueError, TypeError) as exc:
+        except Exception as exc:
             complain(exc, "what another process said makes no sense")
 
     def _hear(self, session_id: str, run_id: str, number: int, what: str, *more: Any) -> None:

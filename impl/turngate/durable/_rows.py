@@ -69,10 +69,14 @@ class RunRow(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A run that was asked for by its id, whichever session it is in, and its completion if it has one."""
+    """A run that was asked for by its id, whichever session it is in, and its completion if it has one.
+
+    `position` is the position of the step that completed it; 0 where it is not complete, or nobody asked.
+    """
 
     row: RunRow
     complete: RunComplete | None
+    position: int = 0
 
 
 class KeyRow(NamedTuple):

@@ -31,7 +31,7 @@ QUEUE: Final = f"""
     SELECT {_RUN} FROM run WHERE session_id = ? AND state = 'queued' AND state <> 'complete'
     ORDER BY seq LIMIT ?
 """
-KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE} FROM run WHERE run_id = ?"
+KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE}, position FROM run WHERE run_id = ?"
 IS_KNOWN: Final = "SELECT 1 FROM run WHERE run_id = ?"
 LIVES: Final = "SELECT count(*) FROM worker WHERE worker = ?"
 TEXT: Final = "SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?"

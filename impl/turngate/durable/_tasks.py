@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from turngate._shell import Shell
+from turngate._supervise import Supervisor
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -20,6 +21,8 @@ class Tasks(Shell):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._tasks: set[Task[Any]] = set()
+        self._supervisor = Supervisor(self._spawn)
+        """Runs what works in the background until the close."""
 
     def _spawn(self, coroutine: Coroutine[Any, Any, T]) -> Task[T]:
         """Have a task that somebody may wait for; if nobody does, what it raises is not mentioned."""

@@ -19,7 +19,7 @@ from turngate.durable._rows import Ask
 from turngate.durable._telling import BEHIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from turngate.durable._handles import DurableTurn
     from turngate.durable._ledger import Debts
@@ -50,11 +50,13 @@ class Tending(Relaying):
         self._looked_until: tuple[int, int] | None = None
         """Up to where completions were looked at, if so many are waited for that it is done that way."""
         self._expire_keys_at = 0.0
+        self._looked_at = 0
+        """Where among many runs that are waited for the next look begins."""
         self._tender: asyncio.Task[None] | None = None
 
     def _opened(self) -> None:
-        self._ledger.listen(self._wake)
-        self._tender = self._spawn(self._tend())
+        self._tender = self._supervisor.start("looking after the ledger", self._tend)
+        self._guard("listening to the ledger", self._ledger.listen, self._wake)  # only hints would be missing
 
     def _wake(self) -> None:
         """Look soon: somebody may have done something."""
@@ -62,24 +64,34 @@ class Tending(Relaying):
         self._news.set()
 
     async def _tend(self) -> None:
+        """Look after everything, again and again. What fails does not keep the rest from being done."""
         loop = self._here()
         due = put_by = loop.time()
         while True:
             self._woken.clear()
-            try:
-                now = loop.time()
-                await self._look()
-                if now >= put_by:
-                    put_by = now + self._checkpoint_every
-                    await self._put_by()
-                if now >= due:
-                    due = now + self._poll
-                    await self._pay_debts()
-            except LedgerGone as exc:
-                self._ledger_is_gone(exc)
-            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
-                complain(exc, "what the ledger holds could not be looked after")
+            now = loop.time()
+            if self._turns and self._name:
+                await self._try("the turns of this process could not be looked at", self._look_at_turns)
+            await self._try("the ends of runs could not be looked for", self._look_for_ends)
+            if now >= put_by:
+                put_by = now + self._checkpoint_every
+                await self._try("what turns have written could not be put by", self._put_by)
+            if now >= due:
+                due = now + self._poll
+                await self._try("the ends of runs could not be looked for", self._look_at_some)
+                await self._retire_former()
+                await self._try("old idempotency keys could not be forgotten", self._expire_keys)
+                await self._try("what dead processes have left could not be looked after", self._pay_debts)
             await self._rest(min(due, put_by) - loop.time())
+
+    async def _try(self, complaint: str, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call; log what is raised: the ledger cannot be reached, or is broken, and both may pass."""
+        try:
+            await call()
+        except LedgerGone as exc:
+            self._ledger_is_gone(exc)
+        except Exception as exc:
+            complain(exc, complaint)
 
     async def _rest(self, seconds: float) -> None:
         """Wait until woken, for so many seconds at most."""
@@ -91,18 +103,13 @@ class Tending(Relaying):
 
     # What others have done to our turns and runs.
 
-    async def _look(self) -> None:
-        if self._turns and self._name:
-            await self._look_at_turns()
-        await self._look_for_ends()
-
     async def _look_for_ends(self) -> None:
         """Find out which runs are complete that somebody of this process waits for, and nobody here runs.
 
         A few are asked for one by one. If there are many, what has completed since the last look is read,
         whosever it is, and only those that have come since then are asked for.
         """
-        waited_for = [run_id for run_id, run in self._held.items() if run._turn is None]
+        waited_for = self._waited_for()
         moment = None
         if len(waited_for) <= _FEW:
             self._looked_until = None
@@ -111,21 +118,49 @@ class Tending(Relaying):
         else:
             await self._look_at_completions(self._looked_until)
             waited_for = [run_id for run_id in self._unlooked if run_id in self._held]
-        self._unlooked.clear()
         for start in range(0, len(waited_for), _AT_ONCE):
-            for known in await self._ledger.find(waited_for[start : start + _AT_ONCE]):
-                if known.complete is not None:
-                    self._complete_here(known.complete)
+            await self._look_at(waited_for[start : start + _AT_ONCE])
         if moment is not None:
             self._looked_until = moment.horizon - 1, BEHIND
 
+    def _waited_for(self) -> list[str]:
+        return [run_id for run_id, run in self._held.items() if run._turn is None]
+
+    async def _look_at_some(self) -> None:
+        """Ask for some of many runs, others each time, although nothing was read of their ends.
+
+        A transaction that is open elsewhere may hold back what is read of completions.
+        """
+        if self._looked_until is None:
+            return
+        waited_for = self._waited_for()
+        first = self._looked_at % max(len(waited_for), 1)
+        self._looked_at = first + _AT_ONCE
+        await self._look_at(waited_for[first : first + _AT_ONCE])
+
+    async def _look_at(self, run_ids: list[str]) -> None:
+        """Ask the ledger for runs. One that it does not know any more was complete, and was purged."""
+        if not run_ids:
+            return
+        waiting = {run_id: self._held[run_id] for run_id in run_ids if run_id in self._held}
+        for known in await self._ledger.find([*waiting]):
+            self._handle_of(known.row, known.complete, known.position)
+            waiting.pop(known.row.run_id, None)
+        for run_id, run in waiting.items():
+            if self._held.get(run_id) is run and run._turn is None:
+                self._is_purged(run)
+        self._unlooked.difference_update(run_ids)
+
     async def _look_at_completions(self, after: tuple[int, int]) -> None:
         while True:
-            _, _, finished = await self._ledger.finished(after, _AT_ONCE)
+            purged, _, finished = await self._ledger.finished(after, _AT_ONCE)
+            if purged > after:  # what was purged was not read: everything has to be asked for again
+                self._looked_until = None
+                return
             for position, ordinal, complete in finished:
                 after = self._looked_until = position, ordinal
                 if complete.run_id in self._held:
-                    self._complete_here(complete)
+                    self._complete_here(complete, position)
             if len(finished) < _AT_ONCE:
                 return
 
@@ -153,21 +188,21 @@ class Tending(Relaying):
 
     async def _put_by(self) -> None:
         """Put by what turns have written, so that it is there if this process dies."""
-        points: list[tuple[DurableTurn, Checkpoint]] = []
+        points: list[tuple[DurableTurn, tuple[int, str | None], Checkpoint]] = []
         for turn in self._turns.values():
             with self._writing:
                 so_far = turn.length, turn.kept
                 text = "".join(turn.parts or ())
             if so_far != turn.put_by and not turn.is_over():
-                points.append((turn, Checkpoint(turn.run.session_id, turn.fence, text, turn.kept)))
-                turn.put_by = so_far
+                points.append((turn, so_far, Checkpoint(turn.run.session_id, turn.fence, text, so_far[1])))
         if points:
-            await self._ledger.checkpoint([point for _, point in points])
+            await self._ledger.checkpoint([point for _, _, point in points])
+            for turn, so_far, _ in points:
+                turn.put_by = so_far
 
     # What the dead have left.
 
     async def _pay_debts(self) -> None:
-        await self._expire_keys()
         await self._ledger.bury()
         for _ in range(_ROUNDS):
             if self._closing:

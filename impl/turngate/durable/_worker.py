@@ -6,6 +6,8 @@ Rule 2. A worker whose lease is lost, or that cannot learn what became of a step
 a new name. What it held under the old one is found by whoever looks, itself included, like that of any other
 worker that has died.
 Rule 3. Effects come after the save, in this order: RunCompletes, interrupts, the start of a turn.
+Rule 4. A ledger that raises something unexpected after it was given a step to save has not said whether the
+step was saved. That is rule 2.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ import asyncio
 import secrets
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from turngate._core import SessionCore
 from turngate._errors import DispatcherClosed
-from turngate._guard import complain
-from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, QUEUED, RUNNING
+from turngate._guard import complain, describe
+from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, QUEUED, RUNNING, State
 from turngate._waiters import Waiters
 from turngate._words import counted
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
-from turngate.durable._ledger import LeaseLost, LedgerGone, OutcomeUnknown
+from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 from turngate.durable._tasks import Tasks
@@ -45,6 +47,14 @@ if TYPE_CHECKING:
     from turngate.durable._rows import Decision, RunRow
 
 T = TypeVar("T")
+_ORDER: Final = {state: number for number, state in enumerate(State)}
+"""A run comes to its states in this order."""
+
+
+def _is_cancelled(exc: BaseException) -> bool:
+    """Say whether an exception is there because the current task was cancelled."""
+    task = asyncio.current_task()
+    return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 class Newcomer:
@@ -69,12 +79,16 @@ class Worker(Tasks):
         self._lease = lease
         self._name = 0
         """The name of this worker on the ledger, 0 while it has none."""
+        self._former: set[int] = set()
+        """Names that were given up and may still count as alive."""
         self._token = f"{secrets.token_hex(6)}g"
         """What the ids begin with that this process draws; they go on with a number."""
         self._sent = 0
         self._is_open = False
         self._gone: LedgerGone | None = None
         """Why nothing can be done on the ledger any more."""
+        self._lets_go = False
+        """Whether the ledger is being closed."""
         self._opening: Task[None] | None = None
         self._renaming = asyncio.Lock()
         self._steps = 0
@@ -124,7 +138,7 @@ class Worker(Tasks):
         finally:
             self._opening = None
         self._is_open = True
-        self._opened()
+        self._opened()  # which raises nothing
 
     def _opened(self) -> None:
         """Begin to look after things; see `Tending`."""
@@ -152,7 +166,9 @@ class Worker(Tasks):
             complain(None, "worker %d has lost its lease and gives up %s", name, lost)
             for turn in [*self._turns.values()]:
                 self._give_up(turn)
+            self._former.add(name)
         async with self._renaming:
+            await self._retire_former()
             if self._name == 0:
                 await self._take_name()
 
@@ -172,6 +188,19 @@ class Worker(Tasks):
         for waiters in (run._waiters, run._listeners):
             if waiters is not None:
                 waiters.wake()
+
+    async def _retire_former(self) -> None:
+        """Have the names count as dead that were given up, so that others find what was held under them.
+
+        A ledger that knows of their deaths already does nothing.
+        """
+        for name in [*self._former]:
+            try:
+                await self._ledger.retire(name)
+            except Exception as exc:  # it is tried again
+                complain(exc, "worker %d, which was given up, could not be retired yet", name)
+            else:
+                self._former.discard(name)
 
     def _give_up(self, turn: DurableTurn) -> None:
         """Stop the runner of a turn that is no longer this process's."""
@@ -246,8 +275,9 @@ class Worker(Tasks):
                 try:
                     self._sent += 1
                     sent = Ask(ask.session_id, name, f"{self._token}{self._sent:x}", *ask[3:])
-                    decision = await self._decided(sent, fn)
+                    decision = await self._decided(sent, fn, flight)
                 except LeaseLost:
+                    flight.came_to_nothing()
                     await self._rename(name)
                     if owner:
                         raise Fenced("the lease was lost") from None
@@ -256,10 +286,21 @@ class Worker(Tasks):
                     await self._rename_soon(name)
                     raise
                 except LedgerGone as exc:
+                    flight.came_to_nothing()
                     self._ledger_is_gone(exc)
                     raise
+                except LedgerUnavailable:
+                    flight.came_to_nothing()
+                    raise
+                except (Exception, asyncio.CancelledError) as exc:
+                    if exc is flight.refused_by or not flight.was_decided or _is_cancelled(exc):
+                        raise
+                    await self._rename_soon(name)
+                    raise OutcomeUnknown(f"the ledger failed in a step: {describe(exc)}") from exc
                 step, came_of = decision.came_of
                 flight.position = decision.position
+                if decision.changes is not None and not decision.position:
+                    await self._place(decision, flight)
                 self._perform_step(step, decision)
                 return cast("T", came_of)
         finally:
@@ -269,8 +310,35 @@ class Worker(Tasks):
             if not self._steps:
                 self._idle.wake()
 
-    def _decided(self, ask: Ask, fn: Callable[[Step], T]) -> Awaitable[Decision]:
+    async def _place(self, decision: Decision, flight: Flight) -> None:
+        """Find out where a step was saved whose answer was lost.
+
+        The completions of a run are found by its id. Of another step the ledger knows only that it is not
+        beyond what there is now, which is enough to tell what comes after it.
+        """
+        assert decision.changes is not None
+        done = [complete.run_id for complete in decision.changes.done]
+        try:
+            if done:
+                found = await self._ledger.find(done)
+                flight.position = decision.position = max((known.position for known in found), default=0)
+            if not decision.position:
+                decision.position = (await self._ledger.moment()).until - 1
+        except Exception as exc:  # effects do not wait for it
+            complain(exc, "the position of a step whose answer was lost is not known yet")
+
+    def _decided(self, ask: Ask, fn: Callable[[Step], T], flight: Flight) -> Awaitable[Decision]:
         def decide(loaded: Loaded, sent_as: str) -> Decision:
+            try:
+                decision = decide_once(loaded, sent_as)
+            except BaseException as exc:
+                flight.refused_by = exc
+                raise
+            if decision.changes is not None:
+                flight.decided(decision.changes)
+            return decision
+
+        def decide_once(loaded: Loaded, sent_as: str) -> Decision:
             step = Step(
                 loaded,
                 ask.worker,
@@ -294,7 +362,7 @@ class Worker(Tasks):
         self._last_position = max(self._last_position, decision.position)
         turn = self._turns.get(step.row.fence)
         self._welcome(step)
-        self._see(step, version, turn)
+        self._see(step, version, turn, decision.position)
         if step.interrupted:
             self._cover(step.row.fence, step.row.owner)
         if step.started is not None and step.owner == self._name:
@@ -304,6 +372,7 @@ class Worker(Tasks):
     def _welcome(self, step: Step) -> None:
         """Make the handles of what the step has taken in, before anything becomes of it."""
         for run_id, newcomer in step.newcomers.items():
+            self._handles.pop(run_id, None)  # of a run that had the same id and was purged
             handle = self._handle_of(step.rows[run_id])
             self._held[run_id] = handle
             self._unlooked.add(run_id)
@@ -311,7 +380,7 @@ class Worker(Tasks):
                 newcomer.handle = handle
                 handle._context, handle.on_complete = newcomer.context, newcomer.on_complete
 
-    def _see(self, step: Step, version: int, turn: DurableTurn | None) -> None:
+    def _see(self, step: Step, version: int, turn: DurableTurn | None, position: int) -> None:
         """Bring the handles up to date, and publish what is complete."""
         for run_id, run in step.runs.items():
             handle = self._handles.get(run_id)
@@ -326,7 +395,7 @@ class Worker(Tasks):
                 self._see_from_turn(turn, run, step.rows[run_id])
         for run in step.published:
             assert run.complete is not None
-            self._complete_here(run.complete, turn)
+            self._complete_here(run.complete, position, turn)
         if turn is not None and step.core.turn is not None and step.fence == turn.fence:
             joined = [self._handle(each, step.rows[each.run_id]) for each in step.core.turn._runs]
             for handle in joined[len(turn._runs) :]:
@@ -347,8 +416,10 @@ class Worker(Tasks):
         if handle._listeners is not None:
             handle._listeners.wake()
 
-    def _complete_here(self, complete: RunComplete, turn: DurableTurn | None = None) -> None:
-        """Tell those of this process who hold the run, once."""
+    def _complete_here(
+        self, complete: RunComplete, position: int = 0, turn: DurableTurn | None = None
+    ) -> None:
+        """Tell those of this process who hold the run, once. It was completed at that position, if known."""
         handle = self._handles.get(complete.run_id)
         if handle is None or handle.complete is not None:
             return
@@ -358,6 +429,8 @@ class Worker(Tasks):
         elif complete.message_id is not None:
             handle._pieces = (complete.text,) if complete.text else ()
         handle.state, handle.complete = COMPLETE, complete
+        if handle.on_complete is not None:
+            self._hooked(handle.run_id, position)
         self._publish(handle)
         handle._turn = None
 
@@ -373,12 +446,27 @@ class Worker(Tasks):
             self._guard("waking those who read", run._listeners.wake)
         if run.on_complete is not None:
             on_complete, run.on_complete = run.on_complete, None
-            self._hooked(run.run_id)
             self._call_back("on_complete", on_complete, complete)
         if run._callbacks is not None:
             callbacks, run._callbacks = run._callbacks, None
             for callback in callbacks:
                 self._call_back("a callback", callback, complete)
+
+    def _is_purged(self, run: DurableRun) -> None:
+        """Tell those who hold the run that the ledger has it no more.
+
+        It was complete then. Its outcome was purged before this process has read it.
+        """
+        self._held.pop(run.run_id, None)
+        self._unlooked.discard(run.run_id)
+        self._handles.pop(run.run_id, None)
+        run.state, run._context = COMPLETE, None
+        if run.on_complete is not None or run._callbacks is not None:
+            run.on_complete = run._callbacks = None
+            complain(None, "run %s was purged before its outcome was read: no callback is called", run.run_id)
+        for waiters in (run._waiters, run._listeners):
+            if waiters is not None:
+                waiters.wake()
 
     def _cover(self, fence: int, owner: int | None) -> None:
         """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
@@ -416,8 +504,8 @@ class Worker(Tasks):
         """Let others know what concerns them; see `Tending`."""
         raise NotImplementedError
 
-    def _hooked(self, run_id: str) -> None:
-        """Note that a hook has received the RunComplete; see `Following`."""
+    def _hooked(self, run_id: str, position: int) -> None:
+        """Note that a hook receives the RunComplete; see `Following`."""
         raise NotImplementedError
 
     # Handles.
@@ -426,9 +514,17 @@ class Worker(Tasks):
         """Return the handle of a run that a step has seen."""
         return self._handle_of(row._replace(state=run.state, covered=run.covered))
 
-    def _handle_of(self, row: RunRow, complete: RunComplete | None = None) -> DurableRun:
-        """Return the one handle that this process has of the run."""
+    def _handle_of(self, row: RunRow, complete: RunComplete | None = None, position: int = 0) -> DurableRun:
+        """Return the one handle that this process has of the run, brought up to date.
+
+        A row may have been read before a step that is known here already, so a handle never goes back to an
+        earlier state.
+        """
         handle = self._handles.get(row.run_id)
+        if handle is not None and (handle.session_id, handle.seq) != (row.session_id, row.seq):
+            if handle.complete is None:  # it is of a run that had the same id and was purged
+                self._is_purged(handle)
+            handle = None
         if handle is None:
             handle = DurableRun(
                 cast("Dispatcher", self),
@@ -442,8 +538,16 @@ class Worker(Tasks):
             handle.state, handle.covered = row.state, row.covered
             handle._turn, handle._version = None, 0
             self._handles[row.run_id] = handle
+        elif (
+            handle.complete is None and _ORDER[row.state] > _ORDER[handle.state] and row.state is not COMPLETE
+        ):
+            handle.state = row.state
+            if row.state is QUEUED:
+                handle.on_complete = None
+        if handle.complete is None:
+            handle.covered = handle.covered or row.covered
         if complete is not None and handle.complete is None:
-            self._complete_here(complete)
+            self._complete_here(complete, position)
         return handle
 
     def _forgotten(self, name: RunName) -> DurableRun:
@@ -455,7 +559,7 @@ class Worker(Tasks):
 
     def _watch(self, run: DurableRun) -> None:
         """Look for the end of the run until it is there."""
-        if run.complete is None:
+        if run.state is not COMPLETE and not self._closed:
             self._held[run.run_id] = run
             self._unlooked.add(run.run_id)
 

@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from turngate.durable import DurableDispatcher
+from turngate.durable._flight import Flight
 from turngate.durable._ledger import Debts
 from turngate.durable._rows import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
@@ -42,7 +43,7 @@ _AN_ACCEPT = Scenario("an accept and a kill", ((0, "accept", "a"),), ("kill",))
 class _Hasty(DurableDispatcher):
     """Calls the runner before the step is saved."""
 
-    async def _decided(self, ask: Ask, fn: Callable[[Step], Any]) -> Decision:
+    async def _decided(self, ask: Ask, fn: Callable[[Step], Any], flight: Flight) -> Decision:
         step_of = self._ledger.step
 
         async def step(ask: Ask, decide: Any) -> Decision:
@@ -57,7 +58,7 @@ class _Hasty(DurableDispatcher):
             return await step_of(ask, hasty)
 
         with patch.object(self._ledger, "step", step):
-            return await super()._decided(ask, fn)
+            return await super()._decided(ask, fn, flight)
 
 
 def _any_fence(self: Step, fence: int) -> Any:

@@ -103,7 +103,9 @@ class Tables:
     def known(self, run_id: str) -> Known:
         """Return a run that is on record."""
         finished = self.complete.get(run_id)
-        return Known(self.runs[run_id], None if finished is None else finished.complete)
+        if finished is None:
+            return Known(self.runs[run_id], None)
+        return Known(self.runs[run_id], finished.complete, finished.position)
 
     def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
         """Save, if the session is still at its version and the worker alive."""
