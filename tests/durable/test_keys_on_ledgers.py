@@ -13,7 +13,7 @@ import pytest
 
 from dispatching import Agent, echo, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
-from old_ledgers import new_database
+from old_ledgers import DUMPS, load, new_database
 from turngate import KeyConflict, OutcomeUnknown, State, UnknownRun
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
 from turngate.durable._swap import Unanswered
@@ -206,6 +206,23 @@ async def age_on_postgres(dsn: str, many: str) -> None:
     table = "turngate.operation_key"
     await connection.execute(many.format(table, table, "generate_series(0, 1199) n"))
     await connection.close()
+
+
+@pytest.mark.parametrize(
+    "dump", [dump for dump in DUMPS if int(dump.stem.split("_")[1]) >= 4], ids=lambda dump: dump.stem
+)
+def test_a_key_that_an_older_turngate_has_kept_is_known(dump: Path, tmp_path: Path) -> None:
+    ledger = load(dump, tmp_path)
+
+    @in_loop
+    async def know() -> None:
+        await ledger.open()
+        kept = await ledger.find_key("left behind")
+        await ledger.close()
+        assert kept is not None
+        assert kept.answer == '{"runs": [], "known": true}'
+
+    know()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -8,6 +8,7 @@ each by the code of its version. It prints the cursor behind the second completi
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -47,6 +48,8 @@ async def leave(ledger: PostgresLedger | SqliteLedger) -> None:
         await asyncio.sleep(0.01)
     await d.cancel("c")
     await cancelled.wait()
+    if "key" in inspect.signature(d.cancel).parameters:  # since version 4
+        await d.cancel("nobody", key="left behind")
     await d.submit("d", "hang", run_id="hanging")
     await d.submit("d", "queued", run_id="queued")
     await d.accept("e", "accepted", run_id="accepted")
