@@ -15,6 +15,7 @@ from turngate._errors import UnknownSchema
 from turngate._json import given_back
 from turngate._limits import whole_number
 from turngate._messages import ListOfMessages, Message
+from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,13 +78,21 @@ class SqliteMessages:
     The file is opened, and brought to the current schema, at the first use. One thread does the work, so
     nothing blocks the event loop. `lock_timeout` is how many seconds another process may hold the file.
     Close it, or use it as a context manager, when the dispatcher is closed.
+
+    The path is made absolute and links are followed. A file with several hard links is refused with OSError;
+    so is everything from then on when the file is removed or replaced while it is open, for what was written
+    would be gone after a restart.
     """
 
     _connection: sqlite3.Connection | None = None
     """None until the file is opened, also in an object whose constructor was refused."""
 
     def __init__(self, path: str | Path, *, lock_timeout: float = 5.0) -> None:
-        self.path = Path(path)
+        self._given = absolute(path)
+        self.path = resolved(self._given)
+        self._file: OpenedFile | None = None
+        self._gone: str | None = None
+        """Why nothing is written or read any more."""
         self._lock_timeout = lock_timeout
         self._closed: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turngate-sqlite")
@@ -140,6 +149,7 @@ class SqliteMessages:
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(_PUT, rows)
+        self._check_file()
 
     def _list(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
         behind = 0
@@ -160,20 +170,34 @@ class SqliteMessages:
 
     def _query(self, query: str, *about: object) -> Sequence[tuple[Any, ...]]:
         rows = self._connected().execute(query, _encodable(about)).fetchall()
+        self._check_file()
         return [tuple(_decoded(value) for value in row) for row in rows]
 
     def _connected(self) -> sqlite3.Connection:
+        if self._gone is not None:
+            raise OSError(self._gone)
+        self._check_file()
         if self._connection is None:
+            self.path = resolved(self._given)  # a link may have been changed since
+            check_usable(self.path)
             connection = sqlite3.connect(
                 self.path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False
             )
             try:
                 _wait_for_lock(_migrate, connection, self._lock_timeout)
+                self._file = OpenedFile(self._given, self.path)
             except BaseException:
                 connection.close()
                 raise
             self._connection = connection
         return self._connection
+
+    def _check_file(self) -> None:
+        """Raise if what was just written or read is not in the file that the path leads to."""
+        if self._file is not None and (problem := self._file.problem()) is not None:
+            self._gone = problem
+            self._disconnect()
+            raise OSError(problem)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

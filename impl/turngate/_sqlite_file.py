@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _RESTART: Final = "nothing more is written; restart to use what is there now"
 
 
-class UnusableFile(Exception):
+class UnusableFile(OSError):
     """The path does not lead to a file that can be used safely; the text says what would be right."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -87,3 +88,55 @@ def test_a_turn_whose_process_died_runs_again_if_it_may(kind: str, tmp_path: Pat
 
     with ledgers(kind, tmp_path) as make:
         check(make, run_to_death(spec_of(make()), "in the runner"))
+
+
+LOST = "run 'a' of session 's' is lost: the process that ran its turn died"
+AGAIN = "run 'a' of session 's' runs again, attempt 2 of 3: the process that ran its turn died"
+NEXT = "run 'b' of session 's' goes on here: it was queued behind that turn"
+CANCELLED = "run 'b' of session 's' is cancelled, as was asked: the process that ran its turn died"
+ENTERED = "run 'a' of session 's' is active now: its process accepted it, and did not enter it"
+
+
+@pytest.mark.parametrize(
+    ("point", "on_death", "warned", "informed"),
+    [
+        (
+            "in the runner",
+            "fail",
+            {LOST},
+            {NEXT, "session 's' has 1 more run in its queue, to be run after that"},
+        ),
+        (
+            "in the runner",
+            "retry",
+            {AGAIN},
+            {"session 's' has 2 more runs in its queue, to be run after that"},
+        ),
+        ("cancelled", "fail", {CANCELLED}, set()),
+        ("between accept and enter", "fail", set(), {ENTERED}),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_log_says_what_became_of_what_a_killed_process_has_left(
+    kind: str,
+    point: str,
+    on_death: str,
+    warned: set[str],
+    informed: set[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @in_loop
+    async def see_to(make: MakeLedger, acknowledged: set[str]) -> None:
+        await seen_to(make, acknowledged, on_death=on_death)
+
+    with ledgers(kind, tmp_path) as make, caplog.at_level(logging.INFO, "turngate"):
+        see_to(make, run_to_death(spec_of(make()), point))
+    said = {
+        level: {
+            each.getMessage() for each in caplog.records if each.levelno == level and each.name == "turngate"
+        }
+        for level in (logging.WARNING, logging.INFO)
+    }
+    assert said[logging.WARNING] == warned
+    assert said[logging.INFO] >= informed

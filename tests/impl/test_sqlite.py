@@ -208,7 +208,7 @@ async def test_a_file_that_cannot_be_opened_fails_the_run(tmp_path: Path) -> Non
         text, error, cancelled = outcome(await d.ask("s", "p"))
         assert (text, cancelled) == ("p", False)
         assert error is not None
-        assert "unable to open database file" in error
+        assert "is not a regular file" in error
 
 
 @in_loop

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import say
-from turngate._sqlite_file import OpenedFile, UnusableFile, absolute, check_usable, resolved
+from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_schema as sql
 from turngate.durable._columns import as_complete, as_known, as_messages, of_key
 from turngate.durable._ledger import Debts, Finished, LedgerGone, LedgerUnavailable, Mine, Moment, Told
@@ -105,7 +105,7 @@ class SqliteLedger:
         self._relay = Relay(self.path)
         try:
             check_usable(self.path)
-        except (UnusableFile, OSError) as exc:
+        except OSError as exc:
             raise LedgerUnavailable(f"the ledger cannot be opened: {exc}") from exc
         refuse_shared_file_system(self.path)
         self._process = os.getpid()

@@ -4,9 +4,9 @@ A commit waits for the disk, so those who wait share one (group commit). What on
 alone: a step has written nothing yet when it raises, and any other job runs under a savepoint of its own. The
 jobs are answered when all of it is on disk. A batch without a job that writes takes no lock.
 
-After each batch, and several times a second without one, the thread looks whether the file is still the one
-that was opened. If it is not, nothing of that batch is acknowledged, the connection is closed, and every
-later job is refused.
+Before and after each batch, and several times a second without one, the thread looks whether the file is
+still the one that was opened. If it is not, the batch is not acknowledged, the connection is closed, and
+every later job is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from turngate.durable._ledger import LedgerGone, LedgerUnavailable
+from turngate.durable._ledger import LedgerGone, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._sqlite_steps import Steps, data_version
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class CommitThread:
                     _close(connection)
                     connection = None
                     self._wake()
-            if self._gone is not None:
+            elif self._gone is not None:
                 self._refuse(batch, LedgerGone(self._gone))
         if connection is not None:
             _close(connection)
@@ -122,13 +122,24 @@ class CommitThread:
             self._loop.call_soon_threadsafe(self._over.set)
 
     def _do_batch(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
-        """Do the jobs and answer them, unless the file that they were done on turns out to be gone."""
+        """Do the jobs and answer them, unless the file is gone.
+
+        If it goes while the jobs are done, it may or may not have taken in what they wrote.
+        """
+        self._gone = self._problem()
+        if self._gone is not None:
+            self._refuse(batch, LedgerGone(self._gone))
+            return
         writes = any(job.writes for job in batch)
         answers = self._run(connection, batch, writes=writes) if batch else []
         self._gone = self._gone or self._problem()
         if self._gone is None:
             self._answer(answers)
             self._look(connection, writes=writes)
+            return
+        for job, (_, _, exc) in zip(batch, answers, strict=True):
+            unknown = job.writes and exc is None
+            self._refuse([job], OutcomeUnknown(self._gone) if unknown else LedgerGone(self._gone))
 
     def _refuse(self, batch: list[_Job], exc: BaseException) -> None:
         self._answer([(job.answer, None, exc) for job in batch])

@@ -16,7 +16,7 @@ takes a turn that has none, `enter` lets in the run of a holder that is gone. Ea
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from turngate._core import SessionCore
 from turngate._errors import RunConflict, TurngateError
@@ -55,6 +55,19 @@ _NOBODY: Final = cast("Dispatcher", None)
 
 class Fenced(TurngateError):
     """The turn was given up for dead: what its old owner wants to write is thrown away."""
+
+
+class Recovered(NamedTuple):
+    """What became of a turn whose process died, or that belonged to no process."""
+
+    what: Literal["lost", "retried", "cancelled", "taken over"]
+    runs: tuple[str, ...]
+    """The runs of the turn."""
+    attempt: int
+    successors: tuple[str, ...] = ()
+    """The runs of the turn that starts in its place."""
+    queued: int = 0
+    """How many runs wait behind that."""
 
 
 class HeadOfQueue(Queue):
@@ -255,34 +268,43 @@ class Step:
 
     # Inputs from whoever notices.
 
-    def claim(self) -> bool:
-        """Take a turn that nobody owns."""
+    def claim(self) -> Recovered | None:
+        """Take a turn that has no owner; None if there is none."""
         turn = self.core.turn
         if turn is None or self.owner is not None:
-            return False
+            return None
         self._own(turn)
-        return True
+        return self._recovered("taken over", turn)
 
-    def reap(self, *, retry: bool) -> bool:
-        """End the turn of an owner that is dead, or take it over. There are four cases.
+    def reap(self, *, retry: bool) -> Recovered | None:
+        """End the turn of an owner that is dead, or take it over; None if there is none.
 
-        A cancel covers it: it completes as cancelled. Its runner was not called: it is taken over. It may be
-        run again: it is, from the beginning. Otherwise its runs are lost.
+        There are four cases. A cancel covers it: it completes as cancelled. Its runner was not called: it is
+        taken over. It may be run again: it is, from the beginning. Otherwise its runs are lost.
         """
         turn = self.core.turn
         if turn is None or self.owner is None or self.loaded.owner_lives:
-            return False
+            return None
         if turn.covered:
             turn.kept = self.loaded.kept
             self._settle(turn, self.loaded.text, None)
-        elif not self.begun:
+            return self._recovered("cancelled", turn)
+        if not self.begun:
             self._own(turn)
-        elif retry and self.attempts < ATTEMPTS:
+            return self._recovered("taken over", turn)
+        if retry and self.attempts < ATTEMPTS:
             self.attempts += 1
             self._own(turn)
-        else:
-            self._lose(turn)
-        return True
+            return self._recovered("retried", turn)
+        self._lose(turn)
+        return self._recovered("lost", turn)
+
+    def _recovered(
+        self, what: Literal["lost", "retried", "cancelled", "taken over"], turn: Turn
+    ) -> Recovered:
+        following = self.core.turn
+        successors = () if following is None or following is turn else _names(following)
+        return Recovered(what, _names(turn), self.attempts, successors, len(self.core.queue))
 
     def _lose(self, turn: Turn) -> None:
         turn.kept = self.loaded.kept
@@ -363,3 +385,7 @@ class Step:
             token, version, self.next_seq, core.mark, len(core.queue), turn.run.run_id, self.owner,
             self.fence, turn.covered, self.begun, self.attempts, self.since, recent,
         )  # fmt: skip
+
+
+def _names(turn: Turn) -> tuple[str, ...]:
+    return tuple(run.run_id for run in turn._runs)

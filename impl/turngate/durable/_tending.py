@@ -8,14 +8,17 @@ paid by one more step, which looks again itself: of several processes that try, 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._guard import complain
+from turngate._guard import complain, say
 from turngate._keys import KEPT_ON_A_LEDGER
-from turngate._lifecycle import RUNNING
+from turngate._lifecycle import RUNNING, State
+from turngate._words import counted
 from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._relaying import Relaying
 from turngate.durable._rows import Ask
+from turngate.durable._step import ATTEMPTS, Recovered
 from turngate.durable._telling import BEHIND
 
 if TYPE_CHECKING:
@@ -235,6 +238,14 @@ class Tending(Relaying):
         ]
         paying = [self._stepping(ask, step, owner=False) for ask, step in steps]
         came_of = await asyncio.gather(*paying, return_exceptions=True)
+        for (ask, _), result in zip(steps, came_of, strict=True):
+            if isinstance(result, Recovered):
+                _log_recovered(ask.session_id, result)
+            elif isinstance(result, State):
+                _log(
+                    logging.INFO, ask.run_id, ask.session_id,
+                    "is %s now: its process accepted it, and did not enter it", result.value,
+                )  # fmt: skip
         failed = [each for each in came_of if isinstance(each, BaseException)]
         for exc in failed:
             complain(exc, "a debt could not be paid")
@@ -249,3 +260,25 @@ class Tending(Relaying):
         unowned = step.core.turn is not None and step.owner is None
         if others or unowned:
             self._ledger.hint(set() if unowned else others)
+
+
+def _log_recovered(session_id: str, recovered: Recovered) -> None:
+    """Say in the log what became of a turn that a process has left behind, a line for each run."""
+    level, outcome = {
+        "lost": (logging.WARNING, "is lost: the process that ran its turn died"),
+        "retried": (logging.WARNING, "runs again, attempt %d of %d: the process that ran its turn died"),
+        "cancelled": (logging.WARNING, "is cancelled, as was asked: the process that ran its turn died"),
+        "taken over": (logging.INFO, "goes on here: its process left before the turn began"),
+    }[recovered.what]
+    about = (recovered.attempt, ATTEMPTS) if recovered.what == "retried" else ()
+    for run_id in recovered.runs:
+        _log(level, run_id, session_id, outcome, *about)
+    for run_id in recovered.successors:
+        _log(logging.INFO, run_id, session_id, "goes on here: it was queued behind that turn")
+    if recovered.queued:
+        waiting = counted(recovered.queued, "more run")
+        say(logging.INFO, "session %r has %s in its queue, to be run after that", session_id, waiting)
+
+
+def _log(level: int, run_id: str | None, session_id: str, outcome: str, *about: object) -> None:
+    say(level, f"run %r of session %r {outcome}", run_id, session_id, *about)

@@ -78,8 +78,8 @@ async def _same_name(self: MemoryLedger, lease: float) -> int:
     return self.process + 1
 
 
-def _reap_without_handoff(reap: Callable[..., bool]) -> Callable[..., bool]:
-    def reaping(self: Step, *, retry: bool) -> bool:
+def _reap_without_handoff(reap: Callable[..., Any]) -> Callable[..., Any]:
+    def reaping(self: Step, *, retry: bool) -> Any:
         queue, self.core.queue = self.core.queue, HeadOfQueue(0)
         try:
             return reap(self, retry=retry)
