@@ -43,6 +43,14 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
     "a cancel elsewhere": (("submit", 0, "a"), ("accept", 0, "b"), ("cancel", 1), ("enter", 0, "b")),
     "an interrupt": (("submit", 1, "a"), ("submit", 0, "b"), ("interrupt", 0, "c"), ("submit", 1, "d")),
     "one run is taken back": (("submit", 0, "a"), ("submit", 0, "b"), ("take back", 0, "b"), ("clear", 0)),
+    "a cancel under a key": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("cancel once", 0), ("submit", 1, "c"), ("cancel once", 0),
+        ("submit", 0, "d"), ("cancel once", 1), ("cancel once", 0),
+    ),
+    "a clear under a key": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("clear once", 0), ("submit", 1, "c"), ("clear once", 1),
+        ("submit", 1, "d"), ("clear once", 0), ("order", "a", "end_turn"),
+    ),
     "a release": (("accept", 0, "a"), ("submit", 1, "b"), ("release", 0, "a")),
     "a reader of messages": (
         ("submit", 1, "a"), ("follow", 0, "b"), ("order", "a", "fold"), ("order", "a", "end_turn"),
@@ -51,6 +59,8 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
     ),
 }  # fmt: skip
 """What is done, in order: by callers, in a process, or by a runner, which is told."""
+ONCE = tuple(PROGRAMS[name] for name in ("a cancel under a key", "a clear under a key"))
+"""Programs that cancel and clear under one key alone."""
 
 
 class Found(NamedTuple):
@@ -129,7 +139,15 @@ def _play(world: LedgerWorld, program: tuple[Order, ...], fault: Fault, point: i
         _do(world, order, cancel if fault == "cancel" else lambda task: None)
     world.tables.trouble = None
     world.let_end()
-    return _Struck(judged(world), struck)
+    wrong = [] if program not in ONCE else _done_twice(world)
+    return _Struck([*wrong, *judged(world)], struck)
+
+
+def _done_twice(world: LedgerWorld) -> list[str]:
+    """Return what is wrong if what was asked for under one key was done more than once."""
+    entries = [entry for told in world.tables.history for entry in told.entries]
+    times = sum(entry["event"] in ("cancel", "clear") for entry in entries)
+    return [] if times <= 1 else [f"what was asked for under one key was done {times} times"]
 
 
 def judged(world: LedgerWorld) -> list[str]:
@@ -163,6 +181,8 @@ def _do(world: LedgerWorld, order: Order, interfere: Callable[[asyncio.Task[Any]
         "take back": d.cancel_run,
         "cancel": lambda: d.cancel("s"),
         "clear": lambda: d.clear_queue("s"),
+        "cancel once": lambda: d.cancel("s", key="a key"),
+        "clear once": lambda: d.clear_queue("s", key="a key"),
         "page": lambda: world.page(process, "s"),
         "messages of": lambda run_id: world.messages_of(process, run_id),
     }
