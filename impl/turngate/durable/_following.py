@@ -145,7 +145,7 @@ class Following(Conducting):
                 horizon = await self._read_on()
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 self._is_not_joined(exc)
-                if not self._closed:
+                if not self._closed and self._gone is None:
                     complain(exc, "subscribers are not told yet what happens on the ledger")
             # A transaction that is open elsewhere may hold the horizon back for a long time.
             soon = _SOON if horizon != reached else min(2 * soon, _LATER)
