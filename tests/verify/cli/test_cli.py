@@ -196,7 +196,7 @@ BAD_INPUT = {
     "no program at all": (["conform", "x:Y", "--programs", "-1"], "-1 is not in the range x>=0"),
     "a folder in place of a file": (["trace", "/"], "'/': Is a directory"),
     "a file there is not": (["trace", "/nowhere"], "'/nowhere': No such file or directory"),
-    "a module that exits": (["conform", f"{HARMFUL}:Subject"], "cannot be imported: SystemExit(0)"),
+    "a module that exits": (["conform", f"{HARMFUL}:Subject"], "cannot be imported: SystemExit: 0"),
     "a name there is not": (["conform", "json:Nope"], "json has no Nope"),
     "a folder that cannot be made": (["diagrams", "--directory", "/proc/none"], "/proc/none"),
     "a file in place of a folder": (["diagrams", "--directory", __file__], "is a file"),

@@ -12,6 +12,7 @@ import click
 from turngate import Delta, Moved, RunComplete, State, TurngateError
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
 from turngate_verify.cli.screen import Plain, Screen, Typed
+from turngate_verify.cli.targets import read_token
 
 _SHOWN = 30
 """So many characters of a prompt that waits are shown."""
@@ -35,7 +36,7 @@ def chat(url: str, session: str, token_file: Path | None) -> int:
     """
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"{url!r} is no address; give one like http://127.0.0.1:8765")
-    token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    token = None if token_file is None else read_token(token_file)
     try:
         asyncio.run(_chat(url, session, token))
     except TurngateError as wrong:

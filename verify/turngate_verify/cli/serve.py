@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 
 from turngate import Dispatcher, TurngateError
 from turngate.server import Limits, demonstration
 from turngate.server.running import App, for_address, is_loopback, listening, serve_app
-from turngate_verify.cli.targets import loaded
+from turngate_verify.cli.targets import loaded, read_token
 from turngate_verify.cli.terminal import out
 from turngate_verify.cli.workers import Inherited, Workers
 from turngate_verify.endings import INTERRUPTED
@@ -19,7 +23,11 @@ from turngate_verify.endings import INTERRUPTED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from turngate.durable import Ledger
     from turngate.server.running import AnyDispatcher
+
+_POSTGRES = ("postgres://", "postgresql://")
+"""What the address of a PostgreSQL database begins with."""
 
 
 class Options(NamedTuple):
@@ -61,6 +69,12 @@ class Options(NamedTuple):
         out.print(f"turngate serves {about} on http://{name}:{port}/{by} (Ctrl-C ends it)")
 
 
+def _number_of_seconds(_context: click.Context, _parameter: click.Parameter, given: float) -> float:
+    if math.isnan(given):
+        raise click.BadParameter("nan is no number of seconds.")
+    return given
+
+
 @click.command()
 @click.argument("target", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -85,6 +99,7 @@ class Options(NamedTuple):
     default=10.0,
     show_default=True,
     type=click.FloatRange(0),
+    callback=_number_of_seconds,
     help="Seconds that runs may go on by themselves when the server is asked to end.",
 )
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Needs a ledger.")
@@ -104,7 +119,11 @@ def serve(**options: Any) -> int:
         )
     app = _app(asked)
     if asked.workers > 1:
-        with listening(asked.host, asked.port) as own:
+        try:
+            own = listening(asked.host, asked.port)
+        except socket.gaierror as wrong:
+            raise click.UsageError(_no_such_host(asked.host, wrong)) from None
+        with own:
             port = own.getsockname()[1]
             return Workers(asked.of_a_worker(), asked.workers, own).run(lambda: asked.announce(port))
     on_start: Callable[[int], object] = asked.announce
@@ -117,13 +136,21 @@ def serve(**options: Any) -> int:
             app, asked.host, asked.port, verbose=asked.verbose, on_start=on_start, listener=listener
         )
     except TurngateError as wrong:
-        raise click.ClickException(str(wrong)) from None
+        at_an_address = asked.ledger is not None and asked.ledger.startswith(_POSTGRES)
+        hint = "; check the address that --ledger gives" if at_an_address else ""
+        raise click.ClickException(f"{wrong}{hint}") from None
+    except socket.gaierror as wrong:
+        raise click.UsageError(_no_such_host(asked.host, wrong)) from None
     return INTERRUPTED if interrupted else 0
+
+
+def _no_such_host(host: str, wrong: socket.gaierror) -> str:
+    return f"--host {host}: {wrong.strerror}; give an address of this machine, such as 127.0.0.1"
 
 
 def _app(asked: Options) -> App:
     """Make the application, and refuse what cannot be served."""
-    token = None if asked.token_file is None else _token(asked.token_file)
+    token = None if asked.token_file is None else read_token(asked.token_file)
     if token is None and not is_loopback(asked.host):
         raise click.UsageError(
             f"{asked.host} can be reached from elsewhere: give --token-file, or listen on 127.0.0.1"
@@ -141,29 +168,56 @@ def _runner(target: str | None) -> Any:
     if target is None:
         return demonstration
     runner = loaded(target, "module:runner or path.py:runner")
-    call = runner if inspect.isroutine(runner) else getattr(runner, "__call__", None)  # noqa: B004 - the method
-    if not inspect.iscoroutinefunction(call):
-        raise click.UsageError(f"{target} is no runner: it must be an async function that takes a turn")
+    try:
+        Dispatcher(runner)
+    except TypeError as wrong:
+        raise click.UsageError(f"{target} is no runner: {wrong}") from None
+    if _is_plain(runner):
+        raise click.UsageError(
+            f"{target} is no runner: it must be an async function, or an async generator, that takes a turn"
+        )
     return runner
 
 
-def _token(file: Path) -> str:
-    token = file.read_text(encoding="utf-8").strip()
-    if not token:
-        raise click.UsageError(f"there is no token in {file}")
-    return token
+def _is_plain(runner: Any) -> bool:
+    """Say whether a runner is a plain function, so that what it returns could hardly be awaited."""
+    function = inspect.unwrap(runner)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = type(function).__call__
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    return inspect.isfunction(function) and not is_async
 
 
 def _dispatcher(asked: Options) -> AnyDispatcher:
     runner = _runner(asked.target)
     if asked.ledger is None:
         return Dispatcher(runner)
+    _check_ledger(asked.ledger)
     from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: PLC0415 - only now
 
-    if not asked.ledger.startswith(("postgres://", "postgresql://")):
-        return DurableDispatcher(runner, SqliteLedger(asked.ledger), on_death=asked.on_death)
+    ledger: Ledger
     try:
-        ledger = PostgresLedger(asked.ledger)
-    except ModuleNotFoundError as missing:
-        raise click.UsageError(str(missing)) from None
+        ledger = (PostgresLedger if asked.ledger.startswith(_POSTGRES) else SqliteLedger)(asked.ledger)
+    except (ModuleNotFoundError, TurngateError, ValueError) as wrong:
+        raise click.UsageError(str(wrong)) from None
     return DurableDispatcher(runner, ledger, on_death=asked.on_death)
+
+
+def _check_ledger(ledger: str) -> None:
+    """Refuse what names neither a file nor a database, without repeating a password."""
+    right = "give the path of a file, or postgresql://user@host:5432/database"
+    scheme, separator, _ = ledger.partition("://")
+    if not ledger.strip():
+        raise click.UsageError(f"--ledger is empty; {right}")
+    if separator and not ledger.startswith(_POSTGRES):
+        raise click.UsageError(f"--ledger cannot be at a {scheme} address; {right}")
+    if not separator:
+        return
+    try:
+        address = urlsplit(ledger)
+        if "," not in address.netloc:  # of several hosts, each has a port
+            _ = address.port
+    except ValueError as wrong:
+        raise click.UsageError(f"--ledger is no address of PostgreSQL: {wrong}; {right}") from None
