@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from dispatching import HANG, Agent, in_loop
-from ledgers import MakeLedger, on_each, still
+from ledgers import MakeLedger, on_each, open_transaction, still
 from turngate import Delta, DispatcherClosed, RunComplete, State, SubscriberCutOff, Turn, UnknownRun
 from turngate.durable import DurableDispatcher, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._swap import Unanswered
@@ -31,24 +31,6 @@ async def until(condition: Callable[[], object]) -> None:
 def two(make: MakeLedger, runner: Any, **options: Any) -> tuple[DurableDispatcher, DurableDispatcher]:
     options = {"poll": 0.05, **options}
     return DurableDispatcher(runner, make(), **options), DurableDispatcher(runner, make(), **options)
-
-
-@asynccontextmanager
-async def open_transaction(ledger: Any) -> AsyncIterator[None]:
-    """Hold a transaction open on a server, so that the horizon stays below what commits meanwhile."""
-    server = getattr(ledger, "_server", None)
-    if server is None:
-        yield
-        return
-    connection = await server.connect()
-    transaction = connection.transaction()
-    await transaction.start()
-    await connection.execute("SELECT pg_current_xact_id()")
-    try:
-        yield
-    finally:
-        await transaction.rollback()
-        await connection.close()
 
 
 # Runs that are purged before this process has read their outcomes.

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import turngate.server._ledger_log as log_module
 from dispatching import in_loop
 from serving import Ear, Heard, serving
-from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete, SessionView, State, Turn
+from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete, SessionView, Turn
 from turngate.server import Limits
 from turngate.server._cursor import Cursor, mark, parsed
 from turngate.server._memory_log import MemoryLog
@@ -85,6 +84,8 @@ class Ledger:
         self.changed = asyncio.Event()
         self.told: asyncio.Queue[Event | None] = asyncio.Queue()
         self.dropped = 0
+        self.unbrought: set[int] = set()
+        """The completions, counted from 1, that were committed before the subscription and seen later."""
 
     def tell(self, event: Event) -> None:
         self.told.put_nowait(event)
@@ -147,6 +148,9 @@ class Ledger:
 
     async def end_cursor(self) -> str:
         return f"c.{len(self.done)}"
+
+    async def beginning(self, _: object) -> Any:
+        return lambda cursor: int(cursor.removeprefix("c.")) not in self.unbrought
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Any:
         return self
@@ -232,19 +236,17 @@ async def test_after_a_restart_on_the_same_ledger_one_goes_on_exactly() -> None:
 
 
 @in_loop
-async def test_a_completion_that_nobody_brings_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "PATIENCE", 0.05)
-    monkeypatch.setattr(log_module, "IN_DOUBT", 0.0)
+async def test_a_completion_from_before_the_subscription_is_told_at_once_when_it_is_seen() -> None:
     ledger = Ledger()
+    ledger.unbrought = {1, 3}
     async with serving(app(ledger)) as url:
         ear = await Ear.open(url)
         await anext(ear)
-        ledger.commit(complete("lost"), complete("late"))
-        heard = await ear.complete("lost", "late")
-        ledger.tell(complete("late"))  # after all
-        ledger.tell(Moved("s", "enter", "z", 9, State.ACTIVE))
-        heard += await ear.until(lambda each: each.event == "run.enter")
-        assert completes(heard) == ["lost", "late"]
+        ledger.commit(complete("stale"), complete("fresh"), complete("stale too"))
+        heard = await ear.complete("stale")
+        ledger.tell(complete("fresh"))
+        heard += await ear.complete("fresh", "stale too")
+        assert completes(heard) == ["stale", "fresh", "stale too"]
         ear.close()
 
 

@@ -12,8 +12,9 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
+import turngate.server._ledger_log as log_module
 from dispatching import in_loop
-from ledgers import MakeLedger, ledgers, on_each, still
+from ledgers import MakeLedger, end_transaction, ledgers, on_each, open_transaction, still
 from serving import Ear, Heard, Line, served, serving, small
 from turngate import RunComplete, Turn
 from turngate.client import Client
@@ -358,3 +359,45 @@ async def test_at_the_end_of_one_server_its_readers_have_heard_everything(make: 
     async with DurableDispatcher(brief, make()) as d:
         assert await d.sessions() == []
         assert isinstance(await d.wait("r0"), RunComplete)
+
+
+@on_each
+async def test_what_completed_behind_an_open_transaction_does_not_hold_up_the_stream(
+    make: MakeLedger,
+) -> None:
+    """The transaction is open while runs complete and while the log begins; then it ends."""
+    async with dispatcher(make) as one, dispatcher(make) as d, open_transaction(one._ledger):
+        for number in range(5):
+            await one.ask("s", "p", run_id=f"before{number}")
+        async with served(d) as (url, _):
+            ear = await Ear.open(url)
+            await anext(ear)
+            await end_transaction(one._ledger)
+            after = [f"after{number}" for number in range(20)]
+            for run in after:
+                await d.ask("t", "p", run_id=run)
+            heard = completes(await ear.complete(*after))
+            assert [run for run in heard if run in after] == after
+            assert len(heard) == len({*heard})
+            ear.close()
+
+
+@on_each
+async def test_prompts_are_told_however_many_were_sent_again(
+    make: MakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_REMEMBERED", 3)
+    async with dispatcher(make) as d, served(d) as (url, http):
+        for _ in range(2):
+            for run in range(6):
+                sent = {"prompt": f"about {run}", "run_id": str(run)}
+                assert (await http.post("/v1/sessions/s/runs", json=sent)).status_code in (200, 202)
+                await d.wait(str(run))
+        ear = await Ear.open(url)
+        await anext(ear)
+        runs = [f"r{number}" for number in range(6)]
+        await asyncio.gather(*(post(http, run, run) for run in runs))
+        heard = await ear.complete(*runs)
+        prompts = {each.data["run_id"]: each.data["prompt"] for each in heard if each.event == "run.accept"}
+        assert prompts == {run: f"about {run}" for run in runs}
+        ear.close()

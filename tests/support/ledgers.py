@@ -9,8 +9,8 @@ import secrets
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +41,32 @@ def ledgers(kind: str, folder: Path) -> Iterator[MakeLedger]:
     server = cluster()
     schema = f"t{secrets.token_hex(8)}"
     yield lambda: PostgresLedger(server.dsn, schema=schema, connections=2)
+
+
+@asynccontextmanager
+async def open_transaction(ledger: Any) -> AsyncIterator[None]:
+    """Hold a transaction open on a server, so that the horizon stays below what commits meanwhile."""
+    server = getattr(ledger, "_server", None)
+    if server is None:
+        yield
+        return
+    connection = await server.connect()
+    await connection.execute("BEGIN")
+    await connection.execute("SELECT pg_current_xact_id()")
+    ledger.held_open = connection
+    try:
+        yield
+    finally:
+        await end_transaction(ledger)
+        await connection.close()
+
+
+async def end_transaction(ledger: Any) -> None:
+    """End the transaction that is held open, if there is one."""
+    connection = getattr(ledger, "held_open", None)
+    if connection is not None:
+        ledger.held_open = None
+        await connection.execute("ROLLBACK")
 
 
 def spec_of(ledger: Any) -> str:

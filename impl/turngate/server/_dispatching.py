@@ -97,6 +97,14 @@ class AnyDispatcher(Protocol):
         ...
 
 
+class OnLedger(AnyDispatcher, Protocol):
+    """What the server needs beside of a dispatcher on a ledger."""
+
+    async def beginning(self, subscription: Any, /) -> Callable[[str], bool]:
+        """Wait for the beginning of a subscription; return what says of cursors whether it brings theirs."""
+        ...
+
+
 def is_in_memory(d: AnyDispatcher) -> bool:
     """Say whether a dispatcher answers at once what is asked about its sessions."""
     return not inspect.iscoroutinefunction(d.sessions)

@@ -5,15 +5,16 @@ be the first to tell of a run, so the log waits for the one when it has heard of
 
 1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
    say (see `Cursor`). Ids are to stay short, so at some point the log waits for the completions.
-2. A completion that the subscription has not brought yet is waited for, and if it does not come, put into the
-   log from there.
+2. A completion that the subscription has not brought yet is waited for. One that was committed before the
+   subscription began, and is seen only now because a transaction elsewhere held it back, is put into the log
+   at once: where the subscription begins says which is which.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
 from turngate.durable import LedgerUnavailable
@@ -26,18 +27,14 @@ if TYPE_CHECKING:
 
     from turngate import Event
     from turngate.server._cursor import Cursor
-    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._dispatching import AnyDispatcher, OnLedger
     from turngate.server._limits import Limits
 
 _MOST_AHEAD: Final = 16
 """So many RunCompletes may be ahead of the completions, for ids are to stay short; then the log waits."""
-PATIENCE: Final = 60.0
-"""Seconds after which a completion that the subscription has not brought is put into the log without it."""
-IN_DOUBT: Final = 5.0
-"""Seconds after the beginning in which one is not waited for any longer: a transaction that was open at the
-beginning may keep back what had been committed before, and the subscription does not bring that."""
-_REMEMBERED: Final = 1_024
-"""So many of those are remembered, should the subscription bring them after all."""
+_REMEMBERED: Final = 4_096
+"""So many prompts are remembered until their runs are told; the oldest are forgotten first."""
+_ATTEMPTS: Final = 3
 _PAUSE: Final = 0.1
 """Seconds between two attempts to reach a ledger."""
 
@@ -48,14 +45,14 @@ class LedgerLog(EventLog):
     def __init__(self, d: AnyDispatcher, limits: Limits) -> None:
         super().__init__(d, limits)
         self._prompts: dict[str, str] = {}
-        self._unbidden: dict[str, None] = {}
-        """The runs whose completion was put into the log without the subscription."""
+        self._unbidden: set[str] = set()
+        """The runs whose completion the subscription brings although it counts as what was before."""
         self._changed = asyncio.Event()
         """Set when an event or a completion has come."""
         self._following: asyncio.Task[None] | None = None
         """The task that follows the completions; None when there will be no more."""
-        self._in_doubt_until = 0.0
-        """Until then, what completed while the log subscribed may be brought by the subscription, or not."""
+        self._brings: Callable[[str], bool] = lambda cursor: True
+        """Says whether the subscription brings the completion of a cursor."""
 
     async def begin(self) -> None:
         """Subscribe, and know where the completions stand."""
@@ -70,21 +67,22 @@ class LedgerLog(EventLog):
     async def _subscribe(self) -> None:
         """Subscribe, and know of every completion on which side of the beginning it is.
 
-        What completes between the two looks at the end may be brought by the subscription or not; nobody has
-        heard of it yet, so it counts as what was before.
+        What completes between the two looks at the end counts as what was before, for nobody has heard of it
+        yet, even if the subscription brings it.
         """
         before = plain(await self._d.end_cursor())
         self._events = self._d.subscribe(moves=True)
+        brings = await cast("OnLedger", self._d).beginning(self._events)
         self._count_anew(await self._d.sessions())
         end = plain(await self._d.end_cursor())
-        between = [complete.run_id async for _, complete in self._d.completions(before, until=end)]
+        between = [each async for each in self._d.completions(before, until=end)]
         # In one step: whoever has read all of the ring has not heard of what completed up to here.
         if self.ring.head:
             self._forget()
         self._ahead.clear()
-        self._unbidden = dict.fromkeys(between)
+        self._brings = brings
+        self._unbidden = {complete.run_id for cursor, complete in between if brings(cursor)}
         self._pass(end)
-        self._in_doubt_until = asyncio.get_running_loop().time() + IN_DOUBT
         self._following = asyncio.create_task(self._follow_completions(), name="turngate completions")
 
     def flush(self) -> None:
@@ -134,7 +132,7 @@ class LedgerLog(EventLog):
         prompt = None
         if isinstance(event, RunComplete):
             if event.run_id in self._unbidden:
-                del self._unbidden[event.run_id]
+                self._unbidden.discard(event.run_id)
                 return
             await self._until(lambda: len(self._ahead) < _MOST_AHEAD or self._following is None)
             self._ahead.add(event.run_id)
@@ -146,18 +144,30 @@ class LedgerLog(EventLog):
 
     def remember_prompt(self, run_id: str, prompt: str) -> None:
         """Know the prompt of a run until it is told."""
-        if len(self._prompts) < _REMEMBERED:
-            self._prompts[run_id] = shown(prompt)
+        self._prompts.pop(run_id, None)
+        self._prompts[run_id] = shown(prompt)
+        if len(self._prompts) > _REMEMBERED:  # of runs that were told before, or that were known already
+            del self._prompts[next(iter(self._prompts))]
 
     async def _prompt_of(self, run_id: str) -> str | None:
-        """Return the prompt of a run, which may have come to another process; None if it is not kept."""
-        if (prompt := self._prompts.pop(run_id, None)) is not None:
-            return prompt
-        try:
-            run = await self._d.find(run_id)
-        except LedgerUnavailable:
-            return None
-        return None if run is None or not run.prompt else shown(run.prompt)
+        """Return the prompt of a run, which may have come to another process; None if it is not kept.
+
+        The prompt of a complete run is among the messages, if the run had a turn.
+        """
+        for _ in range(_ATTEMPTS):
+            if (prompt := self._prompts.pop(run_id, None)) is not None:
+                return prompt
+            try:
+                run = await self._d.find(run_id)
+                if run is None or run.prompt:
+                    return None if run is None else shown(run.prompt)
+                messages = await self._d.messages.of_run(run_id)
+            except LedgerUnavailable:
+                await asyncio.sleep(_PAUSE)
+                continue
+            said = [each.text for each in messages if (each.run_id, each.role) == (run_id, "user")]
+            return shown(said[0]) if said and said[0] else None
+        return None
 
     # What the completions say.
 
@@ -166,7 +176,7 @@ class LedgerLog(EventLog):
         while True:
             try:
                 async for cursor, complete in self._d.completions(self._place.completions):
-                    await self._await_arrival(complete)
+                    await self._await_arrival(cursor, complete)
                     self._pass(cursor)
                     self._changed.set()
                 break
@@ -177,19 +187,13 @@ class LedgerLog(EventLog):
         self._following = None
         self._changed.set()
 
-    async def _await_arrival(self, complete: RunComplete) -> None:
-        """Wait until the log has this completion; if it does not come, put it in."""
-        now = asyncio.get_running_loop().time()
-        until = self._in_doubt_until if self._in_doubt_until > now else now + PATIENCE
-        try:
-            async with asyncio.timeout_at(until):
-                await self._until(lambda: complete.run_id in self._ahead)
+    async def _await_arrival(self, cursor: str, complete: RunComplete) -> None:
+        """Wait until the log has this completion; if the subscription does not bring it, put it in."""
+        if self._brings(cursor):
+            await self._until(lambda: complete.run_id in self._ahead)
             self._ahead.discard(complete.run_id)
-        except TimeoutError:
+        else:
             self._append(complete, None)
-            self._unbidden[complete.run_id] = None
-            if len(self._unbidden) > _REMEMBERED:
-                del self._unbidden[next(iter(self._unbidden))]
 
     async def catch_up_with(self, place: Cursor) -> None:
         """Come to where another log of the same completions was, if that was further.
