@@ -3,7 +3,7 @@
 from turngate.durable._dispatcher import DurableDispatcher, LedgerMessages
 from turngate.durable._following import LedgerCompletions
 from turngate.durable._handles import DurableRun, DurableTurn
-from turngate.durable._ledger import Ledger, LedgerUnavailable, OutcomeUnknown, PurgeCutShort
+from turngate.durable._ledger import Ledger, LedgerUnavailable, NotStorable, OutcomeUnknown, PurgeCutShort
 from turngate.durable._postgres_ledger import PostgresLedger
 from turngate.durable._sqlite_ledger import SqliteLedger
 
@@ -15,6 +15,7 @@ __all__ = [
     "LedgerCompletions",
     "LedgerMessages",
     "LedgerUnavailable",
+    "NotStorable",
     "OutcomeUnknown",
     "PostgresLedger",
     "PurgeCutShort",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import TurnEnded
 from turngate._guard import complain, deal_with, describe, let_out
 from turngate._lifecycle import RUNNING, STARTING
 from turngate._turn import CANCELLED_FROM_OUTSIDE, ENDED_UNBEGUN, _came_of
-from turngate.durable._ledger import LedgerGone
+from turngate.durable._ledger import LedgerGone, NotStorable
 from turngate.durable._rows import ALL, Ask
 from turngate.durable._step import Fenced
 from turngate.durable._worker import Worker
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from turngate._run import Run, Turn
     from turngate.durable._handles import DurableTurn
     from turngate.durable._step import Step
+
+REFUSED_BY_LEDGER: Final = "the ledger refuses to store what the turn came to"
+"""The error of a run whose text or data the ledger does not take."""
 
 
 class Conducting(Worker):
@@ -137,14 +140,23 @@ class Conducting(Worker):
         """Put the outcome on record: tried again as long as the turn is this process's."""
         ask = Ask(turn.run.session_id, 0, "", head=1)
 
+        unwritten: str | None = None
+
         def finish(step: Step) -> None:
-            step.finish(turn.fence, turn.text, turn.error, turn.kept)
+            step.finish(turn.fence, turn.text, turn.error, turn.kept, unwritten)
 
         while not turn.given_up:
             try:
                 await self._stepping(ask, finish, owner=True)
             except (Fenced, LedgerGone):
                 break
+            except NotStorable as exc:
+                complain(exc, "the outcome of run %s cannot be put on record as it is", turn.run.run_id)
+                if unwritten is not None:  # whatever it refuses, it is not what this turn came to
+                    await asyncio.sleep(self._poll)
+                elif turn.error == REFUSED_BY_LEDGER:
+                    unwritten = REFUSED_BY_LEDGER
+                turn.text, turn.kept, turn.error = "", None, REFUSED_BY_LEDGER
             except Exception as exc:
                 complain(exc, "the outcome of run %s is not on record yet", turn.run.run_id)
                 if not turn.given_up:

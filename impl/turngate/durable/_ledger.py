@@ -1,6 +1,7 @@
 """What a ledger is: where sessions are kept, one saved step at a time, and who of those that share it lives.
 
 LedgerUnavailable      the ledger cannot be reached; nothing was done
+├── NotStorable        the ledger refuses a value for good; nothing was done
 ├── PurgeCutShort      a purge could not go on; what it had purged stays purged
 ├── LedgerGone         what was opened is no longer there; it has to be opened again
 └── OutcomeUnknown     a step was sent and its answer lost, and nobody can tell any more whether it was saved
@@ -27,6 +28,10 @@ class LedgerGone(LedgerUnavailable):
 
     Its file was removed, say, or another one put in its place.
     """
+
+
+class NotStorable(LedgerUnavailable):
+    """The ledger refuses a value for good, say because it is too large. Nothing was done."""
 
 
 class PurgeCutShort(LedgerUnavailable):
@@ -196,7 +201,10 @@ class Ledger(Protocol):
     # Beside the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Put by what turns have written so far, for those who may have to end them."""
+        """Put by what turns have written so far, for those who may have to end them.
+
+        What cannot be stored is left out: the end of the turn will say so.
+        """
 
     async def find_key(self, key: str, part: str = "") -> KeyRow | None:
         """Return the row of an idempotency key, None if it has none."""
@@ -254,6 +262,7 @@ __all__ = [
     "LedgerUnavailable",
     "Mine",
     "Moment",
+    "NotStorable",
     "OutcomeUnknown",
     "Place",
     "PurgeCutShort",

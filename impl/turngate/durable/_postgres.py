@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import asyncpg
 
 from turngate._guard import complain
-from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._ledger import LedgerUnavailable, NotStorable
 from turngate.durable._postgres_saves import Conflict, Refused
 from turngate.durable._swap import Unanswered
 
@@ -39,6 +39,8 @@ _LOST: Final = (
 )
 """What is raised when a connection is gone, or an answer late."""
 _FASTER: Final = (asyncpg.UniqueViolationError, asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_ABOUT_DATA: Final = ("22", "23", "54")
+"""The classes of errors about a value: what it is, what is required of it, how large it may be."""
 _HEARS_NOTHING: Final = 15.0
 """Seconds after which a listener that hears nothing asks whether it still could."""
 _MOMENT: Final = 1.0
@@ -100,6 +102,8 @@ class Server:
                     self._give_back(connection)
                     if isinstance(exc, _FASTER):
                         raise Conflict(str(exc)) from exc
+                    if _is_about_data(exc):
+                        raise NotStorable(f"the ledger cannot store this: {_words(exc)}") from exc
                     raise Refused(f"PostgreSQL refused: {_words(exc)}") from exc
                 connection.terminate()  # cancelled: nobody will read the answer
                 raise
@@ -159,6 +163,12 @@ async def _connected(connecting: asyncio.Future[asyncpg.Connection], moment: flo
 def _end(connecting: asyncio.Future[asyncpg.Connection]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().terminate()
+
+
+def _is_about_data(exc: asyncpg.PostgresError) -> bool:
+    """Say whether the server refuses a value: it will refuse it again."""
+    state = str(exc.sqlstate or "")
+    return state[:2] in _ABOUT_DATA or (state == "XX000" and "memory alloc" in str(exc))
 
 
 def _words(exc: BaseException) -> str:

@@ -10,12 +10,12 @@ import os
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from turngate._guard import say
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import as_complete, as_key, as_known, as_messages, as_run, as_session, of_key
-from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, Told
+from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, NotStorable, Told
 from turngate.durable._migrations import migrations, refuse_newer
 from turngate.durable._postgres_saves import Saves
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
@@ -119,12 +119,29 @@ class PostgresLedger:
 
         A role that may not make anything can use a schema that is current.
         """
+        await self._check_encoding(connection)
         scripts = migrations("postgres")
-        version = await self._version(connection)
-        await connection.execute(sql.LOCK, self.schema)
+        has_schema, may_make, may_use = await connection.fetchrow(sql.MAY_MAKE, self.schema)
+        if has_schema and not may_use:
+            await self._refuse(connection, [f"USAGE on schema {self.schema}"])
+        missing = [row[0] for row in await connection.fetch(sql.MISSING_PRIVILEGES, self.schema)]
+        if f"SELECT on table {self.schema}.schema_version" in missing:
+            await self._refuse(connection, missing)
+        version = await self._version(connection) if has_schema else 0
         if version == len(scripts):
+            if missing:
+                await self._refuse(connection, missing)
+            await connection.execute(sql.LOCK, self.schema)
             await self._begin_epoch(connection)
             return True
+        if not may_make:
+            role = await connection.fetchval("SELECT current_user")
+            what = f"schema {self.schema}" if has_schema else "this database"
+            raise LedgerUnavailable(
+                f"the ledger has schema version {version} and needs version {len(scripts)}, which the role "
+                f"{role} may not make; open it once with the role that owns {what}"
+            )
+        await connection.execute(sql.LOCK, self.schema)
         if not await connection.fetchval(sql.HAS_SCHEMA, self.schema):
             await connection.execute(self._in_schema("CREATE SCHEMA {s}"))
         await connection.execute(self._in_schema(sql.MAKE_VERSION))
@@ -133,6 +150,21 @@ class PostgresLedger:
             await connection.execute(self._in_schema(script))
             await connection.execute(self._in_schema(sql.PUT_VERSION), version + 1)
         return False
+
+    async def _check_encoding(self, connection: Any) -> None:
+        """Refuse a database that cannot store every text."""
+        name, encoding = await connection.fetchrow(sql.ENCODING)
+        if encoding != "UTF8":
+            raise LedgerUnavailable(
+                f"the database {name} has the encoding {encoding}, in which not every text can be stored; "
+                f"a ledger needs UTF8 (CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0)"
+            )
+
+    async def _refuse(self, connection: Any, missing: list[str]) -> NoReturn:
+        role = await connection.fetchval("SELECT current_user")
+        raise LedgerUnavailable(
+            f"the role {role} lacks privileges that the ledger needs: {', '.join(missing)}"
+        )
 
     async def _begin_epoch(self, connection: Any) -> None:
         """Begin an epoch; if the ledger was restored here, have positions go on above all that are stored."""
@@ -143,6 +175,8 @@ class PostgresLedger:
         last, xid, shift, settled, old_home = stored
         first = xid + shift
         if first <= last or (old_home is not None and old_home != home):
+            if missing := await connection.fetch(sql.MISSING_TO_RESTORE, self.schema):
+                await self._refuse(connection, [row[0] for row in missing])
             shift = max(shift, last + 1 - xid)
             first, settled = last + 1, xid + shift
             # These workers live elsewhere, if they do, and may go on there: none of their names comes again.
@@ -342,7 +376,11 @@ class PostgresLedger:
             {"session_id": storable(c.session_id), "fence": c.fence, "text": storable(c.text), "kept": c.kept}
             for c in checkpoints
         ]
-        await self._fetch(sql.CHECKPOINT, json.dumps(rows))
+        try:
+            await self._fetch(sql.CHECKPOINT, json.dumps(rows))
+        except NotStorable:
+            for each in checkpoints if len(checkpoints) > 1 else ():
+                await self.checkpoint([each])
 
     async def find_key(self, key: str, part: str = "") -> KeyRow | None:
         """Return the row of an idempotency key, None if it has none."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import of_complete, of_key, of_messages, of_run, of_session
-from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable._ledger import LedgerUnavailable, NotStorable
 from turngate.durable._rows import storable
 from turngate.durable._swap import Fate, Unanswered
 
@@ -121,7 +121,7 @@ class Saves:
                 rows, statement = (*rows, *of_key(key)), sql.SAVE_KEYED
             (answer,) = await self._send(statement, batch[0].worker, self._memory.wants(), *rows)
             alive, position, saved, numbers = answer
-        except (Refused, Conflict) as exc:
+        except (Refused, Conflict, NotStorable) as exc:
             if len(batch) > 1:  # one of them is to blame
                 for each in batch:
                     await self._send_batch([each])

@@ -31,6 +31,42 @@ _DONE_TYPES: Final = "text text boolean text text text"
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('turngate ' || $1::text, 7))"
 HAS_VERSION: Final = "SELECT to_regclass('{s}.schema_version') IS NOT NULL"
+ENCODING: Final = "SELECT current_database(), current_setting('server_encoding')"
+MAY_MAKE: Final = """
+    SELECT n.oid IS NOT NULL,
+        coalesce(
+            pg_has_role(n.nspowner, 'USAGE') OR has_schema_privilege(n.oid, 'CREATE'),
+            has_database_privilege(current_database(), 'CREATE')
+        ),
+        has_schema_privilege(n.oid, 'USAGE')
+    FROM (SELECT $1::text AS name) this LEFT JOIN pg_namespace n ON n.nspname = this.name
+"""
+"""Whether there is the schema, whether this role may make or change it, and whether it may use it."""
+MISSING_PRIVILEGES: Final = """
+    SELECT p || ' on table ' || n.nspname || '.' || c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+        unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
+    WHERE n.nspname = $1 AND c.relkind = 'r' AND (c.relname <> 'schema_version' OR p = 'SELECT')
+        AND NOT has_table_privilege(c.oid, p)
+    UNION ALL
+    SELECT 'USAGE on sequence ' || n.nspname || '.' || c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = $1 AND CASE c.relkind WHEN 'S' THEN NOT has_sequence_privilege(c.oid, 'USAGE') END
+        AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i')
+    UNION ALL
+    SELECT 'EXECUTE on function ' || n.nspname || '.' || f.proname
+    FROM pg_proc f JOIN pg_namespace n ON n.oid = f.pronamespace
+    WHERE n.nspname = $1 AND NOT has_function_privilege(f.oid, 'EXECUTE')
+    ORDER BY 1
+"""
+"""Sequences of identity columns need no privilege of their own."""
+MISSING_TO_RESTORE: Final = """
+    SELECT 'UPDATE on sequence ' || n.nspname || '.' || c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = $1 AND c.relname IN ('number', 'worker_worker_seq')
+        AND CASE c.relkind WHEN 'S' THEN NOT has_sequence_privilege(c.oid, 'UPDATE') END
+    ORDER BY 1
+"""
 HAS_SCHEMA: Final = "SELECT to_regnamespace($1::text) IS NOT NULL"
 MAKE_VERSION: Final = "CREATE TABLE IF NOT EXISTS {s}.schema_version (version int NOT NULL)"
 VERSION: Final = "SELECT coalesce(max(version), 0) FROM {s}.schema_version"

@@ -17,7 +17,16 @@ from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_schema as sql
 from turngate.durable._columns import as_complete, as_known, as_messages, of_key
-from turngate.durable._ledger import Debts, Finished, LedgerGone, LedgerUnavailable, Mine, Moment, Told
+from turngate.durable._ledger import (
+    Debts,
+    Finished,
+    LedgerGone,
+    LedgerUnavailable,
+    Mine,
+    Moment,
+    NotStorable,
+    Told,
+)
 from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
@@ -382,9 +391,13 @@ class SqliteLedger:
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Put by what turns have written so far."""
         rows = [(storable(c.session_id), c.fence, storable(c.text), c.kept) for c in checkpoints]
-        await self._working().do(
-            lambda connection: connection.executemany(sql.PUT_CHECKPOINT, rows), writes=True
-        )
+        try:
+            await self._working().do(
+                lambda connection: connection.executemany(sql.PUT_CHECKPOINT, rows), writes=True
+            )
+        except NotStorable:
+            for each in checkpoints if len(checkpoints) > 1 else ():
+                await self.checkpoint([each])
 
     async def find_key(self, key: str, part: str = "") -> KeyRow | None:
         """Return the row of an idempotency key, None if it has none."""

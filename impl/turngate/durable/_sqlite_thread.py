@@ -19,7 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from turngate.durable._ledger import LedgerGone, LedgerUnavailable, OutcomeUnknown
+from turngate.durable._ledger import LedgerGone, LedgerUnavailable, NotStorable, OutcomeUnknown
 from turngate.durable._sqlite_steps import Steps, data_version
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ _LOOKS_EVERY: Final = 0.05
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _MOST: Final = 256
 """So many jobs at most are in one transaction."""
+
+
+_ABOUT_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError)
+"""What is raised because of a value: it will be refused again."""
 
 
 class _Job(NamedTuple):
@@ -176,6 +180,14 @@ class CommitThread:
             steps.forget()
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
+            if isinstance(exc, _ABOUT_DATA):
+                if len(batch) > 1:  # one of them is to blame
+                    return [
+                        answer for job in batch for answer in self._run(connection, [job], writes=job.writes)
+                    ]
+                refused = NotStorable(f"the ledger cannot store this: {exc}")
+                refused.__cause__ = exc
+                return [(batch[0].answer, None, refused)]
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
                 self._gone = f"the ledger is damaged: {exc}"
             why = LedgerUnavailable(f"the ledger could not be written: {exc}")

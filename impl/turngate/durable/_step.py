@@ -254,11 +254,13 @@ class Step:
         """Take the foldable runs into the turn; the whole queue must have been asked for."""
         return self.core.fold(self._turn(fence))
 
-    def finish(self, fence: int, text: str, error: str | None, kept: str | None) -> None:
-        """Complete the turn, write its messages and hand off."""
+    def finish(
+        self, fence: int, text: str, error: str | None, kept: str | None, unwritten: str | None = None
+    ) -> None:
+        """Complete the turn, write its messages and hand off; `unwritten` says why there are no messages."""
         turn = self._turn(fence)
         turn.kept = kept
-        self._settle(turn, text, error)
+        self._settle(turn, text, error, unwritten)
 
     def give_up(self, fence: int) -> None:
         """Leave a turn whose runner was not called to whoever claims it."""
@@ -337,14 +339,15 @@ class Step:
         self.since = self.loaded.now
         self.started = None if self._closing else turn
 
-    def _settle(self, turn: Turn, text: str, error: str | None) -> None:
+    def _settle(self, turn: Turn, text: str, error: str | None, unwritten: str | None = None) -> None:
         """Write the turn and complete its runs: in one step there is no time for a cancel in between."""
         if turn is self.core.turn:
             self.started = None
         self.core.end(turn, text, error)
         messages = self.core.outcome(turn)
-        self.messages += messages
-        self._perform(self.core.written(turn, messages, None))
+        if unwritten is None:
+            self.messages += messages
+        self._perform(self.core.written(turn, messages, unwritten))
 
     # What is to be written.
 

@@ -22,7 +22,7 @@ import random
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from turngate.durable._ledger import LeaseLost, LedgerUnavailable, OutcomeUnknown
+from turngate.durable._ledger import LeaseLost, LedgerUnavailable, NotStorable, OutcomeUnknown
 from turngate.durable._rows import REMEMBERED
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ async def swap(
             sent.decisions[tried.step_id] = decision
             if give_up(True):
                 raise OutcomeUnknown("the ledger did not say whether the step was saved") from None
-        except OutcomeUnknown:
+        except (NotStorable, OutcomeUnknown):
             raise
         except LedgerUnavailable as away:
             if give_up(bool(sent.decisions)):

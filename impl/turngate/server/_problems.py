@@ -18,7 +18,7 @@ from turngate import (
     SessionBusy,
     UnknownRun,
 )
-from turngate.durable import LedgerUnavailable
+from turngate.durable import LedgerUnavailable, NotStorable
 
 TITLES: Final = {
     "malformed": (400, "The request is not what this call takes"),
@@ -58,6 +58,7 @@ _REFUSALS: Final[dict[type[Exception], str]] = {
     QueueFull: "queue-full",
     DispatcherClosed: "shutting-down",
     UnknownRun: "unknown-run",
+    NotStorable: "invalid",
 }
 
 
