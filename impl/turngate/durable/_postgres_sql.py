@@ -295,9 +295,10 @@ PURGE_REST: Final = (
     DELETE FROM {s}.checkpoint c WHERE NOT EXISTS (
         SELECT FROM {s}.session o WHERE o.session_id = c.session_id AND o.lead IS NOT NULL)
     """,
-    # Cursors of these epochs are all before what was purged.
+    # Cursors of these epochs are all before what was purged. Some stay for those who ask about their names.
     """
     DELETE FROM {s}.epoch WHERE number < (
-        SELECT max(e.number) FROM {s}.epoch e, {s}.meta m WHERE e.first <= m.purged)
+        SELECT max(e.number) FROM {s}.epoch e, {s}.meta m WHERE e.first <= m.purged
+    ) AND number < (SELECT max(number) - 1000 FROM {s}.epoch)
     """,
 )

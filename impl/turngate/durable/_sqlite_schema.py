@@ -138,6 +138,9 @@ PURGE_REST: Final = (
     DELETE FROM checkpoint WHERE NOT EXISTS (
         SELECT 1 FROM session WHERE session.session_id = checkpoint.session_id AND lead IS NOT NULL)
     """,
-    # Cursors of these epochs are all before what was purged.
-    "DELETE FROM epoch WHERE number < (SELECT max(epoch.number) FROM epoch, meta WHERE first <= purged)",
+    # Cursors of these epochs are all before what was purged. Some stay for those who ask about their names.
+    """
+    DELETE FROM epoch WHERE number < (SELECT max(epoch.number) FROM epoch, meta WHERE first <= purged)
+        AND number < (SELECT max(number) - 1000 FROM epoch)
+    """,
 )
