@@ -210,7 +210,7 @@ def test_a_process_that_was_stopped_across_a_purge_is_told_that_something_is_mis
                 os.kill(process.pid, signal.SIGCONT)
                 await line(
                     process, heard, "completes is cut off", "moves is cut off", "completions have expired",
-                    # "wait does not know the run",
+                    "wait does not know the run",
                 )  # fmt: skip
                 assert not {each for each in heard if "last" in each}
             finally:
