@@ -344,7 +344,6 @@ async def test_at_the_end_of_one_server_its_readers_have_heard_everything(make: 
         await asyncio.sleep(0.05)
 
     app = asgi_app(DurableDispatcher(brief, make(), poll=0.05), finish=60)
-    app._owns = True  # as `turngate serve` has it
     runs = [f"r{number}" for number in range(40)]
     async with serving(app) as url, httpx2.AsyncClient(base_url=url, timeout=60) as http:
         ear = await Ear.open(url)
@@ -401,3 +400,46 @@ async def test_prompts_are_told_however_many_were_sent_again(
         prompts = {each.data["run_id"]: each.data["prompt"] for each in heard if each.event == "run.accept"}
         assert prompts == {run: f"about {run}" for run in runs}
         ear.close()
+
+
+@on_each
+async def test_a_busy_ledger_does_not_cut_the_streams_of_a_server_that_ends(make: MakeLedger) -> None:
+    """Its own runs are told, the stream ends cleanly, and the rest is told elsewhere, each once."""
+    gate = asyncio.Event()
+
+    async def gated(turn: Turn) -> None:
+        await gate.wait()
+
+    other = dispatcher(make)
+    app = asgi_app(DurableDispatcher(gated, make(), poll=0.05), finish=600)
+    own, theirs = {f"own{number}" for number in range(20)}, set[str]()
+    async with other, served(other) as (elsewhere, _):
+
+        async def client(number: int) -> None:
+            while not gate.is_set() or len(theirs) < 100:
+                theirs.add((await other.ask(f"s{number}", "x")).run_id)
+
+        async with serving(app) as url:
+            ear = await Ear.open(url)
+            await anext(ear)
+            for run in own:
+                await app.dispatcher.submit(f"session of {run}", "x", run_id=run)
+            async with asyncio.TaskGroup() as clients:
+                for number in range(20):
+                    clients.create_task(client(number))
+                app.begin_end()
+                while not theirs:
+                    await asyncio.sleep(0.01)
+                gate.set()
+                heard = [each async for each in ear]
+                assert ear.ended
+                ear.close()
+        seen = completes(heard)
+        assert own <= set(seen)
+        again = await Ear.open(elsewhere, after=next(each.id for each in reversed(heard) if each.id))
+        while theirs - set(seen):
+            each = await anext(again)
+            assert not (each.event == "snapshot" and each.data["reset"])
+            seen += completes([each])
+        assert len(seen) == len(set(seen))
+        again.close()

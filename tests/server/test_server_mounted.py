@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 import socket
-import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx2
@@ -18,7 +17,7 @@ from starlette.routing import Mount
 
 from dispatching import Agent, in_loop
 from serving import Ear, Quiet
-from turngate import Dispatcher, Turn
+from turngate import Dispatcher, DispatcherClosed, MemoryMessages, Turn
 from turngate.client import Client
 from turngate.server import App, Limits, asgi_app
 from turngate.server._serving import config, listening
@@ -31,13 +30,19 @@ async def quick(turn: Turn) -> str:
 class Served:
     """An application around ours, served by plain uvicorn as its author would serve it."""
 
-    def __init__(self, app: Any, mounted: App) -> None:
-        self.app, self.mounted = app, mounted
+    def __init__(self, app: Any, mounted: App, **options: Any) -> None:
+        self.app, self.mounted, self.options = app, mounted, options
 
     async def __aenter__(self) -> str:
         settings = config(self.mounted, "127.0.0.1", 0)
         self.server = uvicorn.Server(
-            uvicorn.Config(self.app, http=settings.http, log_level="warning", timeout_graceful_shutdown=5)
+            uvicorn.Config(
+                self.app,
+                http=settings.http,
+                log_level="warning",
+                timeout_graceful_shutdown=5,
+                **self.options,
+            )
         )
         self.server.capture_signals = Quiet.capture_signals.__get__(self.server)  # type: ignore[method-assign]  # pytest keeps its signals
         self.own = listening("127.0.0.1", 0)
@@ -83,10 +88,38 @@ async def test_in_fastapi_under_a_prefix() -> None:
 
 
 @in_loop
-async def test_a_dispatcher_of_the_application_is_left_open_and_streams_end_with_the_server() -> None:
+async def test_a_dispatcher_of_the_application_is_left_to_it() -> None:
+    """Streams go on behind the lifespan, until the application closes the dispatcher."""
+    agent = Agent()
+    d = Dispatcher(agent)
+    mounted = asgi_app(d, owns=False)
+    serving_it = AsyncExitStack()
+    async with mounted.lifespan():
+        url = await serving_it.enter_async_context(Served(mounted, mounted, lifespan="off"))
+        ear = await Ear.open(url, "/v1/events")
+        await anext(ear)
+        runs = [await d.submit(f"s{number}", "x", run_id=f"r{number}") for number in range(2)]
+        await ear.until(lambda each: each.event == "run.enter" and each.data["run_id"] == "r1")
+    assert [run.complete for run in runs] == [None, None]
+    agent.finish(runs[0])
+    await ear.complete("r0")
+    async with httpx2.AsyncClient(base_url=url) as http:
+        refused = await http.post("/v1/sessions/s/runs", json={"prompt": "late"})
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:turngate:problem:shutting-down")
+    await d.aclose()
+    heard = [each async for each in ear]
+    assert ear.ended
+    assert [each.data["outcome"] for each in heard if each.event == "run.complete"] == ["cancelled"]
+    ear.close()
+    await serving_it.aclose()
+
+
+@in_loop
+async def test_at_a_signal_streams_of_such_a_dispatcher_wait_until_nothing_is_in_flight() -> None:
+    """They cannot wait for the close: the server runs the application's lifespan when they are over."""
     agent = Agent()
     async with Dispatcher(agent) as d:
-        mounted = asgi_app(d)
+        mounted = asgi_app(d, owns=False, finish=3_000)
         app = Starlette(routes=[Mount("/agent", mounted)], lifespan=mounted.lifespan)
         async with Served(app, mounted) as url:
             ear = await Ear.open(url, "/agent/v1/events")
@@ -94,82 +127,41 @@ async def test_a_dispatcher_of_the_application_is_left_open_and_streams_end_with
             run = await d.submit("s", "x", run_id="r")
             await ear.until(lambda each: each.event == "run.enter")
             mounted.begin_end()  # as a signal does
-            async for _ in ear:
-                pass
+            agent.finish(run)
+            heard = [each async for each in ear]
             assert ear.ended
+            assert [each.data["outcome"] for each in heard if each.event == "run.complete"] == ["finished"]
             ear.close()
-        assert run.complete is None
-        agent.finish(run)
-        assert (await run).text == "done"
+        assert (await d.submit("s", "y")).state == "accepted"  # the dispatcher is open
 
 
-HOST = """
-import asyncio
-import uvicorn
-from fastapi import FastAPI
-from turngate import Dispatcher
-from turngate.server import asgi_app
-
-async def agent(turn):
-    turn.write("working ")
-    try:
-        while turn.run.prompt == "long":
-            await asyncio.sleep(3600)
-        await asyncio.sleep(0.5)
-    finally:
-        turn.write("over")
-
-mounted = asgi_app({0}, finish=2.0)
-app = FastAPI(lifespan=mounted.lifespan)
-app.mount("/agent", mounted)
-uvicorn.run(app, port=0, log_level="info")
-"""
-RUNNING = re.compile(r"running on (http://\S+)")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("made", ["agent", "Dispatcher(agent)"])
 @in_loop
-async def test_a_signal_to_the_application_around_it_ends_the_streams(
-    number: signal.Signals, made: str
-) -> None:
-    """uvicorn waits for open connections before it tells an application; here the streams end by themselves.
+async def test_a_runner_comes_with_what_a_dispatcher_takes_and_may_live_twice() -> None:
+    store = MemoryMessages()
+    mounted = asgi_app(quick, messages=store, turns_limit=1, finish=0)
+    for number in range(2):
+        async with Served(mounted, mounted) as url, Client(url) as client:
+            assert (await client.ask("s", f"tea {number}")).text == f"about tea {number}"
+    texts = [message.text for message in await store.list("s")]
+    assert texts == ["tea 0", "about tea 0", "tea 1", "about tea 1"]
+    with pytest.raises(TypeError, match="no_such_option"):
+        asgi_app(quick, no_such_option=1)
+    with pytest.raises(TypeError, match="turns_limit: give these to the dispatcher"):
+        asgi_app(Dispatcher(quick), turns_limit=1)
+    with pytest.raises(ValueError, match="owns=False needs a dispatcher"):
+        asgi_app(quick, owns=False)
+    with pytest.raises(ValueError, match="finish"):
+        asgi_app(quick, finish=-1)
 
-    What the application has made it closes itself: its runs are told to those who listen only if they end
-    before. What was made for it is closed, and every run is told.
-    """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HOST.replace("{0}", made), stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stderr is not None
-    said = ""
-    try:
-        while not (found := RUNNING.search(said)):
-            said += (await process.stderr.readline()).decode()
-        url = found[1]
-        async with httpx2.AsyncClient(base_url=f"{url}/agent", timeout=60) as http:
-            ear = await Ear.open(url, "/agent/v1/events")
-            await anext(ear)
-            for prompt in ("short", "long"):
-                sent = {"prompt": prompt, "run_id": prompt}
-                assert (await http.post(f"/v1/sessions/{prompt}/runs", json=sent)).status_code == 202
-        await ear.until(lambda each: each.event == "delta" and each.data["run_id"] == "long")
-        process.send_signal(number)
-        heard = [each async for each in ear]
-        assert ear.ended
-        ear.close()
-        said += (await process.stderr.read()).decode()
-        assert await process.wait() in (0, -number, 130)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert "Application shutdown complete" in said
-    if made == "agent":
-        outcomes = {
-            each.data["run_id"]: each.data["outcome"] for each in heard if each.event == "run.complete"
-        }
-        assert outcomes == {"short": "finished", "long": "cancelled"}
+
+@in_loop
+async def test_a_dispatcher_that_was_closed_does_not_begin_again() -> None:
+    mounted = asgi_app(Dispatcher(quick))
+    async with mounted.lifespan():
+        pass
+    with pytest.raises(DispatcherClosed):
+        async with mounted.lifespan():
+            pass
 
 
 @in_loop
@@ -197,7 +189,9 @@ async def test_a_reader_that_blocks_is_let_go_behind_middleware_too() -> None:
 
 
 @in_loop
-async def test_without_its_lifespan_it_begins_with_the_first_request() -> None:
+async def test_without_its_lifespan_it_warns_once_and_begins_with_the_first_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with Dispatcher(quick) as d:
         await d.ask("s", "before", run_id="old")
         mounted = asgi_app(d)
@@ -207,3 +201,4 @@ async def test_without_its_lifespan_it_begins_with_the_first_request() -> None:
             await d.ask("s", "after")
             assert "turngate_runs_accepted_total 1\n" in (await http.get("/agent/metrics")).text
         await mounted.end()
+    assert caplog.text.count("lifespan of the mounted application was not started") == 1

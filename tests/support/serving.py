@@ -44,7 +44,11 @@ async def serving(app: Any, *, port: int = 0) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def served(dispatcher: Any, **options: Any) -> AsyncIterator[tuple[str, httpx2.AsyncClient]]:
-    """Serve a dispatcher or a runner; yield the address, and an HTTP client for it."""
+    """Serve a dispatcher or a runner; yield the address, and an HTTP client for it.
+
+    At the end, what is in flight is cancelled unless `finish` is given.
+    """
+    options.setdefault("finish", 0.0)
     async with (
         serving(asgi_app(dispatcher, **options)) as url,
         httpx2.AsyncClient(base_url=url, timeout=60.0) as http,

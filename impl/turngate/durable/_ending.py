@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import ClosedFromRunner
 from turngate._guard import complain, describe, say
@@ -17,6 +17,8 @@ from turngate.durable._step import Fenced
 from turngate.durable._tending import Tending
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from turngate.durable._handles import DurableTurn
 
 _REMINDER: Final = 2.0
@@ -29,6 +31,13 @@ _GONE: Final = -1
 
 class Ending(Tending):
     """A worker that can be closed."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._before_ledger_closes: list[Callable[[], Awaitable[None]]] = []
+        """Called when the turns of this process have ended and its subscribers are told, one by one."""
+        self._deadline = math.inf
+        """When a close cancels the turns that are left."""
 
     async def aclose(self, *, finish: float = 0.0) -> None:
         """Refuse new prompts, end the turns of this process, and let go of the ledger.
@@ -75,24 +84,29 @@ class Ending(Tending):
 
     async def _end_turns(self, finish: float) -> None:
         loop = self._here()
-        deadline = loop.time() + finish
+        self._deadline = min(self._deadline, loop.time() + finish)
         reminder = loop.time() + _REMINDER
         cancelled: set[int] = set()
         while self._turns or self._steps:
             now = loop.time()
             for turn in [*self._turns.values()]:
-                if turn.fence not in cancelled and (now >= deadline or turn.phase is WAITING):
+                if turn.fence not in cancelled and (now >= self._deadline or turn.phase is WAITING):
                     cancelled.add(turn.fence)
                     self._spawn(self._end_turn(turn))
             if now >= reminder:
                 reminder = now + _REMINDER
                 self._remind()
-            until = min(reminder, deadline if now < deadline < math.inf else math.inf)
+            until = min(reminder, self._deadline if now < self._deadline else math.inf)
             try:
                 async with asyncio.timeout_at(until):
                     await self._idle.wait(loop)
             except TimeoutError:
                 pass
+
+    def _hasten_close(self) -> None:
+        """Cancel the turns of this process now, if it is closing or as soon as it does."""
+        self._deadline = -math.inf
+        self._idle.wake()
 
     async def _end_turn(self, turn: DurableTurn) -> None:
         """Cancel the turn; leave one whose runner was not called to others."""
@@ -138,6 +152,13 @@ class Ending(Tending):
         complain(None, "subscribers are not told the last of what this process has done: %s", why)
         self._subscribers.cut_off(f"the dispatcher was closed before everything was told: {why}")
 
+    async def _call_before_ledger_closes(self) -> None:
+        for call in self._before_ledger_closes:
+            try:
+                await call()
+            except Exception as exc:
+                complain(exc, "what was to be done before the ledger closes raised")
+
     async def _let_go_of_ledger(self) -> None:
         """Tell the subscribers the last of it, have the name count as dead, and close."""
         if self._tender is not None:
@@ -145,6 +166,7 @@ class Ending(Tending):
         await self._say()
         if self._follower is not None:
             await self._read_to_the_end()
+            await self._call_before_ledger_closes()
         name, self._name = self._name, _GONE  # from here on its lease is nobody's business
         self._lets_go = True
         try:

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from turngate import Dispatcher
+from turngate import Dispatcher, DispatcherClosed
 from turngate._words import counted
-from turngate.server._dispatching import AnyDispatcher, is_in_memory, settled
+from turngate.server._dispatching import (
+    AnyDispatcher,
+    before_ledger_closes,
+    hasten_close,
+    is_in_memory,
+    settled,
+)
 from turngate.server._handlers import KEY_LIFE, Handlers, answer
 from turngate.server._ledger_log import LedgerLog
 from turngate.server._limits import Limits
@@ -23,7 +29,7 @@ from turngate.server._parsing import checked_id
 from turngate.server._problems import Problem, refusal
 from turngate.server._routes import Route, route, segments
 from turngate.server._security import Security, is_open
-from turngate.server._signals import chained
+from turngate.server._signals import Listener, heard_by
 from turngate.server._streams import Streams
 
 if TYPE_CHECKING:
@@ -34,8 +40,10 @@ if TYPE_CHECKING:
     from turngate import Runner
     from turngate.server._log import EventLog
 
-_DELIVERY: Final = 5.0
-"""Seconds that readers have, when all is over, to take what is left for them."""
+_DELIVERY: Final = 10.0
+"""Seconds in which readers can take what is left for them when the dispatcher is closed."""
+_LOOK: Final = 0.1
+"""Seconds between two looks whether anything is in flight, when the application closes the dispatcher."""
 
 log = logging.getLogger("turngate.server")
 
@@ -44,16 +52,27 @@ class App:
     """The calls, the event stream and the page, over one dispatcher; see `asgi_app`."""
 
     def __init__(
-        self, dispatcher: AnyDispatcher, security: Security, limits: Limits, *, owns: bool, finish: float
+        self,
+        dispatcher: AnyDispatcher,
+        security: Security,
+        limits: Limits,
+        *,
+        owns: bool,
+        finish: float,
+        make: Callable[[], AnyDispatcher] | None = None,
     ) -> None:
         self.dispatcher = dispatcher
         self._owns = owns
+        self._make = make
+        """Makes a dispatcher for the next life; None if the dispatcher was made elsewhere."""
         self.limits = limits
         self.finish = finish
         self._security = security
         self._page = Page()
+        self._has_lifespan = False
         self._begun: asyncio.Future[None] | None = None
         self._ended: asyncio.Task[None] | None = None
+        self._hastening: asyncio.Task[None] | None = None
         self._log: EventLog
         self._streams: Streams
         self._handlers: Handlers
@@ -66,21 +85,35 @@ class App:
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Begin, and end when the application around it ends: `FastAPI(lifespan=mounted.lifespan)`.
 
-        A mounted application's own lifespan is never run, so the one around it has to run this. Servers wait
-        for open streams before they end a lifespan; so this also listens for the signals that end a server,
-        and ends the streams itself, after the runs in flight if it has made the dispatcher.
+        Frameworks do not run the lifespan of a mounted application, so the application around it has to enter
+        this one. Leaving it closes the dispatcher, unless that is the application's own (`owns=False`).
+
+        Servers wait for open connections, or cut them, before they end a lifespan. So this also hears the
+        signals that end a server, and closes the dispatcher while the connections are still there: the server
+        is told of the signal when every reader has its RunCompletes. With `owns=False` the server is told at
+        once, and the event streams go on until the dispatcher is closed, nothing is in flight any more, or
+        `finish` seconds have passed.
         """
+        self._has_lifespan = True
         await self.begin()
-        loop = asyncio.get_running_loop()
-        with chained(lambda: loop.call_soon_threadsafe(self.begin_end)):
-            yield
-        await self.end()
+        with heard_by(Listener(self._begin_end_at_signal, self._hasten)):
+            try:
+                yield
+            finally:
+                if self._owns:
+                    await self.end()
+                else:
+                    self._handlers.closing = True
 
     async def begin(self) -> None:
-        """Open the dispatcher if it was made here, and follow it; once, however many come first.
+        """Open the dispatcher if it is closed here, and follow it; once, however many come first.
 
-        Whoever is told that the ledger cannot be reached may try again.
+        When the ledger cannot be reached, that is raised, and a later call tries again.
         """
+        if self._ended is not None and self._ended.done():
+            if self._make is None:
+                raise DispatcherClosed("this application was closed together with its dispatcher")
+            self.dispatcher, self._begun, self._ended = self._make(), None, None
         if self._begun is None:
             begun = self._begun = asyncio.get_running_loop().create_future()
             try:
@@ -104,6 +137,7 @@ class App:
         await self._log.begin()
         self._handlers.key_life = await settled(self.dispatcher.key_life())
         self._key_life = KEY_LIFE.encode("ascii"), self._handlers.key_life.encode("ascii")
+        before_ledger_closes(self.dispatcher, self._deliver)
 
     def begin_end(self) -> None:
         """Take no more prompts, and begin to end: for a signal handler on the loop."""
@@ -113,6 +147,20 @@ class App:
         if self._ended is None:
             self._ended = asyncio.create_task(self._end(), name="turngate end")
 
+    def _begin_end_at_signal(self) -> asyncio.Future[None] | None:
+        """Begin to end; return what the signal waits for."""
+        self.begin_end()
+        return self._ended if self._owns else None
+
+    def _hasten(self) -> None:
+        self._hastening = asyncio.create_task(self.hasten(), name="turngate hasten")
+
+    async def hasten(self) -> None:
+        """Let what is in flight end no longer by itself, if the dispatcher is closed here."""
+        self.finish = 0.0
+        if self._owns and self._ended is not None and not self._ended.done():
+            await hasten_close(self.dispatcher)
+
     async def end(self) -> None:
         """Take no more prompts, let what is in flight end, deliver every RunComplete, end the streams."""
         self.begin_end()
@@ -120,17 +168,36 @@ class App:
             await asyncio.shield(self._ended)
 
     async def _end(self) -> None:
+        try:
+            if self._owns:
+                await self.dispatcher.aclose(finish=self.finish)
+            else:
+                await self._until_quiet()
+        finally:
+            await self._deliver()
         if self._owns:
-            await self.dispatcher.aclose(finish=self.finish)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DELIVERY):
-                    await self._log.ended.wait()
+            await self.dispatcher.__aexit__(None, None, None)
+
+    async def _until_quiet(self) -> None:
+        """Wait until the application has closed the dispatcher or nothing is in flight, for a while."""
+        deadline = asyncio.get_running_loop().time() + self.finish
+        while not self._log.ended.is_set() and asyncio.get_running_loop().time() < deadline:
+            self._log.flush()
+            if not self._log.in_flight:
+                return
+            await asyncio.sleep(_LOOK)
+
+    async def _deliver(self) -> None:
+        """Give the readers what is left for them, and end their streams."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY):
+                await self._log.drain()
         await self._log.end()
+        self._handlers.over.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DELIVERY):
                 await self._streams.all_closed.wait()
-        if self._owns:
-            await self.dispatcher.__aexit__(None, None, None)
+                await self._handlers.all_answered.wait()
 
     # Requests.
 
@@ -168,6 +235,8 @@ class App:
             elif path in self._page and scope["method"] in ("GET", "HEAD"):
                 response = self._page.response(path)
             else:
+                if not self._has_lifespan:
+                    self._warn_of_missing_lifespan()
                 await self.begin()
                 found, scope["path_params"] = route(path, parts, scope["method"])
                 if found is Route.EVENTS:
@@ -190,6 +259,14 @@ class App:
             response.raw_headers.append(self._key_life)
         await response(scope, receive, send)
 
+    def _warn_of_missing_lifespan(self) -> None:
+        self._has_lifespan = True  # once is enough
+        log.warning(
+            "the lifespan of the mounted application was not started, so nothing closes its dispatcher, and "
+            "a shutdown may lose prompts that were accepted: give it to the application around it, as in "
+            "FastAPI(lifespan=mounted.lifespan)"
+        )
+
     async def _call(self, found: Route, request: Request) -> Response:
         if found is Route.OPENAPI:
             return answer(
@@ -202,6 +279,8 @@ class App:
         return response
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send, origin: str | None) -> None:
+        if self._log.ended.is_set():
+            raise Problem("shutting-down", "The event log has ended")
         if len(self._streams) >= self.limits.streams_limit:
             raise Problem(
                 "too-many-streams", f"{counted(len(self._streams), 'event stream')} open (streams_limit)"
@@ -237,28 +316,45 @@ def _cors(origin: str | None) -> dict[str, str]:
 def asgi_app(
     dispatcher: AnyDispatcher | Runner,
     *,
+    owns: bool = True,
     token: str | None = None,
     hosts: frozenset[str] | set[str] | None = None,
     origins: frozenset[str] | set[str] = frozenset(),
     limits: Limits | None = None,
     finish: float = 10.0,
+    **options: Any,
 ) -> App:
     """Return the server as an ASGI application, to be mounted into yours under any prefix.
 
-    dispatcher  a dispatcher, which whoever made it closes; or a runner, for which one is made and closed
+    dispatcher  a dispatcher; or a runner, for which a `Dispatcher` is made with the other `options`
+    owns        whether `lifespan` closes the dispatcher; False: the application does that itself
     token       what clients present as `Authorization: Bearer ...`; None: nothing
     hosts       the names that it answers under; None: all, for the application around it knows better
     origins     other origins whose pages may call it, as browsers spell them: `https://example.org`
     limits      see `Limits`
-    finish      seconds that runs may go on by themselves when a dispatcher that was made here is closed
+    finish      seconds that runs may go on by themselves when the dispatcher is closed; with `owns=False`,
+                seconds after a signal that event streams wait for the application to close it
 
-    A mounted application's own lifespan never runs: give `lifespan` to the application around it.
+    Frameworks do not run the lifespan of a mounted application: give `lifespan` to the application around it.
     """
     if token is not None and not token:
         raise ValueError("token must not be empty")
+    if not isinstance(finish, int | float) or not finish >= 0:
+        raise ValueError(f"finish must be at least 0 seconds, not {finish!r}")
     names = None if hosts is None else frozenset(each.lower() for each in hosts)
     others = frozenset(each.lower().rstrip("/") for each in origins)
     security = Security(token, names, origins=others)
+    limits = limits or Limits()
     if isinstance(dispatcher, AnyDispatcher):
-        return App(dispatcher, security, limits or Limits(), owns=False, finish=finish)
-    return App(Dispatcher(dispatcher), security, limits or Limits(), owns=True, finish=finish)
+        if options:
+            given = ", ".join(sorted(options))
+            raise TypeError(f"{given}: give these to the dispatcher; asgi_app takes them with a runner only")
+        return App(dispatcher, security, limits, owns=owns, finish=finish)
+    if not owns:
+        raise ValueError("owns=False needs a dispatcher: one that is made for a runner is closed here")
+    runner = dispatcher
+
+    def make() -> Dispatcher:
+        return Dispatcher(runner, **options)
+
+    return App(make(), security, limits, owns=True, finish=finish, make=make)

@@ -110,6 +110,25 @@ def is_in_memory(d: AnyDispatcher) -> bool:
     return not inspect.iscoroutinefunction(d.sessions)
 
 
+def before_ledger_closes(d: AnyDispatcher, call: Callable[[], Awaitable[None]]) -> None:
+    """Have something done when the runs of a closing dispatcher are complete and its ledger can be read.
+
+    A dispatcher in memory can be read after it is closed, too, and calls nothing.
+    """
+    calls: list[Callable[[], Awaitable[None]]] | None = getattr(d, "_before_ledger_closes", None)
+    if calls is not None:
+        calls.append(call)
+
+
+async def hasten_close(d: AnyDispatcher) -> None:
+    """Have a closing dispatcher cancel the turns of this process now."""
+    hasten: Callable[[], None] | None = getattr(d, "_hasten_close", None)
+    if hasten is None:
+        await d.cancel_all()
+    else:  # on a ledger, `cancel_all` would cancel the runs of other processes too
+        hasten()
+
+
 def to_be_awaited(answer: object) -> bool:
     """Say whether an answer has still to be awaited; a Run can be awaited, too, but is an answer."""
     return inspect.iscoroutine(answer) or asyncio.isfuture(answer)

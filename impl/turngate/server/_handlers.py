@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
+from turngate import DispatcherClosed
 from turngate._words import counted
 from turngate.server import _parsing as parsing
 from turngate.server._dispatching import settled
@@ -34,6 +34,8 @@ KEY_LIFE: Final = "turngate-key-life"
 _ANOTHER_LIFE: Final = (
     "this server was restarted since the call was first made, or its ledger was; it has done nothing now"
 )
+_LAST_LOOK: Final = 1.0
+"""Seconds in which a completion must be known that came with the end of the dispatcher."""
 
 
 class Json(Response):
@@ -65,6 +67,13 @@ class Handlers:
         self._streams = streams
         self._limits = limits
         self.closing = False
+        """Whether prompts are refused."""
+        self.over = asyncio.Event()
+        """Set when the dispatcher is closed: there is nothing more to wait for."""
+        self.all_answered = asyncio.Event()
+        """Set while no call waits for a completion."""
+        self.all_answered.set()
+        self._waiting = 0
         self.key_life = ""
         """The time in which keys are remembered; clients that repeat a call say which one they mean."""
         self._pages = "after" in inspect.signature(d.messages.list).parameters
@@ -128,8 +137,29 @@ class Handlers:
         run = await self._find(request)
         complete = run.complete
         if complete is None and patience > 0:
-            complete = await _completed_within(run, patience, request)
+            complete = await self._completed_within(run, patience, request)
         return answer(run_shape(run, complete))
+
+    async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
+        """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""
+        waiting: asyncio.Task[Any] = asyncio.ensure_future(run.wait())
+        others = [asyncio.ensure_future(_gone(request)), asyncio.ensure_future(self.over.wait())]
+        self._waiting += 1
+        self.all_answered.clear()
+        try:
+            await asyncio.wait([waiting, *others], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and self.over.is_set():
+                await asyncio.wait([waiting], timeout=_LAST_LOOK)
+            return waiting.result() if waiting.done() else None
+        except DispatcherClosed:  # the run goes on in another process, or with the next start
+            return None
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.all_answered.set()
+            for task in (waiting, *others):
+                task.cancel()
+            await asyncio.gather(waiting, *others, return_exceptions=True)
 
     async def cancel_run(self, request: Request) -> Response:
         """Cancel one run, or the turn that it is part of."""
@@ -212,20 +242,6 @@ class Handlers:
 
 def _ids(runs: Sequence[Run]) -> list[str]:
     return [run.run_id for run in runs]
-
-
-async def _completed_within(run: Run, patience: float, request: Request) -> RunComplete | None:
-    """Wait for a completion, but no longer than somebody waits for the answer."""
-    waiting: asyncio.Task[Any] = asyncio.ensure_future(run.wait())
-    gone = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait([waiting, gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        return waiting.result() if waiting.done() else None
-    finally:
-        for task in (waiting, gone):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 async def _gone(request: Request) -> None:

@@ -13,13 +13,12 @@ be the first to tell of a run, so the log waits for the one when it has heard of
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final, cast
 
-from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
+from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, SubscriberCutOff
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import mark, order, plain
-from turngate.server._log import EventLog, log
+from turngate.server._log import BEGINS_ANEW, EventLog, log
 from turngate.server._shapes import shown
 
 if TYPE_CHECKING:
@@ -49,20 +48,28 @@ class LedgerLog(EventLog):
         """The runs whose completion the subscription brings although it counts as what was before."""
         self._changed = asyncio.Event()
         """Set when an event or a completion has come."""
-        self._following: asyncio.Task[None] | None = None
-        """The task that follows the completions; None when there will be no more."""
+        self._following = False
+        """Whether the log reads the completions; if not, there will be no more of them."""
+        self._subscribed = False
+        """Whether the subscription and the place in the completions belong together."""
+        self._draining = False
+        """Whether the subscription is closed, and the log takes what is left in it."""
+        self._took_all = False
+        """Whether it has taken all that was left."""
         self._brings: Callable[[str], bool] = lambda cursor: True
         """Says whether the subscription brings the completion of a cursor."""
 
     async def begin(self) -> None:
         """Subscribe, and know where the completions stand."""
         await self._subscribe()
-        self._tasks.append(asyncio.create_task(self._follow_events(), name="turngate events"))
+        self._supervisor.start("the event log", self._follow)
 
-    async def end(self) -> None:
-        """Follow the dispatcher no longer; readers get what there is, and their end."""
-        await self._stop_following()
-        await super().end()
+    async def drain(self) -> None:
+        """Put into the log all that was told up to now, while the ledger can still be read."""
+        self._draining = True
+        if self._events is not None:
+            self._events.close()
+        await self.ended.wait()
 
     async def _subscribe(self) -> None:
         """Subscribe, and know of every completion on which side of the beginning it is.
@@ -83,17 +90,57 @@ class LedgerLog(EventLog):
         self._brings = brings
         self._unbidden = {complete.run_id for cursor, complete in between if brings(cursor)}
         self._pass(end)
-        self._following = asyncio.create_task(self._follow_completions(), name="turngate completions")
+        self._subscribed = True
+        self._changed.set()
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._changed.set()
 
     def flush(self) -> None:
         """Do nothing: to read from a ledger is to wait."""
 
-    async def _stop_following(self) -> None:
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
+    async def _follow(self) -> None:
+        """Follow the events and the completions until the dispatcher closes.
+
+        When one of the two fails, the other stops too: what was taken and is not in the log may be lost, so
+        both begin anew. The supervisor calls this again when an attempt to begin anew fails.
+        """
+        try:
+            while True:
+                if not self._subscribed:
+                    log.warning(BEGINS_ANEW)
+                    self._dropped = self.dropped
+                    if self._events is not None:
+                        self._events.close()
+                    await self._subscribe()
+                    if self._draining and self._events is not None:
+                        self._events.close()
+                try:
+                    await self._follow_both()
+                    break
+                except* (SubscriberCutOff, CursorExpired):  # it fell behind, or a purge passed it
+                    pass
+        except* DispatcherClosed:
+            pass
+        self._finish()
+
+    async def _follow_both(self) -> None:
+        """Follow until the subscription ends; then the completions up to what it brought."""
+        self._following, self._took_all = True, False
+        try:
+            async with asyncio.TaskGroup() as both:
+                completions = both.create_task(self._follow_completions(), name="turngate completions")
+                await self._follow_events()
+                self._took_all = True
+                self._changed.set()
+                await self._until(lambda: not self._ahead or not self._following)
+                completions.cancel()
+        except BaseException:
+            self._subscribed = False
+            raise
+        finally:
+            self._following = False
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -103,29 +150,10 @@ class LedgerLog(EventLog):
     # What the subscription brings.
 
     async def _follow_events(self) -> None:
-        """Take what the dispatcher tells until it is closed."""
-        while True:
-            assert self._events is not None
-            try:
-                async for event in self._events:
-                    await self._take(event)
-                break
-            except SubscriberCutOff:
-                log.warning("the event log fell behind the dispatcher, and goes on with what comes now")
-                await self._begin_anew()
-        self._finish()
-
-    async def _begin_anew(self) -> None:
-        """Subscribe again after the subscription was cut off."""
-        self._dropped = self.dropped
-        while True:
-            await self._stop_following()
-            try:
-                await self._subscribe()
-            except LedgerUnavailable:
-                await asyncio.sleep(_PAUSE)
-            else:
-                return
+        """Take what the dispatcher tells until the subscription ends."""
+        assert self._events is not None
+        async for event in self._events:
+            await self._take(event)
 
     async def _take(self, event: Event) -> None:
         """Put one event into the log."""
@@ -134,7 +162,9 @@ class LedgerLog(EventLog):
             if event.run_id in self._unbidden:
                 self._unbidden.discard(event.run_id)
                 return
-            await self._until(lambda: len(self._ahead) < _MOST_AHEAD or self._following is None)
+            await self._until(lambda: len(self._ahead) < _MOST_AHEAD or not self._following)
+            if len(self._ahead) >= _MOST_AHEAD:
+                raise DispatcherClosed("the ledger was closed before all completions were read")
             self._ahead.add(event.run_id)
             self._move_place()
         elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
@@ -157,6 +187,8 @@ class LedgerLog(EventLog):
         for _ in range(_ATTEMPTS):
             if (prompt := self._prompts.pop(run_id, None)) is not None:
                 return prompt
+            if self._draining:  # there is no time to ask for each
+                return None
             try:
                 run = await self._d.find(run_id)
                 if run is None or run.prompt:
@@ -165,6 +197,8 @@ class LedgerLog(EventLog):
             except LedgerUnavailable:
                 await asyncio.sleep(_PAUSE)
                 continue
+            except DispatcherClosed:
+                return None
             said = [each.text for each in messages if (each.run_id, each.role) == (run_id, "user")]
             return shown(said[0]) if said and said[0] else None
         return None
@@ -176,24 +210,26 @@ class LedgerLog(EventLog):
         while True:
             try:
                 async for cursor, complete in self._d.completions(self._place.completions):
-                    await self._await_arrival(cursor, complete)
+                    has_come = await self._await_arrival(cursor, complete.run_id)
                     self._pass(cursor)
+                    if not has_come:
+                        self._append(complete, None)
                     self._changed.set()
                 break
             except LedgerUnavailable:
                 await asyncio.sleep(_PAUSE)
-            except CursorExpired:  # purged before they were read
-                self._pass(plain(await self._d.end_cursor()))
-        self._following = None
+            except DispatcherClosed:
+                break
+        self._following = False
         self._changed.set()
 
-    async def _await_arrival(self, cursor: str, complete: RunComplete) -> None:
-        """Wait until the log has this completion; if the subscription does not bring it, put it in."""
+    async def _await_arrival(self, cursor: str, run_id: str) -> bool:
+        """Wait until the log has this completion; return False if the subscription does not bring it."""
         if self._brings(cursor):
-            await self._until(lambda: complete.run_id in self._ahead)
-            self._ahead.discard(complete.run_id)
-        else:
-            self._append(complete, None)
+            await self._until(lambda: run_id in self._ahead or self._took_all)
+        has_come = run_id in self._ahead
+        self._ahead.discard(run_id)
+        return has_come
 
     async def catch_up_with(self, place: Cursor) -> None:
         """Come to where another log of the same completions was, if that was further.
@@ -214,4 +250,4 @@ class LedgerLog(EventLog):
             raise CursorExpired("there is no such run on this ledger")
         if needed:
             last = order(needed[0])
-            await self._until(lambda: order(self._place.completions) >= last or self._following is None)
+            await self._until(lambda: order(self._place.completions) >= last or self.ended.is_set())

@@ -5,8 +5,8 @@ next number and puts it into the ring; readers are woken and take from the ring 
 
 1. The log follows the dispatcher's completions as well: it knows up to where all of them are in the log, and
    says so in the id of every event (see `Cursor`).
-2. A subscription that is cut off is begun anew, and all that the ring holds is forgotten: everybody is then
-   behind, and is told what was missed from the completions.
+2. A log that was cut off, or that failed, begins anew: it subscribes again and forgets all that the ring
+   holds. Every reader is then behind, and receives what it missed from the completions.
 
 How it follows them is another matter in memory (`MemoryLog`) than on a ledger (`LedgerLog`).
 """
@@ -14,13 +14,13 @@ How it follows them is another matter in memory (`MemoryLog`) than on a ledger (
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from turngate import Moved, RunComplete
+from turngate._supervise import Supervisor
 from turngate.server._cursor import Cursor, mark
 from turngate.server._dispatching import views
 from turngate.server._ring import Ring
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from turngate.server._reader import Reader
 
 log = logging.getLogger("turngate.server")
+BEGINS_ANEW: Final = "the event log does not have all events; every reader is told what it missed"
 
 
 class EventLog(ABC):
@@ -57,7 +58,7 @@ class EventLog(ABC):
         self._place = Cursor(self.epoch, 0)
         self._suffix = self._place.suffix
         self._ahead: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._supervisor = Supervisor(longest_pause=2.0)
         self._events: Events | None = None
         self._dropped = 0
 
@@ -69,14 +70,14 @@ class EventLog(ABC):
 
     async def end(self) -> None:
         """Follow the dispatcher no longer; readers get what there is, and their end."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._supervisor.close()
         if self._events is not None:
             self._events.close()
         self._finish()
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Put into the log all that the dispatcher has told up to now; there may be nothing after that."""
 
     def _finish(self) -> None:
         self.ended.set()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
 from turngate.server._cursor import LOST
 from turngate.server._dispatching import at_hand
-from turngate.server._log import EventLog, log
+from turngate.server._log import BEGINS_ANEW, EventLog, log
 from turngate.server._shapes import shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from turngate import Event
     from turngate.server._cursor import Cursor
@@ -36,7 +35,7 @@ class MemoryLog(EventLog):
         self._pass(self._d.end_cursor())
         self._completions = self._d.completions(self._place.completions)
         self._count_anew(self._d.sessions())
-        self._tasks.append(asyncio.create_task(self._follow(), name="turngate events"))
+        self._supervisor.start("the event log", self._follow)
 
     async def _follow(self) -> None:
         """Take what the dispatcher tells until it is closed."""
@@ -44,28 +43,40 @@ class MemoryLog(EventLog):
             events = self._events
             assert events is not None
             try:
-                async for event in events:
-                    self._take(event)
-                    self.flush()
-                break
+                event = await anext(events, None)
             except SubscriberCutOff:
                 if events is self._events:
                     self._begin_anew()
+            else:
+                if event is None and events is self._events:
+                    break
+                self._put_in(() if event is None else (event,))
+                self.flush()
         self.flush()
         self._finish()
 
+    async def drain(self) -> None:
+        """Put into the log all that the dispatcher has told up to now."""
+        self.flush()
+
     def flush(self) -> None:
         """Put into the log all that the dispatcher has told by now."""
-        if self._events is None or self.ended.is_set():
-            return
+        if self._events is not None and not self.ended.is_set():
+            self._put_in(at_hand(self._events))
+
+    def _put_in(self, events: Iterable[Event]) -> None:
+        """Put events into the log. If that fails, what was taken may be lost, so the log begins anew."""
         try:
-            for event in at_hand(self._events):
+            for event in events:
                 self._take(event)
+            # Nothing is new among the completions unless something is ahead of them.
+            while self._ahead and self._peek() is not None:
+                self._pass_next()
         except SubscriberCutOff:
             self._begin_anew()
-        # Nothing is new among the completions unless something is ahead of them.
-        while self._ahead and self._peek() is not None:
-            self._pass_next()
+        except Exception:
+            log.exception("the event log failed")
+            self._begin_anew()
 
     async def catch_up_with(self, place: Cursor) -> None:
         """Do nothing: what the dispatcher has told is in the log by now."""
@@ -74,10 +85,12 @@ class MemoryLog(EventLog):
         """Do nothing: the dispatcher is asked for it."""
 
     def _begin_anew(self) -> None:
-        """Subscribe again after the subscription was cut off: what the ring holds is not all there was."""
-        log.warning("the event log fell behind the dispatcher, and goes on with what comes now")
+        """Subscribe again: the ring does not hold all that has happened."""
+        log.warning(BEGINS_ANEW)
         self._forget()
         self._dropped = self.dropped
+        if self._events is not None:
+            self._events.close()
         self._events = self._d.subscribe(moves=True)
         self._count_anew(self._d.sessions())
         while self._peek() is not None:

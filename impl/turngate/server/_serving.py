@@ -134,7 +134,7 @@ class Server(uvicorn.Server):
             await asyncio.wait([ending], timeout=0.1)
             if self.force_exit and not hastened:
                 hastened = True
-                await self._app.dispatcher.cancel_all()
+                await self._app.hasten()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -14,10 +14,10 @@ The same third case applies to a reader that falls behind the ring while it read
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate import CursorExpired
+from turngate import CursorExpired, DispatcherClosed
+from turngate._supervise import Supervisor
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
 from turngate.server._reader import CHUNK, Reader, missed
@@ -50,6 +50,7 @@ class Streams:
         self._d = d
         self._limits = limits
         self._open: dict[Reader, tuple[Send, asyncio.Task[Any] | None]] = {}
+        self._supervisor = Supervisor()
         self._ticker: asyncio.Task[None] | None = None
         self.all_closed = asyncio.Event()
         """Set while no stream is open."""
@@ -83,7 +84,7 @@ class Streams:
         self.all_closed.clear()
         self.counts["opened"] += 1
         if self._ticker is None:
-            self._ticker = asyncio.create_task(self._tick(), name="turngate heartbeat")
+            self._ticker = self._supervisor.start("the heartbeat of event streams", self._tick)
         watch = asyncio.create_task(_watch(receive, reader))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + more})
@@ -97,7 +98,7 @@ class Streams:
         except asyncio.CancelledError:
             if not reader.dropped:
                 raise
-        except LedgerUnavailable:  # who comes again may find it there
+        except (LedgerUnavailable, DispatcherClosed):  # a client that comes again can go on elsewhere
             await send({"type": "http.response.body", "body": b""})
         finally:
             reader.closed = True
@@ -108,8 +109,7 @@ class Streams:
                 self._ticker = None
                 self.all_closed.set()
             watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
+            await asyncio.gather(watch, return_exceptions=True)
 
     async def _come_in(self, reader: Reader, after: str | None, since: Cursor | None) -> None:
         """Bring a reader to where it can go on from the ring."""
@@ -190,9 +190,11 @@ class Streams:
 
 async def _watch(receive: Receive, reader: Reader) -> None:
     """Close the reader when its client is gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    reader.close()
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    finally:  # a server that can say no more has lost its client too
+        reader.close()
 
 
 def _drop(send: Send, task: asyncio.Task[Any] | None) -> None:
