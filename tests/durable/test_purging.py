@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +263,47 @@ async def test_readers_that_have_read_what_is_purged_go_on(ledger: Any) -> None:
                 if type(event).__name__ == "RunComplete":
                     read.discard(event.run_id or "")
             assert await d.purge(before=time.time() + LATER) == 25
+
+
+@pytest.mark.deep
+def test_a_million_runs_are_purged_while_others_go_on(tmp_path: Path) -> None:
+    number, day = 1_000_000, 86_400.0
+    path = tmp_path / "ledger.db"
+
+    def fill() -> None:
+        """Write old runs as the tables have them, which is quicker than to run them."""
+        old = time.time() - 9 * day
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executemany(
+                """
+                INSERT INTO run (run_id, session_id, seq, state, when_busy, covered, holder, place, prompt,
+                    attachments, digest, accepted_at, completed_at, text, cancelled, message_id, outcome,
+                    position, ordinal)
+                VALUES
+                    (?, ?, ?, 'complete', 'fold', 0, 1, 0, '', '', '', ?, ?, 'text', 0, ?, 'finished', ?, 0)
+                """,
+                ((f"run-{n}", f"session-{n // 10}", n, old, old, f"msg-{n}", 100 + n) for n in range(number)),
+            )
+            connection.execute("UPDATE meta SET number = ?", (number + 1_000,))
+            connection.commit()
+
+    async def main() -> None:
+        async with DurableDispatcher(echo, SqliteLedger(path)) as d:
+            await d.ask("s", "p", run_id="before")
+        await asyncio.to_thread(fill)
+        async with (
+            DurableDispatcher(echo, SqliteLedger(path)) as d,
+            DurableDispatcher(echo, SqliteLedger(path)) as other,
+        ):
+            seen: list[int] = []
+            purging = asyncio.create_task(d.purge(before=time.time() - day, progress=seen.append))
+            asked = 0
+            while not purging.done():
+                await other.ask(f"meanwhile-{asked}", "p")
+                asked += 1
+            assert await purging == seen[-1] == number
+            assert len(seen) > 1_000
+            assert asked > 10
+            assert len(await kept(d)) == asked + 1
+
+    asyncio.run(main())
