@@ -21,6 +21,7 @@ class TurngateSubject(AsyncioSubject):
         two_phase=True, folds=True, clear=True, messages=True, cancel_run=True, interrupt=True, reject=True,
         wait=True, residue=True, bursts=True,
     )  # fmt: skip
+    returns_when_done = True
 
     def start(self) -> None:
         """Make the dispatcher."""

@@ -199,6 +199,7 @@ def subject(kind: type[Lanes], **more: bool) -> type[AsyncioSubject]:
     class LanesSubject(AsyncioSubject):
         __test__ = False
         features = Features(**more)
+        returns_when_done = True
         lanes: Lanes
 
         def start(self) -> None:

@@ -15,3 +15,18 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Any:
     """Collect an adapter as one test per property, in a module that has imported the kit."""
     kit = sys.modules.get("turngate_verify.conform")
     return None if kit is None else kit.collect(collector, name, obj)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say for each subject what its tests have tried, and what they have not."""
+    reports = [report for each in terminalreporter.stats.values() for report in each]
+    said = {
+        value: None
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "turngate conform"
+    }
+    if said:
+        terminalreporter.section("turngate conform")
+    for line in said:
+        terminalreporter.line(line)

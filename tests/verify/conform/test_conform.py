@@ -46,7 +46,6 @@ SUBJECTS: dict[type[AsyncioSubject], dict[Property, str]] = {
         Property.EXACTLY_ONE_COMPLETE: "accept a, cancel",
         Property.NO_STRAND: "accept a, finish a, cancel, accept b",
         Property.IDLE_CANCEL: "accept a, finish a, cancel, accept b",
-        Property.DECLARED_MOVE: "accept a, finish a, cancel, accept b",
     },
     session_lock.SessionLockSubject: {Property.FULL_COVERAGE: "accept a, accept b, cancel"},
     aiojobs_limit_one.AiojobsSubject: {Property.LAST_WORD: "accept a, accept b, finish a"},

@@ -69,7 +69,8 @@ def test_an_adapter_is_one_test_per_property(stranding: Path) -> None:
         "   3  enter a: active\n"
         "   4  enter b: queued\n"
         "   5  the turn of a fails: RunComplete of a: no luck\n"
-        "  but b waits in the queue of a session with no turn: it should run next\n"
+        "  but b hangs: it neither started nor completed before the subject came to rest, "
+        "and no turn of its session is active. It should have started\n"
         "  replay: turngate conform --replay 'accept a, accept b, enter a, enter b, fail a' "
         "test_mine.py:Stranding\n"
     ) in printed

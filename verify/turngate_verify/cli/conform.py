@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
@@ -97,6 +98,11 @@ class _AfterTwoDashes(click.Command):
     type=click.IntRange(1, 64),
     help="Instances of the subject that play at the same time.",
 )
+@click.option(
+    "--require-races",
+    is_flag=True,
+    help="Exit with 3 unless operations were also called at the same moment: the feature bursts.",
+)
 @click.option("--replay", "program", metavar="PROGRAM", help="Play one program and tell what comes of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -116,6 +122,7 @@ def conform(
     timeout: float,
     grace: float,
     workers: int,
+    require_races: bool,
     program: str | None,
     as_json: bool,
     report: Path | None,
@@ -125,7 +132,8 @@ def conform(
     Exit code 0: everything that the subject can show holds; 1: a property is
     violated, and the shortest program found is printed; 3: something was never
     put to the test, or was broken once and not again, or the subject could not
-    be judged to the end.
+    be judged to the end. Races are tried only with subjects that have the
+    feature bursts; the first line says whether they were.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -135,10 +143,20 @@ def conform(
     name = target or shlex.join(command or ())
     timing = Timing(grace=grace)
     make = Command(*(command or ()), timeout=timeout, timing=timing) if target is None else load(target)
-    effort = Effort(programs=programs, examples=examples, seed=seed, seconds=max_seconds, workers=workers)
+    effort = Effort(
+        programs=programs,
+        examples=examples,
+        seed=seed,
+        seconds=max_seconds,
+        workers=workers,
+        require_races=require_races,
+    )
     with stages(1) as begin:
         begin(f"playing programs on {name}")
-        result = check(make, name, effort=effort) if program is None else _replayed(make, name, program)
+        if program is None:
+            result = check(make, name, effort=effort)
+        else:
+            result = _replayed(make, name, program, Effort(require_races=require_races))
     if as_json:
         print_json(as_object(result))
     else:
@@ -148,9 +166,9 @@ def conform(
     return EXIT_CODES[result.verdict]
 
 
-def _replayed(make: SubjectFactory, name: str, program: str) -> Conformance:
+def _replayed(make: SubjectFactory, name: str, program: str, effort: Effort) -> Conformance:
     try:
-        return replay(make, name, parsed(program))
+        return replay(make, name, parsed(program), effort=effort)
     except BadProgram as wrong:
         raise click.UsageError(str(wrong)) from None
 
@@ -171,6 +189,8 @@ def as_object(result: Conformance) -> dict[str, Any]:
     """Return the result as the object that ``--json`` prints."""
     told: dict[str, Any] = {
         "verdict": result.verdict,
+        "races": result.races,
+        "summary": result.summary,
         "subject": result.subject,
         "features": result.features.names,
         "left_out": result.left_out,
@@ -203,7 +223,9 @@ def problems(result: Conformance) -> list[str]:
 
 
 def print_conformance(result: Conformance) -> None:
-    """Print the result for people."""
+    """Print the result for people: the verdict first, and again at the end."""
+    out.print("verdict:", _summary(result))
+    out.print("")
     properties = Table(
         "property", "verdict", "checked how often", box=None, pad_edge=False, title_justify="left"
     )
@@ -237,7 +259,13 @@ def print_conformance(result: Conformance) -> None:
     if result.failed:
         _print_failed(result.failed)
     out.print("")
-    out.print("verdict:", styled(result.verdict), f"in {result.seconds:.0f} s")
+    out.print("verdict:", _summary(result), f"({result.seconds:.0f} s)")
+
+
+def _summary(result: Conformance) -> Text:
+    """Return the verdict in one line, its first word in its colour."""
+    words = result.summary.removeprefix(result.verdict)
+    return styled(result.verdict) + Text(words)
 
 
 def _print_flaky(result: Conformance, each: AnyProperty) -> None:

@@ -14,6 +14,8 @@ from turngate_verify.conform.programs import Op
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
+_SHOW_FAILURE = ": an adapter that waits for a run shows how it failed with self.completed(run, error=...)"
+
 
 class AsyncioSubject(Operations):
     """A subject on an event loop of its own, with virtual time.
@@ -35,6 +37,17 @@ class AsyncioSubject(Operations):
     """For how many virtual seconds it waits for what is owed."""
     wait_for: float = 3600.0
     """How many virtual seconds ``wait`` lets pass."""
+    returns_when_done: bool = False
+    """Whether every ``do_`` operation has taken effect when it returns.
+
+    If not, an operation counts as done when the subject is at rest, so the
+    operations of a burst may take effect in any order.
+    """
+    patient: bool = False
+    """Whether a run counts as queued only when no timer is left that could start it.
+
+    The kit sets this to play a program again whose verdict may be premature.
+    """
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -46,6 +59,17 @@ class AsyncioSubject(Operations):
         self._session_of: dict[str, str] = {}
         self._asked = 0.0
         self._in_a_burst = False
+        self._folding: set[str] = set()
+        self._calls: list[asyncio.Task[Any]] = []
+        """The calls that have not returned."""
+        self._must_return: set[asyncio.Task[Any]] = set()
+        """Those of them that must return before the next operation."""
+        self.took_effect: list[bool] = []
+        """For each operation of the last burst: whether it had taken effect when the next was called."""
+        self.hasty = False
+        """Whether a run was said to be queued while a timer was left that might have started it."""
+        self.disturbed = False
+        """Whether the time that a patient subject let pass has changed what became of other runs."""
         with self.loop:
             self.start()
 
@@ -83,8 +107,12 @@ class AsyncioSubject(Operations):
                 return "text"
             if told == "fail":
                 raise RunnerFailed("no luck")
-            for folded in await self.do_fold(run):
-                self.saw(Fold(folded, run))
+            self._folding.add(run)
+            try:
+                for folded in await self.do_fold(run):
+                    self.saw(Fold(folded, run))
+            finally:
+                self._folding.discard(run)
 
     def started(self, run: str) -> None:
         """Show that the turn of a run has started."""
@@ -121,18 +149,39 @@ class AsyncioSubject(Operations):
             self._undecided.discard(event.run)
         self._seen.append(event)
 
-    def drive(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a call in a task until nothing more happens; the call may still wait then.
+    def drive(self, work: Coroutine[Any, Any, Any], *, may_wait: bool = False) -> None:
+        """Run a call in a task until nothing more happens.
 
-        In a burst, run it up to where it first waits, and nothing else.
+        A call that may wait can last until the run is complete; any other is
+        waited for as long as there is a timer that might let it return. In a
+        burst, run it up to where it first waits, and nothing else.
         """
         task = self.loop.create_task(work)
+        self._calls.append(task)
+        if not may_wait:
+            self._must_return.add(task)
         if self._in_a_burst:
             self.loop.step(len(self.loop.ready) - 1)
+            self._raise_errors()
+            self.took_effect.append(self.returns_when_done and task.done())
         else:
             self._quiesce(self.patience)
-        if task.done() and not task.cancelled() and (error := task.exception()):
-            raise SubjectFailed(f"it raised {error!r}") from error
+            self._await_returns()
+
+    def _await_returns(self) -> None:
+        """Let time pass while a call that must return, or a fold, has not."""
+        while (self._must_return or self._folding) and self.linger():
+            pass
+
+    def _raise_errors(self) -> None:
+        """Raise what a call has raised, however late it did."""
+        returned = [task for task in self._calls if task.done()]
+        self._calls = [task for task in self._calls if not task.done()]
+        self._must_return.difference_update(returned)
+        for task in returned:
+            if not task.cancelled() and (error := task.exception()):
+                hint = _SHOW_FAILURE if isinstance(error, RunnerFailed) else ""
+                raise SubjectFailed(f"it raised {error!r}{hint}") from error
 
     def _quiesce(self, seconds: float) -> None:
         self._asked = self.loop.time()
@@ -143,11 +192,15 @@ class AsyncioSubject(Operations):
 
     def linger(self) -> bool:
         """Let time pass up to the next timer, for something is owed; return whether there is one in time."""
-        due = self.loop.next_timer()
-        if due is None or due > self._asked + self.grace:
+        if (due := self._due()) is None:
             return False
         self._advance(due)
         return True
+
+    def _due(self) -> float | None:
+        """Return when the next timer is due, if that is in the time that is allowed for what is owed."""
+        due = self.loop.next_timer()
+        return None if due is None or due > self._asked + self.grace else due
 
     def _advance(self, due: float) -> None:
         self.loop.advance(due - self.loop.time())
@@ -158,6 +211,7 @@ class AsyncioSubject(Operations):
             self.loop.settle()
         except AssertionError as busy:
             raise SubjectFailed(f"it does not come to rest: {busy}") from None
+        self._raise_errors()
 
     # The port.
 
@@ -176,7 +230,7 @@ class AsyncioSubject(Operations):
     def _take_in(self, session: str, run: str, work: Coroutine[Any, Any, Any]) -> None:
         self._session_of[run] = session
         if self.features.two_phase:
-            self.drive(work)
+            self.drive(work)  # it returns when the run is accepted
         else:
             self._decide(run, work)
 
@@ -186,16 +240,27 @@ class AsyncioSubject(Operations):
 
     def _decide(self, run: str, work: Coroutine[Any, Any, Any]) -> None:
         self._undecided.add(run)
-        self.drive(work)
+        self.drive(work, may_wait=True)
         if not self._in_a_burst:
             self._show_queued()
 
     def _show_queued(self) -> None:
         while any(map(self._is_owed_a_start, self._undecided)) and self.linger():
             pass
+        if self.patient:
+            self._wait_for_the_undecided()
+        elif self._undecided and not self.returns_when_done and self._due() is not None:
+            self.hasty = True
         for run in sorted(self._undecided):
             # The run has neither started nor ended, so it waits in the queue.
             self.saw(Enter(run, DeclaredState.QUEUED))
+
+    def _wait_for_the_undecided(self) -> None:
+        """Let time pass until every run has started or ended, or no timer is left that could change that."""
+        others, before = self._session_of.keys() - self._undecided, len(self._seen)
+        while self._undecided and self.linger():
+            pass
+        self.disturbed |= any(event.run in others for event in self._seen[before:])
 
     def _is_owed_a_start(self, run: str) -> bool:
         busy = {self._session_of.get(each) for each in self._at_work or ()}
@@ -204,10 +269,12 @@ class AsyncioSubject(Operations):
     def burst(self, operations: Sequence[Op]) -> None:
         """Call several operations in the same moment: each up to where it first waits."""
         self._in_a_burst = True
+        self.took_effect = []
         for op in operations:
             getattr(self, op.name)(*op.arguments.values())
         self._in_a_burst = False
         self._quiesce(self.patience)
+        self._await_returns()
         self._show_queued()
 
     def cancel_run(self, run: str) -> None:
@@ -248,8 +315,11 @@ class AsyncioSubject(Operations):
         told = self._told.get(run)
         if told and not told.done():
             told.set_result(what)
-        if not self._in_a_burst:
+        if self._in_a_burst:
+            self.took_effect.append(True)  # the runner has been told
+        else:
             self._quiesce(self.patience)
+            self._await_returns()
 
     def observe(self) -> Sequence[Observed]:
         """Return what happened since the last call."""

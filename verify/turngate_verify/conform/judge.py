@@ -1,10 +1,10 @@
 """The judge: has one subject perform a program, and judges what it shows by abstract sessions.
 
 After every operation the subject is at rest. So the judge asks at once what is
-owed: a session in which no runner is at work must owe nothing. The operations
-of a burst take effect in their order, but what the subject does between them is
-seen only at the end. So a burst is sound if what is shown can be put between
-its operations in at least one way that breaks nothing.
+owed: a session in which no runner is at work must owe nothing. A burst is sound
+if its operations and what is shown can be put in at least one order that breaks
+nothing (``orders.py``). If something is broken later, every order that was
+possible is tried before anything is said to be wrong.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from turngate_model.checker.counterexample import Step
 from turngate_model.history import Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
 from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
+from turngate_verify.conform.orders import Item, Taken, explained, latest_offence, sound_orders
 from turngate_verify.conform.port import Observed, Refused, Subject, SubjectFailed
 from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op, Program
-from turngate_verify.conform.rest import at_work, settled
+from turngate_verify.conform.rest import at_work, settled, waited_for
 from turngate_verify.conform.sessions import Sessions
 
 __all__ = ["Judge", "ProgramLimits"]
-
-Item: TypeAlias = Op | Event
-"""What happens, one after the other: operations take effect, and the subject shows events."""
 
 GROWING = 6
 """What is held when all is quiet is residue if so many times in a row it is more than the time before."""
@@ -48,7 +46,8 @@ class Judge:
         self.exercised: set[Property | DurableProperty] = set()
         self.idle_cancels: set[int] = set()
         """The operations that cancelled a session with nothing in flight."""
-        self.sessions = Sessions(self.features)
+        self.sessions = self._fresh_sessions()
+        self._history: list[Taken] = []
         self.place_of: dict[str, int] = {}
         """The session of every run that was brought, the refused ones too."""
         self._burst: tuple[Op, ...] = ()
@@ -58,6 +57,11 @@ class Judge:
         self._held: list[int] = []
         """What was held each time that it was asked for with nothing in flight."""
         self._refused: set[str] = set()
+
+    def _fresh_sessions(self) -> Sessions:
+        sessions = Sessions(self.features)
+        sessions.waited = waited_for(self.subject)
+        return sessions
 
     def close(self) -> None:
         """Close the subject. What it raises then changes no verdict."""
@@ -83,29 +87,48 @@ class Judge:
         if op.at_once:
             return
         operations, self._burst = self._burst, ()
-        before = set(self.exercised)
+        before, late = set(self.exercised), len(self.late)
         self._hear_out()
         self._call(operations)
         shown = settled(self, operations)
         refused = {event.run for event in shown if isinstance(event, Refused)}
         self._refused |= refused
-        seen = [event for event in shown if not isinstance(event, Refused)]
-        self.sessions.work(at_work(self.subject))
-        items: list[Item] = [*operations, *seen]
-        if len(operations) > 1:
-            items = _in_order(self, operations, seen, refused)
-        self._judge(items, operations, refused)
+        seen = tuple(event for event in shown if not isinstance(event, Refused))
+        known = tuple(getattr(self.subject, "took_effect", ())) if len(operations) > 1 else ()
+        taken = Taken(operations, seen, frozenset(refused), at_work(self.subject), known)
+        self._history.append(taken)
+        self._judge(self._in_order(taken), taken)
         if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
             self._at_rest(operations)
+        if self.violations or len(self.late) > late:
+            self._reconsider(late)
         if self.violations:
             # An operation that ends in an offence says nothing of the properties it does not break.
             self.exercised = before | {violation.property for violation in self.violations}
+
+    def _in_order(self, taken: Taken) -> list[Item]:
+        """Return an order of operations and events: one that breaks nothing, if there is one."""
+        if len(taken.operations) == 1:
+            return [*taken.operations, *taken.seen]
+        for items, _ in sound_orders(self.sessions, taken, self.place_of):
+            return items
+        return latest_offence(self.sessions, taken, self.place_of)
+
+    def _reconsider(self, late: int) -> None:
+        """Take an offence back if the bursts before it may have taken effect in another order."""
+        if not any(len(taken.operations) > 1 for taken in self._history[:-1]):
+            return
+        sessions = explained(self._fresh_sessions(), self._history, self.place_of)
+        if sessions is not None:
+            self.sessions, self.violations, self.late = sessions, [], self.late[:late]
 
     def _hear_out(self) -> None:
         """Take in what a real-time subject has done since it seemed to be at rest."""
         shown = self.shown()
         if shown:
             self.sessions.work(at_work(self.subject))
+            seen = tuple(event for event in shown if not isinstance(event, Refused))
+            self._history.append(Taken((), seen, frozenset(), at_work(self.subject)))
         for event in shown:
             if self.steps and not isinstance(event, Refused):
                 normal = self.sessions.normal(self.place_of[event.run], event)
@@ -150,8 +173,10 @@ class Judge:
 
     # Judging it.
 
-    def _judge(self, items: Sequence[Item], operations: Sequence[Op], refused: set[str]) -> None:
+    def _judge(self, items: Sequence[Item], taken: Taken) -> None:
         """Judge what happened, in this order, and tell it as steps. What follows an offence is told only."""
+        operations, refused, waiting = taken.operations, taken.refused, taken.waiting
+        self.sessions.work(taken.at_work)
         told: dict[Op, list[Event]] = {op: [] for op in operations}
         at = operations[0]
         for item in items:
@@ -162,7 +187,10 @@ class Judge:
                 told[at] += own
                 self._offended(broken)
             else:
-                normal = self.sessions.normal(self.place_of[item.run], item)  # type: ignore[union-attr]  # what a subject shows is about a run
+                place = self.place_of[item.run]  # type: ignore[union-attr]  # what a subject shows is about a run
+                normal = self.sessions.normal(place, item)
+                if item in waiting and self.sessions.hang(place, item.run):  # type: ignore[union-attr]
+                    continue
                 if normal is not None:
                     told[at].append(normal)
                     self._event(normal, operations)
@@ -251,36 +279,3 @@ class Judge:
                 counts = ", ".join(map(str, held))
                 grows = f"with nothing in flight it holds {counts} things: that should not grow"
                 self.violations.append(Violation(Property.NO_RESIDUE, grows))
-
-
-def _in_order(judge: Judge, operations: Sequence[Op], seen: Sequence[Event], refused: set[str]) -> list[Item]:
-    """Put what is shown between the operations of a burst, so that it breaks nothing if that can be.
-
-    Otherwise return the order in which the first offence comes latest.
-    """
-    best: tuple[int, list[Item]] = (-1, [])
-
-    def tried(sessions: Sessions, done: list[Item], ops: Sequence[Op], events: Sequence[Event]) -> bool:
-        nonlocal best
-        if not ops and not events:
-            sound = not sessions.copy().at_rest()
-            best = max(best, (len(done) + sound, done), key=lambda each: each[0])
-            return sound
-        best = max(best, (len(done), [*done, *ops, *events]), key=lambda each: each[0])
-        for item, rest in ((ops[:1], (ops[1:], events)), (events[:1], (ops, events[1:]))):
-            if item:
-                after = sessions.copy()
-                if not _broken(judge, after, item[0], refused) and tried(after, [*done, item[0]], *rest):
-                    return True
-        return False
-
-    tried(judge.sessions, [], operations, seen)
-    return best[1]
-
-
-def _broken(judge: Judge, sessions: Sessions, item: Any, refused: set[str]) -> list[Violation]:
-    if isinstance(item, Op):
-        return sessions.take(item, refused)[1]
-    place = judge.place_of[item.run]
-    normal = sessions.normal(place, item)
-    return sessions.judge(place, normal) if normal is not None else []

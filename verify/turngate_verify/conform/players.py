@@ -60,9 +60,15 @@ class Players:
         finally:
             self._idle.put(make)
 
-    def play(self, program: Program, limits: ProgramLimits) -> Played:
-        """Play a program on a fresh subject, up to the first offence."""
+    def play(self, program: Program, limits: ProgramLimits, *, patient: bool = False) -> Played:
+        """Play a program on a fresh subject, up to the first offence.
+
+        With ``patient``, a subject in virtual time lets all its timers run out
+        before a run counts as queued.
+        """
         with self.judge() as judge:
+            if patient:
+                judge.subject.patient = True
             return performed(judge, program, limits)
 
 
@@ -105,6 +111,8 @@ def outcome(judge: Judge, limits: ProgramLimits) -> Played:
             tuple(sorted(judge.program)),
             tuple(session.key() for session in judge.sessions.each if session.states),
         ),
+        hasty=getattr(judge.subject, "hasty", False),
+        disturbed=getattr(judge.subject, "disturbed", False),
     )
 
 

@@ -46,7 +46,7 @@ class Features(NamedTuple):
     residue: bool = False
     """The subject says how many things it holds when it is quiet."""
     bursts: bool = False
-    """Several operations can be called without waiting in between; each takes effect when it is called."""
+    """Several operations can be called without waiting in between. Without this, races are not tried."""
     real_time: bool = False
     """An operation returns when it is taken in; the kit looks again until nothing is owed."""
 
@@ -73,7 +73,8 @@ _LEFT_OUT = {
     "wait": "wait: time does not pass, so no timer of the subject runs out",
     "crash": "crash: the process of the subject is not killed",
     "residue": "residue: what is held in memory is not shown",
-    "bursts": "bursts: every operation is waited for, so no two are called at the same moment",
+    "bursts": "bursts: every operation is waited for, so no two are called at the same moment "
+    "and races are not tried",
 }
 
 

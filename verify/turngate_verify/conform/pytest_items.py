@@ -16,6 +16,9 @@ from turngate_verify.conform.port import Features, SubjectFactory
 from turngate_verify.conform.result import JUDGED, Conformance, Effort, FlakyFinding
 from turngate_verify.conform.suites import check
 
+SUMMARY = "turngate conform"
+"""The name under which each test keeps the verdict on its subject, for the end of the run."""
+
 
 def is_subject(obj: object) -> bool:
     """Tell whether an object of a test module is an adapter, or a command that is one."""
@@ -65,12 +68,13 @@ class SubjectTests(pytest.Collector):
         if self._result is None:
             effort = getattr(self.make, "effort", None)
             self._result = check(
-                self.make, self._target(), effort=effort if isinstance(effort, Effort) else None
+                self.make, self.target, effort=effort if isinstance(effort, Effort) else None
             )
         return self._result
 
-    def _target(self) -> str:
-        """Return what ``turngate conform`` calls this subject."""
+    @property
+    def target(self) -> str:
+        """What ``turngate conform`` calls this subject."""
         if isinstance(self.make, Command):
             return str(self.make)
         path = self.path
@@ -95,6 +99,10 @@ class Flaky(Exception):
         self.command = command
 
 
+class RacesNotTried(Exception):
+    """The effort requires races, and the subject has no bursts."""
+
+
 class Unjudged(Exception):
     """The subject could not be judged to the end."""
 
@@ -108,6 +116,7 @@ class PropertyTest(pytest.Item):
         """Fail if the property is violated or flaky, and skip if it is unknown."""
         assert isinstance(self.parent, SubjectTests)
         result = self.parent.result
+        self.user_properties.append((SUMMARY, f"{self.parent.target}: {result.summary}"))
         if example := result.counterexamples.get(self.property):
             raise Violated(example, result.replay_command(self.property))
         if finding := result.flaky.get(self.property):
@@ -115,6 +124,8 @@ class PropertyTest(pytest.Item):
         if (why := result.not_shown.get(self.property)) or not result.failed:
             if why := why or result.why_unknown(self.property):
                 pytest.skip(f"{self.property} is unknown: {why}")
+            if result.lacks_races:
+                raise RacesNotTried
             return
         if self.parent.said:
             raise Unjudged(f"see {self.parent.said}")
@@ -130,6 +141,8 @@ class PropertyTest(pytest.Item):
             again = [f"  {number:2}  {step}" for number, step in enumerate(wrong.finding.again, 1)]
             flaky = "  flaky: played again, the same program did not break it:"
             return "\n".join([*_told(wrong.finding.example), flaky, *again, f"  replay: {wrong.command}"])
+        if isinstance(wrong, RacesNotTried):
+            return "races were not tried, and the effort requires them: the feature bursts is missing"
         if isinstance(wrong, Unjudged):
             return f"the subject could not be judged to the end: {wrong}"
         return super().repr_failure(excinfo, style)

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 def at_work(subject: Any) -> Collection[str] | None:
     """Return the lead runs whose runner is at work, or None if the subject does not say."""
     working = getattr(subject, "working", None)
-    return None if working is None else working()
+    runs = None if working is None else working()
+    return None if runs is None else list(runs)  # a copy: a subject may go on changing what it returns
+
+
+def waited_for(subject: Any) -> str:
+    """Return how long the kit waits for what a subject owes, in words that end a sentence."""
+    if subject.features.real_time:
+        timing: Timing = getattr(subject, "timing", Timing())
+        return f" within {timing.grace:g} s"
+    grace = getattr(subject, "grace", None)
+    return " before the subject came to rest" if grace is None else f" within {grace:g} virtual seconds"
 
 
 def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, Step
 from turngate_model.properties import AnyProperty, AnyViolation, DurableProperty, Property, Violation
@@ -37,6 +37,8 @@ class Effort(NamedTuple):
     """After so many seconds the suite begins no other program."""
     workers: int = 1
     """How many instances of the subject play at the same time."""
+    require_races: bool = False
+    """Whether the verdict is unknown if no two operations were called at the same moment."""
 
 
 class Played(NamedTuple):
@@ -51,6 +53,10 @@ class Played(NamedTuple):
     bursts: tuple[Program, ...] = ()
     state: Hashable = None
     """Equal for two programs of the same operations if they have led to the same sessions."""
+    hasty: bool = False
+    """Whether a run counted as queued though a timer might still have started it."""
+    disturbed: bool = False
+    """Whether waiting for such a timer has changed what became of other runs."""
 
 
 class FlakyFinding(NamedTuple):
@@ -83,11 +89,17 @@ class Conformance:
     """How many random programs put a property to the test."""
     played: int = 0
     """How many short programs were played."""
+    bursts: int = 0
+    """How many programs were played in which operations were called at the same moment."""
+    require_races: bool = False
+    """Whether the verdict is unknown if races were not tried."""
     counterexamples: dict[AnyProperty, Counterexample] = field(default_factory=dict)
     replays: dict[AnyProperty, str] = field(default_factory=dict)
     """For each broken property, the program that breaks it."""
     flaky: dict[AnyProperty, FlakyFinding] = field(default_factory=dict)
     """For each property that was broken once and not again, what was seen."""
+    unjudged: dict[AnyProperty, str] = field(default_factory=dict)
+    """For each property that a program broke only while a prompt may not have been taken in: the program."""
     failed: SubjectFailed | None = None
     """Why the subject could not be judged to the end."""
     gave_up: str = ""
@@ -133,6 +145,8 @@ class Conformance:
             return not_shown
         if self.failed:
             return "the subject could not be judged to the end"
+        if program := self.unjudged.get(each):
+            return f"{program} breaks it, unless the subject had not taken every prompt in by then"
         return "" if self.checks(each) else "nothing has put it to the test"
 
     @property
@@ -155,5 +169,43 @@ class Conformance:
             return "violated"
         if self.flaky:
             return "flaky"
-        shown = (each for each in self.judged if each not in self.not_shown)
-        return "unknown" if self.failed or self.gave_up or any(map(self.why_unknown, shown)) else "holds"
+        return "unknown" if self._reasons else "holds"
+
+    @property
+    def races(self) -> Literal["tried", "not tried"]:
+        """Whether operations were called at the same moment."""
+        return "tried" if self.bursts else "not tried"
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one line, with what it rests on and what was not tried."""
+        races = f"races were {self.races}"
+        match self.verdict:
+            case "holds":
+                also = " and in bursts of two" if self.bursts else ""
+                return f"holds for operations one at a time{also}; {races}"
+            case "violated":
+                return f"violated: {', '.join(self.counterexamples)}; {races}"
+            case "flaky":
+                return f"flaky: {', '.join(self.flaky)}; {races}"
+            case verdict:
+                reasons = [*self._reasons, *([] if self.lacks_races else [races])]
+                return f"{verdict}: {'; '.join(reasons)}"
+
+    @property
+    def lacks_races(self) -> bool:
+        """Whether races are required, and were not tried."""
+        return self.require_races and not self.bursts
+
+    @property
+    def _reasons(self) -> list[str]:
+        """Why the verdict is unknown, if nothing is violated or flaky."""
+        reasons = ["the subject could not be judged to the end"] if self.failed else []
+        if self.gave_up:
+            reasons.append(self.gave_up)
+        shown = [each for each in self.judged if each not in self.not_shown]
+        if open_ := [str(each) for each in shown if self.why_unknown(each)] if not self.failed else []:
+            reasons.append(f"nothing can be said of {', '.join(open_)}")
+        if self.lacks_races:
+            reasons.append("races were not tried, and are required")
+        return reasons

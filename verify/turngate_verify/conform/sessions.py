@@ -30,7 +30,11 @@ class Sessions:
         """The runs that have been told to enter; with one phase, every run that was accepted."""
         self.at_work: Collection[str] | None = None
         """The lead runs whose runner is at work, or None if the subject does not say."""
+        self.waited = ""
+        """How long the kit waits for what is owed, in words."""
         self._was_at_work: set[str] = set()
+        self._hanging: set[str] = set()
+        """The runs that were said to be queued in an idle session: nothing will ever start them."""
         self._died: set[str] = set()
         """The runs of turns whose process was killed, until they are complete or run again."""
 
@@ -46,7 +50,9 @@ class Sessions:
         twin.each = [session.copy() for session in self.each]
         twin.asked_to_enter = set(self.asked_to_enter)
         twin.at_work = self.at_work
+        twin.waited = self.waited
         twin._was_at_work = set(self._was_at_work)
+        twin._hanging = set(self._hanging)
         twin._died = set(self._died)
         return twin
 
@@ -117,6 +123,18 @@ class Sessions:
             return Handoff(event.run) if event.state is DeclaredState.ACTIVE else None
         return event
 
+    def hang(self, place: int, run: str) -> bool:
+        """Take in that the last word about a run is that it is queued; return whether it hangs.
+
+        It does if the session is idle: the run has neither started nor
+        completed, and there is nothing that it could wait for.
+        """
+        session = self.at(place)
+        if session.turn or session.queue or session.states.get(run) is not DeclaredState.ACCEPTED:
+            return False
+        self._hanging.add(run)
+        return True
+
     def judge(self, place: int, event: Event) -> list[Violation]:
         """Return what an event breaks, and go on from there."""
         session = self.at(place)
@@ -177,12 +195,33 @@ class Sessions:
             if session.turn and session.running:
                 continue
             if owed := session.owed():
-                return [_in_its_words(session, owed[0])]
+                return [self._in_its_words(session, owed[0])]
             for run in session.in_state(DeclaredState.ACCEPTED):
                 if run in self.asked_to_enter:
-                    lost = f"{run} has entered, and is neither active nor queued nor complete"
-                    return [Violation(Property.EXACTLY_ONE_COMPLETE, lost)]
+                    return [self._hangs(session, run)]
         return []
+
+    def _hangs(self, session: AbstractSession, run: str) -> Violation:
+        """Say of a run that it has neither started nor completed though nothing is in its way."""
+        hangs = f"{run} hangs: it neither started nor completed{self.waited}"
+        if run in session.covered:
+            said = f"{hangs}. A cancel covers it, so it is owed its RunComplete"
+            return Violation(Property.EXACTLY_ONE_COMPLETE, said)
+        said = f"{hangs}, and no turn of its session is active. It should have started"
+        stranded = run in self._hanging or session.states[run] is DeclaredState.QUEUED
+        return Violation(Property.NO_STRAND if stranded else Property.EXACTLY_ONE_COMPLETE, said)
+
+    def _in_its_words(self, session: AbstractSession, owed: Violation) -> Violation:
+        """Say what became of a run that should have started, or should have been dropped."""
+        if owed.property is Property.NO_STRAND:
+            waiting = [run for run in session.queue if run not in session.covered | session.cleared]
+            return self._hangs(session, waiting[0])
+        for run in session.queue:
+            why = "a cancel covers it" if run in session.covered else "the queue was cleared"
+            if run in session.covered | session.cleared:
+                said = f"{run} gets no RunComplete: {why}, and it is never heard of again"
+                return Violation(owed.property, said)
+        return owed
 
     def owe(self) -> bool:
         """Tell whether something should still happen by itself. Waiting longer may bring it."""
@@ -236,16 +275,3 @@ def _never_ran(session: AbstractSession, event: Complete) -> str:
     if state is DeclaredState.QUEUED:
         return f"{run} completes with an error ({event.error}), and never ran: nothing has dropped it"
     return ""
-
-
-def _in_its_words(session: AbstractSession, owed: Violation) -> Violation:
-    """Say of a run that was to be dropped what became of it."""
-    if owed.property is not Property.EXACTLY_ONE_COMPLETE:
-        return owed
-    for run in session.queue:
-        why = "a cancel covers it" if run in session.covered else "the queue was cleared"
-        if run in session.covered | session.cleared:
-            return Violation(
-                owed.property, f"{run} gets no RunComplete: {why}, and it is never heard of again"
-            )
-    return owed

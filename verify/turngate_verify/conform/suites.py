@@ -62,7 +62,9 @@ class Suite:
         self.players = Players(make, effort.workers)
         self.effort = effort
         self.limits = limits
-        self.result = Conformance(name, isinstance(make, Command), seed=effort.seed)
+        self.result = Conformance(
+            name, isinstance(make, Command), require_races=effort.require_races, seed=effort.seed
+        )
         self.began = time.monotonic()
         self._known: dict[Program, Played] = {}
         self._unsteady: Counter[AnyProperty] = Counter()
@@ -119,14 +121,17 @@ class Suite:
             self._count(examined, self.result.drills)
             self.shorten(program, examined)
 
-    def judge(self, program: Program) -> None:
-        """Play one program, and keep what it breaks."""
-        self._account(program, self.examine(program), self.result.programs)
+    def judge(self, program: Program) -> Played:
+        """Play one program, keep what it breaks, and return what was played."""
+        examined = self.examine(program)
+        self._account(program, examined, self.result.programs)
+        return examined.played
 
     def _in_time(self, program: Program) -> Examined | None:
         return None if self.out_of_time else self.examine(program)
 
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
+        self.result.bursts += any(step.at_once for step in examined.played.steps)
         for each in examined.exercised:
             counts[each] = counts.get(each, 0) + 1
 
@@ -144,7 +149,7 @@ class Suite:
     def walk(self) -> None:
         """Play random programs."""
         for walked in self.players.map(lambda nth: walk(self, nth), range(self.effort.examples)):
-            if walked is None:
+            if walked is None or self.out_of_time:
                 return
             program, played = walked
             examined = self.examined(program, played, self.play)
@@ -159,7 +164,40 @@ class Suite:
         return self.examined(program, play(program), play)
 
     def examined(self, program: Program, played: Played, play: Callable[[Program], Played]) -> Examined:
-        """Compare a program that was played with its parts, played alone."""
+        """Compare a program that was played with its parts, played alone.
+
+        If something is broken, and a run may have counted as queued before the
+        subject had taken it in, only what a patient subject breaks counts.
+        """
+        found, hasty, _ = self._compared(program, played, play)
+        if not found.broken or not hasty:
+            return found
+        patient, _, disturbed = self._compared(program, self._play_patiently(program), self._play_patiently)
+        if disturbed:
+            # The time that passed has ended turns: what only that has led to says nothing.
+            for each in found.broken.keys() - patient.broken.keys():
+                self.result.unjudged.setdefault(each, written(program[: found.broken[each][1]]))
+            for each in patient.broken.keys() - found.broken.keys():
+                del patient.broken[each]
+        return patient
+
+    def _compared(
+        self, program: Program, played: Played, play: Callable[[Program], Played]
+    ) -> tuple[Examined, bool, bool]:
+        """Return what a program breaks, and whether anything that was played was hasty, or disturbed."""
+        plays = [played]
+
+        def play_part(part: Program) -> Played:
+            plays.append(play(part))
+            return plays[-1]
+
+        found = self._examined(program, played, play_part)
+        return found, any(each.hasty for each in plays), any(each.disturbed for each in plays)
+
+    def _play_patiently(self, program: Program) -> Played:
+        return self.players.play(program, self.limits, patient=True)
+
+    def _examined(self, program: Program, played: Played, play: Callable[[Program], Played]) -> Examined:
         length = len(played.steps)
         broken: dict[AnyProperty, tuple[AnyViolation, int]] = {}
         for violation, after in played.late:
@@ -236,14 +274,14 @@ def check(
     return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work)
 
 
-def replay(make: SubjectFactory, name: str, program: Program) -> Conformance:
+def replay(make: SubjectFactory, name: str, program: Program, *, effort: Effort | None = None) -> Conformance:
     """Play one program, and tell what happens."""
 
     def work(suite: Suite) -> None:
-        suite.judge(program)
-        suite.result.told = Counterexample(Property.DECLARED_MOVE, "", suite.play(program).steps).told()
+        played = suite.judge(program)
+        suite.result.told = Counterexample(Property.DECLARED_MOVE, "", played.steps).told()
 
-    return _worked(make, name, Effort(), ProgramLimits(), work)
+    return _worked(make, name, effort or Effort(), ProgramLimits(), work)
 
 
 def _worked(

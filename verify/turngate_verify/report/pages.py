@@ -57,6 +57,7 @@ def write_trace(checked: Checked, history: list[Recorded], name: str, folder: Pa
 def _page(subject: str, verdict: str, command: str, **about: Any) -> str:
     drawn, missing = lifecycle_svg()
     rest: dict[str, Any] = {
+        "summary": "",
         "problems": [],
         "conversation": [],
         "remarks": [],
@@ -169,6 +170,7 @@ def conformance_page(result: Conformance) -> str:
         result.subject,
         result.verdict,
         "turngate conform " + (f"-- {result.subject}" if result.is_command else result.subject),
+        summary=visible(f"The verdict: {result.summary}."),
         made={"seed": str(result.seed), "took": f"{result.seconds:.0f} s"},
         about="Held to the promises of Turngate by the conformance kit: short programs, then random ones.",
         problems=[visible(each) for each in (*problems, *filter(None, [result.gave_up]))],
@@ -203,7 +205,9 @@ def _why(result: Conformance, each: AnyProperty) -> str:
 
 def _counts(checks: dict[str, dict[str, int]]) -> str:
     return ", ".join(
-        f"{name}: {count:,} {unit}" for name, counts in checks.items() for unit, count in counts.items()
+        f"{name}: {count:,} {unit if count != 1 else unit.removesuffix('s')}"
+        for name, counts in checks.items()
+        for unit, count in counts.items()
     )
 
 

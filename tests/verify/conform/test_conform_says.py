@@ -1,0 +1,454 @@
+"""What the kit says of the first dispatchers that a user tries: those that hang, and those that are slow.
+
+The adapters declare nothing, unless a test is about what they declare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from surroundings import ROOT
+from turngate_model import Property
+from turngate_verify.cli import run
+from turngate_verify.conform import (
+    AsyncioSubject,
+    Effort,
+    Features,
+    ProgramLimits,
+    RealtimeSubject,
+    Timing,
+    check,
+    parsed,
+    play,
+    replay,
+)
+from turngate_verify.report.pages import conformance_page
+
+pytestmark = pytest.mark.usefixtures("standing_clock")
+
+QUICK = Effort(programs=150, examples=8)
+NEITHER = "neither started nor completed"
+
+
+class Right:
+    """Runs the prompts of a session one after the other, and decides everything in one step."""
+
+    def __init__(self, run: Callable[[str], Awaitable[str]]) -> None:
+        self.run = run
+        self.queues: dict[str, deque[tuple[str, asyncio.Future[str]]]] = {}
+        self.active: dict[str, asyncio.Task[str]] = {}
+
+    async def submit(self, session: str, prompt: str) -> asyncio.Future[str]:
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.queues.setdefault(session, deque()).append((prompt, done))
+        self.next(session)
+        return done
+
+    def next(self, session: str) -> None:
+        if session not in self.active and self.queues[session]:
+            self.begin(session, *self.queues[session].popleft())
+
+    def begin(self, session: str, prompt: str, done: asyncio.Future[str]) -> None:
+        task = self.active[session] = asyncio.ensure_future(self.run(prompt))
+        task.add_done_callback(lambda task: self.over(session, done, task))
+
+    def over(self, session: str, done: asyncio.Future[str], task: asyncio.Future[str]) -> None:
+        if task.cancelled():
+            done.cancel()
+        elif error := task.exception():
+            done.set_exception(error)
+        else:
+            done.set_result(task.result())
+        del self.active[session]
+        self.next(session)
+
+    async def cancel(self, session: str) -> None:
+        for _, done in self.queues.pop(session, ()):
+            done.cancel()
+        self.queues[session] = deque()
+        if session in self.active:
+            self.active[session].cancel()
+
+
+class StartsLater(Right):
+    """Wrong: a prompt for an idle session starts in the next tick; a cancel before that forgets it."""
+
+    def next(self, session: str) -> None:
+        asyncio.get_running_loop().call_soon(super().next, session)
+
+    async def cancel(self, session: str) -> None:
+        if session in self.active:
+            await super().cancel(session)
+        else:
+            self.queues[session] = deque()
+
+
+class LosesTheSecond(Right):
+    """Wrong: nothing starts the second prompt of a session."""
+
+    def __init__(self, run: Callable[[str], Awaitable[str]]) -> None:
+        super().__init__(run)
+        self.before: set[str] = set()
+
+    def next(self, session: str) -> None:
+        if session not in self.before:
+            self.before.add(session)
+            super().next(session)
+
+
+def slow(seconds: float) -> type[Right]:
+    """Return a right dispatcher that writes a prompt down before it takes the prompt in."""
+
+    class Slow(Right):
+        async def submit(self, session: str, prompt: str) -> asyncio.Future[str]:
+            await asyncio.sleep(seconds)
+            return await super().submit(session, prompt)
+
+    return Slow
+
+
+def forgetful(seconds: float) -> type[Right]:
+    """Return a right dispatcher that takes a prompt in after the call has returned."""
+
+    class Intake(Right):
+        async def submit(self, session: str, prompt: str) -> asyncio.Future[str]:
+            done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            self.intake = asyncio.ensure_future(self.take_in(session, prompt, done))
+            return done
+
+        async def take_in(self, session: str, prompt: str, done: asyncio.Future[str]) -> None:
+            await asyncio.sleep(seconds)
+            self.queues.setdefault(session, deque()).append((prompt, done))
+            self.next(session)
+
+    return Intake
+
+
+def lazy_cancel(seconds: float) -> type[Right]:
+    """Return a right dispatcher whose cancel takes its time; whatever is in flight then is covered."""
+
+    class Lazy(Right):
+        async def cancel(self, session: str) -> None:
+            await asyncio.sleep(seconds)
+            await super().cancel(session)
+
+    return Lazy
+
+
+def subject(kind: type[Right], *, waits: bool = False, **more: bool) -> type[AsyncioSubject]:
+    """Return an adapter; with ``waits``, one whose call lasts until the run is complete."""
+
+    class Adapter(AsyncioSubject):
+        __test__ = False
+        features = Features(**more)
+
+        def start(self) -> None:
+            self.mine = kind(self.runner)
+
+        async def do_accept(self, session: str, run: str) -> None:
+            done = await self.mine.submit(session, run)
+            if not waits:
+                self.watch(run, done)
+                return
+            try:
+                await done
+                self.completed(run)
+            except asyncio.CancelledError:
+                self.completed(run, cancelled=True)
+            except Exception as error:
+                self.completed(run, error=str(error))
+
+        async def do_cancel(self, session: str) -> None:
+            await self.mine.cancel(session)
+
+    return Adapter
+
+
+# Races that were not tried.
+
+
+def test_a_verdict_says_that_races_were_not_tried() -> None:
+    result = check(subject(StartsLater), effort=QUICK)
+    assert (result.verdict, result.races) == ("holds", "not tried")
+    assert result.summary == "holds for operations one at a time; races were not tried"
+    result = check(subject(StartsLater), effort=QUICK._replace(require_races=True))
+    assert (result.verdict, result.races) == ("unknown", "not tried")
+    assert result.summary == "unknown: races were not tried, and are required"
+
+
+def test_with_bursts_races_are_tried_and_the_hang_is_found() -> None:
+    result = check(subject(Right, bursts=True), effort=QUICK._replace(require_races=True))
+    assert (result.verdict, result.races) == ("holds", "tried")
+    assert result.summary == "holds for operations one at a time and in bursts of two; races were tried"
+    result = check(subject(StartsLater, bursts=True), effort=QUICK)
+    assert (result.verdict, result.races) == ("violated", "tried")
+    assert set(result.replays.values()) == {"accept a + cancel"}
+    (example,) = result.counterexamples.values()
+    assert f"a hangs: it {NEITHER} within 60 virtual seconds" in example.what
+
+
+def test_races_count_as_tried_only_if_a_burst_was_played() -> None:
+    adapter = subject(Right, bursts=True)
+    assert check(adapter, effort=Effort(programs=0, examples=0)).races == "not tried"
+    assert check(adapter, effort=Effort(programs=5, depth=1, examples=0)).races == "not tried"
+    assert replay(adapter, "it", parsed("accept a, cancel")).races == "not tried"
+    assert replay(adapter, "it", parsed("accept a + cancel")).races == "tried"
+
+
+SUBJECT = """
+import asyncio
+from turngate_verify.conform import AsyncioSubject, Features
+
+class Mine(AsyncioSubject):
+    features = Features({features})
+
+    def start(self):
+        self.lock = {{}}
+
+    async def turn(self, session, run):
+        async with self.lock.setdefault(session, asyncio.Lock()):
+            return await self.runner(run)
+
+    async def do_accept(self, session, run):
+        self.watch(run, asyncio.ensure_future(self.turn(session, run)))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Callable[[str], str]:
+    def write(features: str) -> str:
+        path = tmp_path / f"mine_{'bursts' if 'bursts' in features else 'plain'}.py"
+        path.write_text(SUBJECT.format(features=features), encoding="utf-8")
+        return f"{path}:Mine"
+
+    return write
+
+
+CLI = ("--programs", "100", "--examples", "3")
+
+
+def test_the_first_line_and_the_object_say_so(
+    capsys: pytest.CaptureFixture[str], mine: Callable[[str], str], tmp_path: Path
+) -> None:
+    plain, able = mine("cancel=False"), mine("cancel=False, bursts=True")
+
+    def turngate(*arguments: str) -> tuple[int, str]:
+        code = run(["conform", *CLI, *arguments])
+        return code, capsys.readouterr().out
+
+    code, out = turngate(plain, "--report", str(tmp_path / "report"))
+    assert code == 0
+    assert out.splitlines()[0] == "verdict: holds for operations one at a time; races were not tried"
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "races were not tried" in page
+    code, out = turngate(plain, "--require-races")
+    assert (code, out.splitlines()[0]) == (3, "verdict: unknown: races were not tried, and are required")
+    code, out = turngate(plain, "--json", "--workers", "2")
+    assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (0, "holds", "not tried")
+    code, out = turngate(plain, "--json", "--require-races")
+    assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (3, "unknown", "not tried")
+    code, out = turngate(able, "--json", "--require-races", "--workers", "2")
+    assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (0, "holds", "tried")
+
+
+EFFORT = """
+from turngate_verify.conform import Effort
+Mine.effort = Effort(programs=60, examples=2, require_races={required})
+"""
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_pytest_says_so_at_the_end(tmp_path: Path, required: bool) -> None:
+    text = SUBJECT.format(features="cancel=False") + EFFORT.format(required=required)
+    (tmp_path / "test_mine.py").write_text(text, encoding="utf-8")
+    paths = [str(ROOT / part) for part in ("impl", "model", "verify")]
+    options = ["-p", "no:cacheprovider", "-k", "ONE_TURN", *(["-n", "1"] if required else [])]
+    program = f"import sys; sys.path[:0] = {paths}; import pytest; sys.exit(pytest.main({options}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == required, done.stdout
+    said = "unknown: races were not tried" if required else "one at a time; races were not tried"
+    assert f"test_mine.py:Mine: {'' if required else 'holds for operations '}{said}" in done.stdout
+    assert ("races were not tried, and the effort requires them" in done.stdout) is required
+
+
+# Runs that hang.
+
+HANGS = [
+    pytest.param(LosesTheSecond, "accept a, cancel, accept b", Property.NO_STRAND, id="in an idle session"),
+    pytest.param(LosesTheSecond, "accept a, accept b, finish a", Property.NO_STRAND, id="behind a turn"),
+    pytest.param(StartsLater, "accept a + cancel", Property.EXACTLY_ONE_COMPLETE, id="in the same moment"),
+]
+
+
+@pytest.mark.parametrize(("kind", "program", "broken"), HANGS)
+@pytest.mark.parametrize("waits", [False, True], ids=["watches", "waits"])
+def test_a_hang_is_told_as_a_hang_and_nothing_else(
+    kind: type[Right], program: str, broken: Property, waits: bool
+) -> None:
+    played = play(subject(kind, waits=waits, bursts=True), parsed(program), ProgramLimits())
+    assert [each.property for each in played.violations] == [broken]
+    run_id = "a" if broken is Property.EXACTLY_ONE_COMPLETE else "b"
+    assert played.violations[0].what.startswith(f"{run_id} hangs: it {NEITHER} within 60 virtual seconds")
+
+
+class RealtimeHang(RealtimeSubject):
+    __test__ = False
+    features = Features(bursts=True)
+    timing = Timing(quiet=0.02, poll=0.005, grace=0.3, answers=600.0)
+    kind: ClassVar[type[Right]] = LosesTheSecond
+
+    async def start(self) -> None:
+        self.mine = self.kind(self.runner)
+
+    async def do_accept(self, session: str, run: str) -> None:
+        self.watch(run, await self.mine.submit(session, run))
+
+    async def do_cancel(self, session: str) -> None:
+        await self.mine.cancel(session)
+
+
+def test_a_real_time_subject_that_hangs_is_told_so_with_the_seconds_waited() -> None:
+    played = play(RealtimeHang, parsed("accept a, cancel, accept b"), ProgramLimits())
+    assert played.violations[0].what.startswith(f"b hangs: it {NEITHER} within 0.3 s")
+    adapter = type("SameMoment", (RealtimeHang,), {"kind": StartsLater})
+    played = play(adapter, parsed("accept a + cancel"), ProgramLimits())
+    assert played.violations[0].what.startswith(f"a hangs: it {NEITHER} within 0.3 s")
+
+
+LINES = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    answer = {"id": asked["id"], "events": []}
+    if asked["op"] == "hello":
+        answer["features"] = []
+    elif asked["op"] == "reset":
+        runs = 0
+    elif asked["op"] == "accept":
+        runs += 1
+        state = "queued" if runs > 1 or SHOWS == "queued" else "active"
+        answer["events"] = [{"event": "enter", "run": asked["run"], "state": state}] if SHOWS else []
+    elif asked["op"] == "finish":
+        answer["events"] = [{"event": "complete", "run": asked["run"], "cancelled": False}]
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shows", "program", "run_id"),
+    [("", "accept a", "a"), ("queued", "accept a", "a"), ("active", "accept a, finish a, accept b", "b")],
+)
+def test_a_command_that_hangs_is_told_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shows: str, program: str, run_id: str
+) -> None:
+    path = tmp_path / "lines.py"
+    path.write_text(f"SHOWS = {shows!r}\n" + LINES, encoding="utf-8")
+    code = run(["conform", "--replay", program, "--timeout", "600", "--", sys.executable, "-S", str(path)])
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "; races were not tried" in out.splitlines()[0]
+    assert f"but {run_id} hangs: it {NEITHER} before the subject came to rest" in out.replace("\n", " ")
+    assert "DECLARED_MOVE: Every move" not in out
+
+
+# Right ones that take their time.
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["watches", "waits"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(slow(0.0), id="a tick"),
+        pytest.param(slow(0.5), id="half a second"),
+        pytest.param(slow(5.0), id="five seconds"),
+        pytest.param(forgetful(0.5), id="after the call has returned"),
+        pytest.param(forgetful(5.0), id="long after the call has returned"),
+        pytest.param(lazy_cancel(0.5), id="a slow cancel"),
+        pytest.param(lazy_cancel(5.0), id="a very slow cancel"),
+    ],
+)
+def test_a_right_dispatcher_that_takes_its_time_is_not_accused(kind: type[Right], waits: bool) -> None:
+    result = check(subject(kind, waits=waits, bursts=True), effort=Effort(programs=110, examples=5))
+    assert (result.failed, result.replays, result.flaky) == (None, {}, {})
+    assert result.verdict == "holds", result.summary
+
+
+def test_a_right_dispatcher_in_real_time_that_takes_its_time_is_not_accused() -> None:
+    timing = Timing(quiet=0.02, poll=0.005, grace=600.0, longest=1200.0, answers=600.0)
+    adapter = type("Slow", (RealtimeHang,), {"kind": slow(0.01), "timing": timing})
+    for program in (
+        "accept a + cancel, finish a",
+        "accept a, accept b + cancel",
+        "accept a + accept b, cancel",
+    ):
+        played = play(adapter, parsed(program), ProgramLimits())
+        assert (played.violations, played.late) == ((), ())
+
+
+def test_a_cancel_that_is_forgotten_is_found_where_operations_are_known_to_be_done() -> None:
+    class Misses(Right):
+        async def cancel(self, session: str) -> None:
+            pass
+
+    assert check(subject(Misses), effort=QUICK).verdict == "violated"
+
+
+def test_a_time_limit_on_turns_that_hides_a_flaw_leaves_it_unknown() -> None:
+    class Limited(Right):
+        """Wrong: a cancel misses what is queued. A turn ends by itself after thirty seconds."""
+
+        def begin(self, session: str, prompt: str, done: asyncio.Future[str]) -> None:
+            async def limited() -> str:
+                async with asyncio.timeout(30.0):
+                    return await self.run(prompt)
+
+            task = self.active[session] = asyncio.ensure_future(limited())
+            task.add_done_callback(lambda task: self.over(session, done, task))
+
+        async def cancel(self, session: str) -> None:
+            if session in self.active:
+                self.active[session].cancel()
+
+    result = check(subject(Limited), effort=QUICK)
+    assert (result.verdict, result.replays) == ("unknown", {})
+    assert result.why_unknown(Property.FULL_COVERAGE) == (
+        "accept a, accept b, cancel breaks it, unless the subject had not taken every prompt in by then"
+    )
+
+    class Declared(subject(Limited)):  # type: ignore[misc]  # a class made by a function
+        returns_when_done = True
+
+    assert check(Declared, effort=QUICK).replays == {Property.FULL_COVERAGE: "accept a, accept b, cancel"}
+
+
+def test_what_the_call_of_an_adapter_raises_late_is_reported_as_that() -> None:
+    class Careless(AsyncioSubject):
+        __test__ = False
+        features = Features(cancel=False)
+
+        async def do_accept(self, session: str, run: str) -> None:
+            await self.runner(run)
+            self.completed(run)
+
+    result = check(Careless, effort=QUICK)
+    assert result.failed is not None
+    assert result.failed.what.startswith(
+        "at fail a: it raised RunnerFailed('no luck'): an adapter that waits"
+    )
+
+
+def test_the_page_says_what_was_not_tried() -> None:
+    result = check(subject(Right), effort=Effort(programs=100, examples=3))
+    page: Any = conformance_page(result)
+    assert "holds for operations one at a time; races were not tried" in page
