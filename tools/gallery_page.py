@@ -26,9 +26,9 @@ the peers again and writes it, so that a change is a diff.
 
 **holds**: no program that was played breaks it; that is evidence, and no proof. **violated**: the program
 below breaks it, each time that it is played. **flaky**: a program broke it, and did not when it was played
-again. An empty cell: not put to the test, for the reason given below. Races were not
-tried where bursts are left out: the kit waited for each operation before it called the next. How deep the kit looks depends on how
-fast the machine is: that number may change where nothing else does.
+again. An empty cell: not put to the test, for the reason given below. Races were not tried
+where bursts are left out: the kit waited for each operation before it called the next. How deep the kit looks
+depends on how fast the machine is: that number may change where nothing else does.
 """
 
 NEVER = """\
