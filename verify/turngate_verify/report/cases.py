@@ -63,8 +63,10 @@ class Case(NamedTuple):
     picture: Markup
 
 
-def of_scene(title: str, scene: Scene, *, chip: str, flaw: str, by: str, replay: str) -> Case:
-    """Return a case from a scene with one panel."""
+def of_scene(
+    title: str, scene: Scene, *, chip: str, flaw: str, by: str, replay: str, stacked: bool = False
+) -> Case:
+    """Return a case from a scene with one panel; ``stacked`` draws its histories below each other."""
     panel = scene.panels[0]
     steps = [
         CaseStep(
@@ -72,7 +74,8 @@ def of_scene(title: str, scene: Scene, *, chip: str, flaw: str, by: str, replay:
         )
         for nth, (actor, words) in enumerate(panel.script)
     ]
-    picture = drawing(sequence_svg(scene))
+    panels = tuple(Panel("", (side,)) for side in panel.sides) if stacked else scene.panels
+    picture = drawing(sequence_svg(scene._replace(panels=panels)), readable=True)
     return Case(slug(scene.name), title, chip, visible(flaw), by, visible(replay), steps, picture)
 
 

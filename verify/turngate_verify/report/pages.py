@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from turngate_verify.cli.verification import Verification
 
 _FOLLOWS = "follows from the history"
+_GROUPS = {
+    "violated": "What is violated",
+    "flaky": "What was broken once, and not again",
+    "holds": "What always holds",
+    "unknown": "What is not known",
+}
 _MOST_STEPS = 60
 """Of a long recording, the page shows so many events, and before them all about runs in flight by then."""
 
@@ -69,7 +75,17 @@ def _page(subject: str, verdict: str, command: str, **about: Any) -> str:
     remarks = [*about.pop("remarks", []), *([missing] if missing else [])]
     made = {"command": visible(command), **about.pop("made", {}), **provenance()}
     told = {**rest, **about, "remarks": remarks}
+    told["groups"] = _grouped(told.pop("properties"))
+    told["violated_first"] = any(case.chip == "violated" for case in told["cases"])
     return render("report.html", subject=visible(subject), verdict=verdict, made=made, **told)
+
+
+def _grouped(properties: Iterable[PropertyCard]) -> list[tuple[str, list[PropertyCard]]]:
+    """Return the properties by their verdicts, what is wrong first, and no empty group."""
+    groups: dict[str, list[PropertyCard]] = {title: [] for title in _GROUPS.values()}
+    for each in properties:
+        groups[_GROUPS[each.verdict]].append(each)
+    return [(title, cards) for title, cards in groups.items() if cards]
 
 
 # Everything.
@@ -238,7 +254,9 @@ def _case_of_history(
         Side(SOUND, sound, instead(seen, sound)),
     )
     scene = Scene(str(broken), f"{broken}. {broken.sentence}", (panel_of(*sides),))
-    return of_scene(str(broken), scene, chip="violated", flaw=broken.sentence, by=by, replay=replay)
+    return of_scene(
+        str(broken), scene, chip="violated", flaw=broken.sentence, by=by, replay=replay, stacked=True
+    )
 
 
 # A recording.

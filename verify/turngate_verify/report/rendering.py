@@ -6,6 +6,7 @@ in as they are; the drawing module has escaped every text in them.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,24 @@ _ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 
+_SMALLEST = 0.85
+"""A drawing is never shown smaller than so much of its size; where there is no room, it scrolls."""
+
 
 def render(template: str, **about: Any) -> str:
     """Return the page that a template makes of what it is told."""
     return _ENVIRONMENT.get_template(template).render(about)
 
 
-def drawing(svg: str) -> Markup:
-    """Mark a drawing of ours as what need not be escaped again."""
-    return Markup(svg[svg.index("<svg") :])  # noqa: S704 - every text in it is escaped where it is drawn
+def drawing(svg: str, *, readable: bool = False) -> Markup:
+    """Mark a drawing of ours as what need not be escaped again.
+
+    ``readable`` keeps it from being shrunk so far that its text cannot be read.
+    """
+    svg = svg[svg.index("<svg") :]
+    if readable and (width := re.search(r"width='(\d+)'", svg)):
+        svg = svg.replace("<svg", f"<svg style='min-width: {int(width[1]) * _SMALLEST:.0f}px'", 1)
+    return Markup(svg)  # noqa: S704 - every text in it is escaped where it is drawn
 
 
 def written(text: str, path: Path) -> Path:

@@ -2,11 +2,14 @@
 // Every step has an address, CASE/NUMBER after the #. What is shown follows from the address alone.
 
 const cases = [...document.querySelectorAll(".case")];
+// What is violated is opened at the step that breaks the promise, unless the address asks for something else.
+const violated = cases.find(each => each.dataset.violated);
+const start = violated ? `${violated.id}/${violated.dataset.opensAt}` : "";
 
 function here() {
-  const at = decodeURIComponent(location.hash.slice(1)).lastIndexOf("/");
-  const [name, number] = at < 0 ? [location.hash.slice(1), 1] :
-    [decodeURIComponent(location.hash.slice(1)).slice(0, at), Number(location.hash.split("/").pop())];
+  const address = decodeURIComponent(location.hash.slice(1)) || start;
+  const at = address.lastIndexOf("/");
+  const [name, number] = at < 0 ? [address, 1] : [address.slice(0, at), Number(address.slice(at + 1))];
   const found = cases.find(each => each.id === name);
   const most = found ? Number(found.dataset.steps) : 0;
   return found && number >= 1 && number <= most ? {found, number, most} : null;
@@ -30,20 +33,19 @@ function show() {
 // In the picture, mark the row of this step and put a veil over the rows after it.
 function veil({found, number}) {
   const rows = [...found.querySelectorAll(".tg-row")];
-  if (!rows.length) return;
   for (const row of rows) row.classList.toggle("current", Number(row.dataset.step) === number);
-  const panel = rows[0].parentNode;
-  let cover = panel.querySelector(".veil");
-  if (!cover) {
-    cover = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const panel of new Set(rows.map(row => row.parentNode))) {
+    panel.querySelector(".veil")?.remove();
+    const box = panel.getBBox();
+    const later = panel.querySelector(`.tg-row[data-step="${number + 1}"]`);
+    const top = later ? Number(later.querySelector(".tg-ground").getAttribute("y")) : 0;
+    const height = later ? box.y + box.height - top + 2 : 0;
+    const cover = document.createElementNS("http://www.w3.org/2000/svg", "rect");
     cover.classList.add("veil");
+    for (const [name, value] of Object.entries({x: box.x - 2, y: top, width: box.width + 4, height}))
+      cover.setAttribute(name, value);
     panel.append(cover);
   }
-  const box = panel.getBBox();
-  const later = rows.find(row => Number(row.dataset.step) === number + 1);
-  const top = later ? Number(later.querySelector(".tg-ground").getAttribute("y")) : 0;
-  const all = {x: box.x - 2, y: top, width: box.width + 4, height: later ? 10000 : 0};
-  for (const [name, value] of Object.entries(all)) cover.setAttribute(name, value);
 }
 
 function go(by) {
@@ -65,7 +67,7 @@ for (const each of cases) {
   each.querySelector(".on").addEventListener("click", () => go(1));
   each.addEventListener("toggle", () => {
     const at = here();
-    if (each.open && !(at && at.found === each)) location.hash = `${each.id}/1`;
+    if (each.open && !(at && at.found === each)) location.hash = `${each.id}/${each.dataset.opensAt}`;
   });
 }
 addEventListener("hashchange", show);
