@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sqlite3
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _ALL = 2**63 - 1
 """As many as SQLite can count."""
+_IN_MEMORY = ":memory:"
+"""What SQLite calls a database that has no file."""
 
 #: The statements that lead from each `user_version` to the next.
 _MIGRATIONS = (
@@ -79,17 +82,17 @@ class SqliteMessages:
     nothing blocks the event loop. `lock_timeout` is how many seconds another process may hold the file.
     Close it, or use it as a context manager, when the dispatcher is closed.
 
-    The path is made absolute and links are followed. A file with several hard links is refused with OSError;
-    so is everything from then on when the file is removed or replaced while it is open, for what was written
-    would be gone after a restart.
+    The path is made absolute and links are followed. A file with several hard links is refused with OSError.
+    When the file is removed or replaced while it is open, everything from then on is refused too, for what
+    was written would be gone after a restart. ":memory:" has no file, and forgets everything when it closes.
     """
 
     _connection: sqlite3.Connection | None = None
     """None until the file is opened, also in an object whose constructor was refused."""
 
     def __init__(self, path: str | Path, *, lock_timeout: float = 5.0) -> None:
-        self._given = absolute(path)
-        self.path = resolved(self._given)
+        self._given = None if os.fspath(path) == _IN_MEMORY else absolute(path)
+        self.path = Path(_IN_MEMORY) if self._given is None else resolved(self._given)
         self._file: OpenedFile | None = None
         self._gone: str | None = None
         """Why nothing is written or read any more."""
@@ -178,14 +181,16 @@ class SqliteMessages:
             raise OSError(self._gone)
         self._check_file()
         if self._connection is None:
-            self.path = resolved(self._given)  # a link may have been changed since
-            check_usable(self.path)
+            if self._given is not None:
+                self.path = resolved(self._given)  # a link may have been changed since
+                check_usable(self.path)
             connection = sqlite3.connect(
                 self.path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False
             )
             try:
                 _wait_for_lock(_migrate, connection, self._lock_timeout)
-                self._file = OpenedFile(self._given, self.path)
+                if self._given is not None:
+                    self._file = OpenedFile(self._given, self.path)
             except BaseException:
                 connection.close()
                 raise

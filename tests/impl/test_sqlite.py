@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import turngate
-from dispatching import HANG, in_loop, outcome, steps
+from dispatching import HANG, echo, in_loop, outcome, steps
 from turngate import Dispatcher, Message, SqliteMessages, Turn, UnknownSchema
 
 SOURCE = str(Path(turngate.__file__).parent.parent)
@@ -399,3 +399,10 @@ async def test_lone_surrogates_cost_no_record(tmp_path: Path) -> None:
         assert await store.list("session") == []
         await store.put(messages)
         assert await store.list(f"session {odd}") == messages
+
+
+@in_loop
+async def test_a_store_without_a_file_keeps_its_messages_until_it_is_closed() -> None:
+    async with SqliteMessages(":memory:") as store, Dispatcher(echo, messages=store) as d:
+        await d.ask("s", "p")
+        assert [message.text for message in await store.list("s")] == ["p", "p"]
