@@ -6,16 +6,20 @@ import asyncio
 import math
 import random
 import re
+import string
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatching import in_loop
-from serving import Ear, Heard, serving
+from serving import Ear, Heard, served, serving
 from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete, SessionView, Turn
+from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits
 from turngate.server._cursor import Cursor, mark, parsed
 from turngate.server._memory_log import MemoryLog
@@ -25,8 +29,19 @@ from turngate.server.running import App, for_address
 texts = st.text(max_size=20)
 
 
+completions_cursors = st.from_regex(
+    r"([A-Za-z0-9_-]{1,12}(\.[0-9]{1,18}){0,4}|lost [0-9]{1,5})", fullmatch=True
+)
+
+
 @given(
-    st.builds(Cursor, st.sampled_from(["a1"]), st.integers(0, 10**17), texts, st.frozensets(texts.map(mark)))
+    st.builds(
+        Cursor,
+        st.sampled_from(["a1", "-"]),
+        st.integers(0, 10**17),
+        completions_cursors.filter(str.isascii),
+        st.frozensets(texts.map(mark)),
+    )
 )
 def test_a_place_is_its_text(place: Cursor) -> None:
     assert parsed(str(place)) == place
@@ -36,7 +51,62 @@ def test_a_place_is_its_text(place: Cursor) -> None:
 
 @given(st.text())
 def test_other_texts_are_no_places_or_the_same(text: str) -> None:
-    parsed(text)
+    place = parsed(text)
+    assert place is None or set(str(place)) <= set(string.ascii_letters + string.digits + ":.,_~%-")
+
+
+CRAFTED = (
+    "-:0:{0}:a\nevent: run.complete\ndata: {{}}\n\nid: x",
+    "{1}:0:{0}:a\rdata: forged",
+    "-:0:{0}:\xe9",
+    "-:0:{0}:\u2028\U0001f600",
+    "-:0:x%0Adata%3A%20forged.1.0",
+    "-:0:{0}%00",
+    "\u0661\u0662:1:{0}",
+    "-:\u0661:{0}",
+    "-:0:" + "9" * 19 + ".1",
+    "{2}.9999999999999999999.0",
+    "-:0:{0}:" + ",".join(["A" * 11] * 5_000),
+    "-:0:" + "%41" * 3_000,
+    "x" * 20_000,
+)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_crafted_place_is_a_reset_and_nothing_of_it_comes_back(kind: str, tmp_path: Path) -> None:
+    in_loop(send_crafted)(kind, tmp_path)
+
+
+async def send_crafted(kind: str, folder: Path) -> None:
+    d: Any = Dispatcher(nothing)
+    if kind == "sqlite":
+        d = DurableDispatcher(nothing, SqliteLedger(folder / "l.db"), poll=0.05)
+    async with served(d) as (url, http):
+        ear = await Ear.open(url)
+        known = str((await anext(ear)).id)
+        ear.close()
+        await d.ask("s", "x")
+        epoch, _, completions = known.split(":")
+        for number, crafted in enumerate(CRAFTED):
+            after = crafted.format(unquote(completions), epoch, unquote(completions).partition(".")[0])
+            heads: list[dict[str, str]] = [{"path": f"/v1/events?after={quote(after, safe='')}"}]
+            if after.isprintable() and after.isascii():
+                heads.append({"path": "/v1/events", "Last-Event-ID": after})
+            for head in heads:
+                ear = await Ear.open(url, **head)
+                if len(after) > 10_000:  # too large a request is refused as that
+                    assert ear.status in (200, 400, 413, 414, 431)
+                    if ear.status != 200:
+                        ear.close()
+                        continue
+                first = await anext(ear)
+                assert (first.event, first.data["reset"]) == ("snapshot", True), after
+                run = f"r{number}-{len(head)}"
+                await http.post("/v1/sessions/s/runs", json={"prompt": "x", "run_id": run})
+                heard = await ear.complete(run)
+                assert {"forged", "\n"}.isdisjoint(str(each.id) for each in heard)
+                assert "forged" not in str(heard)
+                ear.close()
 
 
 async def nothing(turn: Turn) -> None: ...

@@ -15,12 +15,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 NO_LOG: Final = "-"
 """What stands for the log in a place that only the completions can tell: whoever is there is behind a gap."""
 _DIGITS: Final = 20
+_LONGEST: Final = 4_096
+_MARK: Final = r"[A-Za-z0-9_-]{11}"
+_CURSOR: Final = re.compile(
+    rf"([A-Za-z0-9]{{1,32}}|-):([0-9]{{1,18}}):([A-Za-z0-9._~%-]*)(?::({_MARK}(?:,{_MARK})*))?", re.ASCII
+)
+_COMPLETIONS: Final = re.compile(r"[A-Za-z0-9_~-]*(?:\.[0-9]{1,18})*|lost [0-9]{1,18}", re.ASCII)
 LOST: Final = "lost "
 """What stands for a cursor of the completions when these were forgotten before they could be read."""
 
@@ -49,15 +56,18 @@ class Cursor(NamedTuple):
 
 
 def parsed(text: str) -> Cursor | None:
-    """Return the cursor that a client sends back; None if it is none."""
-    parts = text.split(":")
-    if not 3 <= len(parts) <= 4:
+    """Return the cursor that a client sends back; None if it is not one that a server has given.
+
+    What is returned may go back into an event, so nothing but the characters of a cursor comes through, and
+    no number that a ledger could not take.
+    """
+    if len(text) > _LONGEST or (found := _CURSOR.fullmatch(text)) is None:
         return None
-    epoch, number, completions = parts[:3]
-    if not epoch or not (number.isascii() and number.isdecimal()) or len(number) > 18:
+    epoch, number, completions, ahead = found.groups()
+    completions = unquote(completions)
+    if _COMPLETIONS.fullmatch(completions) is None:
         return None
-    ahead = frozenset(parts[3].split(",")) if len(parts) == 4 else frozenset()
-    return Cursor(epoch, int(number), unquote(completions), ahead)
+    return Cursor(epoch, int(number), completions, frozenset(ahead.split(",") if ahead else ()))
 
 
 def plain(end: str) -> str:
