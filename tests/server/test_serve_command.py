@@ -139,7 +139,10 @@ def test_what_it_refuses_in_one_line(
 def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with process() as server:
         assert run(["serve", "--port", server.url.rpartition(":")[2]]) == 2
-    assert "Address already in use" in capsys.readouterr().err
+        port = server.port
+    said = capsys.readouterr().err
+    assert f"port {port} is already in use; choose another with --port" in said
+    assert said.count("\n") == 1
 
 
 def test_it_needs_neither_the_checks_nor_the_model() -> None:

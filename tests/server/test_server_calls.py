@@ -52,7 +52,8 @@ async def test_a_prompt_is_accepted_run_and_complete() -> None:
             "outcome": "finished",
         }
         # After the fact it is the same, without waiting.
-        assert (await http.get("/v1/runs/r%201%2F%C3%BC?wait=60")).json()["complete"] == done["complete"]
+        again = (await http.get("/v1/runs/r%201%2F%C3%BC?wait=60")).json()
+        assert (again["complete"], again["prompt"]) == (done["complete"], "tea")
 
 
 @in_loop

@@ -443,3 +443,26 @@ async def test_a_busy_ledger_does_not_cut_the_streams_of_a_server_that_ends(make
             seen += completes([each])
         assert len(seen) == len(set(seen))
         again.close()
+
+
+@on_each
+async def test_the_prompt_of_a_run_is_told_by_other_servers_or_null(make: MakeLedger) -> None:
+    gate = asyncio.Event()
+
+    async def gated(turn: Turn) -> None:
+        await gate.wait()
+
+    one, two = DurableDispatcher(gated, make(), poll=0.05), dispatcher(make)
+    async with one, two, served(one) as (_, at_one), served(two) as (_, at_two):
+        await post(at_one, "s", "a")
+        await post(at_one, "s", "queued", when_busy="queue")
+        assert (await at_two.get("/v1/runs/a")).json()["prompt"] == "about a"
+        assert (await at_two.delete("/v1/sessions/s/queue")).json()["dropped"] == ["queued"]
+        gate.set()
+        assert (await at_one.get("/v1/runs/a?wait=60")).json()["prompt"] == "about a"
+        for http in (at_one, at_two):
+            assert (await http.get("/v1/runs/a?wait=60")).json()["prompt"] == "about a"
+            assert (await http.get("/v1/runs/queued?wait=60")).json()["prompt"] in ("about queued", None)
+    async with dispatcher(make) as d, served(d) as (_, http):
+        assert (await http.get("/v1/runs/a")).json()["prompt"] == "about a"
+        assert (await http.get("/v1/runs/queued")).json()["prompt"] is None  # it never had a turn

@@ -138,7 +138,18 @@ class Handlers:
         complete = run.complete
         if complete is None and patience > 0:
             complete = await self._completed_within(run, patience, request)
-        return answer(run_shape(run, complete))
+        prompt = None
+        if complete is not None and not run.prompt:
+            prompt = await self._prompt_of(run.run_id)
+        return answer(run_shape(run, complete, prompt))
+
+    async def _prompt_of(self, run_id: str) -> str | None:
+        """Return the prompt of a complete run from its messages; None if it had no turn, or none is kept."""
+        of_run = getattr(self._d.messages, "of_run", None)  # a store of the user's own need not have it
+        if of_run is None:
+            return None
+        messages: Sequence[Message] = await of_run(run_id)
+        return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
 
     async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
         """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""

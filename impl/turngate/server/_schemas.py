@@ -62,7 +62,7 @@ SCHEMAS: Final[dict[str, Any]] = {
         outcome={"type": "string", "enum": [*get_args(Outcome)]},
     ),
     "Run": _object(
-        **_ABOUT_RUN, seq=_COUNT, state=_STATE, prompt=_TEXT, complete=_or_null(_ref("RunComplete"))
+        **_ABOUT_RUN, seq=_COUNT, state=_STATE, prompt=_TEXT_OR_NOT, complete=_or_null(_ref("RunComplete"))
     ),
     "Covered": _object(covered=_list(_TEXT)),
     "Dropped": _object(dropped=_list(_TEXT)),

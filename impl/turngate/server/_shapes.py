@@ -37,15 +37,20 @@ def shown(prompt: str) -> str:
     return prompt if len(prompt) <= SHOWN else f"{prompt[: SHOWN - 1]}…"
 
 
-def run_shape(run: Run, complete: RunComplete | None = None) -> dict[str, Any]:
-    """Return a run, with its completion if that is known from elsewhere."""
+def run_shape(run: Run, complete: RunComplete | None = None, prompt: str | None = None) -> dict[str, Any]:
+    """Return a run, with its completion and its prompt if these are known from elsewhere.
+
+    The handle of a complete run need not have the prompt: then it is null, not empty.
+    """
     complete = complete or run.complete
+    if run.prompt or complete is None:
+        prompt = run.prompt
     return {
         "run_id": run.run_id,
         "session_id": run.session_id,
         "seq": run.seq,
         "state": "complete" if complete is not None else str(run.state),
-        "prompt": shown(run.prompt),
+        "prompt": None if prompt is None else shown(prompt),
         "complete": None if complete is None else complete._asdict(),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import math
@@ -123,6 +124,8 @@ def serve(**options: Any) -> int:
             own = listening(asked.host, asked.port)
         except socket.gaierror as wrong:
             raise click.UsageError(_no_such_host(asked.host, wrong)) from None
+        except OSError as wrong:
+            raise _no_address(asked, wrong) from None
         with own:
             port = own.getsockname()[1]
             return Workers(asked.of_a_worker(), asked.workers, own).run(lambda: asked.announce(port))
@@ -141,7 +144,20 @@ def serve(**options: Any) -> int:
         raise click.ClickException(f"{wrong}{hint}") from None
     except socket.gaierror as wrong:
         raise click.UsageError(_no_such_host(asked.host, wrong)) from None
+    except OSError as wrong:
+        raise _no_address(asked, wrong) from None
     return INTERRUPTED if interrupted else 0
+
+
+def _no_address(asked: Options, wrong: OSError) -> Exception:
+    """Return what to raise when the address cannot be had."""
+    if wrong.errno == errno.EADDRINUSE:
+        return click.UsageError(f"port {asked.port} is already in use; choose another with --port")
+    if wrong.errno == errno.EACCES:
+        return click.UsageError(f"port {asked.port} needs privileges; choose another with --port")
+    if wrong.errno == errno.EADDRNOTAVAIL:
+        return click.UsageError(f"--host {asked.host} is not an address of this machine")
+    return wrong
 
 
 def _no_such_host(host: str, wrong: socket.gaierror) -> str:
