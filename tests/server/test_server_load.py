@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 from dispatching import in_loop
-from serving import Ear, Line, serving
+from serving import Ear, Line, served, serving
 from turngate import Dispatcher, Turn
+from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import App, Limits, asgi_app
 
 
@@ -188,3 +190,46 @@ async def test_lines_that_are_cut_at_random_bytes() -> None:
 async def test_thousands_of_prompts(ring: int, prompts: int) -> None:
     subscribers, _ = await bear(Load(300, 20, 20, prompts, ring, (10_000, 1_000_000)), seed=ring)
     assert sum(each.connections for each in subscribers) > 400
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_readers_that_come_together_share_a_look(kind: str, tmp_path: Path) -> None:
+    in_loop(come_together)(kind, tmp_path)
+
+
+async def come_together(kind: str, folder: Path) -> None:
+    """Each has its snapshot, not older than its question, and the sessions are looked at a few times only."""
+    gate = asyncio.Event()
+
+    async def gated(turn: Turn) -> None:
+        await gate.wait()
+
+    d: Any = Dispatcher(gated)
+    if kind == "sqlite":
+        d = DurableDispatcher(gated, SqliteLedger(folder / "l.db", synchronous="NORMAL"), poll=0.05)
+    looks = 0
+    sessions = d.sessions
+
+    def counted() -> Any:
+        nonlocal looks
+        looks += 1
+        return sessions()
+
+    async def counted_later() -> Any:
+        return await counted()
+
+    async with d, served(d) as (url, http):
+        await asyncio.gather(*(d.submit(f"s{number}", "x") for number in range(300)))
+        d.sessions = counted if kind == "memory" else counted_later
+        ears = await asyncio.gather(*(Ear.open(url) for _ in range(60)))
+        firsts = await asyncio.gather(*(anext(ear) for ear in ears))
+        assert looks <= 20
+        assert (await http.post("/v1/sessions/late/runs", json={"prompt": "x"})).status_code == 202
+        ears.append(await Ear.open(url))
+        firsts.append(await anext(ears[-1]))
+        assert [len(each.data["sessions"]) for each in firsts] == [300] * 60 + [301]
+        assert len((await http.get("/v1/sessions")).json()["sessions"]) == 301
+        gate.set()
+        for ear in ears:
+            await ear.complete(*(run["active"]["run_id"] for run in firsts[-1].data["sessions"][-1:]))
+            ear.close()

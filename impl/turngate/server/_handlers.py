@@ -198,12 +198,13 @@ class Handlers:
     async def sessions(self, request: Request) -> Response:
         """Return every session that has something in flight, and where the event stream is at that step."""
         place, sessions = await self._log.look(None)
-        return answer({"sessions": sessions, "cursor": str(place)})
+        return Json(b'{"sessions":%s,"cursor":"%s"}' % (sessions, str(place).encode("ascii")))
 
     async def session(self, request: Request) -> Response:
         """Return one session, which may be quiet."""
-        place, (session,) = await self._log.look(self._session_id(request))
-        return answer(session | {"cursor": str(place)})
+        place, sessions = await self._log.look(self._session_id(request))
+        session = sessions[1:-2]  # without the brackets of the list, and the last one of the object
+        return Json(b'%s,"cursor":"%s"}' % (session, str(place).encode("ascii")))
 
     async def messages(self, request: Request) -> Response:
         """Return messages of a session, a page at a time."""

@@ -24,7 +24,7 @@ from turngate._supervise import Supervisor
 from turngate.server._cursor import Cursor, mark
 from turngate.server._dispatching import views
 from turngate.server._ring import Ring
-from turngate.server._shapes import event_data, view_shape
+from turngate.server._shapes import encoded, event_data, view_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from turngate.server._reader import Reader
 
 log = logging.getLogger("turngate.server")
+_AT_ONCE: Final = 100
+"""Sessions that are encoded in one step of the loop."""
 BEGINS_ANEW: Final = "the event log does not have all events; every reader is told what it missed"
 
 
@@ -61,6 +63,10 @@ class EventLog(ABC):
         self._supervisor = Supervisor(longest_pause=2.0)
         self._events: Events | None = None
         self._dropped = 0
+        self._last_look: asyncio.Task[tuple[Cursor, bytes]] | None = None
+        """The look at all sessions that was begun last."""
+        self._next_look: asyncio.Task[tuple[Cursor, bytes]] | None = None
+        """The one that will begin next, for all who ask until then."""
 
     # Its life.
 
@@ -166,16 +172,46 @@ class EventLog(ABC):
         """Where the log has come to."""
         return self._place._replace(number=self.ring.head)
 
-    async def look(self, session_id: str | None) -> tuple[Cursor, list[dict[str, Any]]]:
+    async def look(self, session_id: str | None) -> tuple[Cursor, bytes]:
         """Return the place in the log and the sessions, or the one session, as they are at that place.
 
-        In memory this is one step. On a ledger the place is taken first: what happened between the two is
-        among the events to come, which say nothing new then.
+        The sessions are a list in JSON. A look at all of them may be large, so callers share it: those who
+        ask while one is being taken wait together for the next. It is never older than the question.
+        """
+        if session_id is not None:
+            return await self._look(session_id)
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look_after(self._last_look), name="turngate look")
+            self._next_look.add_done_callback(self._looked)
+        return await asyncio.shield(self._next_look)
+
+    async def _look_after(self, before: asyncio.Task[Any] | None) -> tuple[Cursor, bytes]:
+        if before is not None:
+            await asyncio.wait([before])
+        self._last_look, self._next_look = self._next_look, None
+        return await self._look(None)
+
+    def _looked(self, look: asyncio.Task[tuple[Cursor, bytes]]) -> None:
+        if self._last_look is look:
+            self._last_look = None  # it may be large
+        if not look.cancelled():
+            look.exception()  # those who waited have been told
+
+    async def _look(self, session_id: str | None) -> tuple[Cursor, bytes]:
+        """Look now.
+
+        In memory the place and the sessions are taken in one step. On a ledger the place is taken first: what
+        happened between the two is among the events to come, which say nothing new then.
         """
         self.flush()
         place = self.place
-        seen = await views(self._d, session_id)
-        return place, [view_shape(view) for view in seen]
+        shapes = [view_shape(view) for view in await views(self._d, session_id)]
+        parts: list[bytes] = []
+        for start in range(0, len(shapes), _AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # others may have their turn
+            parts.append(encoded(shapes[start : start + _AT_ONCE])[1:-1])
+        return place, b"[%s]" % b",".join(parts)
 
     def add(self, reader: Reader) -> None:
         """Wake the reader when there is something new for it."""

@@ -127,3 +127,12 @@ def frame(name: str, data: object, place: str | None) -> bytes:
     """Return one event of the stream; `place` is its id."""
     identified = b"" if place is None else b"id: %s\n" % place.encode("ascii")
     return b"%sevent: %s\ndata: %s\n\n" % (identified, name.encode("ascii"), encoded(data))
+
+
+def snapshot_frame(sessions: bytes, place: str, *, reset: bool) -> bytes:
+    """Return the event that shows all sessions, which are a list in JSON already."""
+    at = place.encode("ascii")
+    said = b"true" if reset else b"false"
+    return b'id: %s\nevent: snapshot\ndata: {"sessions":%s,"reset":%s,"cursor":"%s"}\n\n' % (
+        at, sessions, said, at,
+    )  # fmt: skip

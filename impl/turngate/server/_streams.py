@@ -21,7 +21,7 @@ from turngate._supervise import Supervisor
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
 from turngate.server._reader import CHUNK, Reader, missed
-from turngate.server._shapes import frame
+from turngate.server._shapes import frame, snapshot_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -152,9 +152,8 @@ class Streams:
             except CursorExpired:
                 reset = True
         self.counts["resets"] += reset
-        data = {"sessions": sessions, "reset": reset, "cursor": str(place)}
         reader.go_on_from(place)
-        await self._write(reader, frame("snapshot", data, str(place)))
+        await self._write(reader, snapshot_frame(sessions, str(place), reset=reset))
 
     # Time.
 
