@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -145,6 +146,23 @@ def test_everything_can_be_read_in_light_dark_and_narrow(browser: Browser, path:
         for width in (1280, 700, 360):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+CUT_OFF = """() => [...document.querySelectorAll("#picture, #picture th, #picture td, #state, #choices")]
+  .filter(each => each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().right > innerWidth)
+  .map(each => each.className + ": " + each.innerText)"""
+
+
+@needs_chromium
+def test_no_column_is_cut_off_at_1280(browser: Browser) -> None:
+    with opened(browser, COMMITTED, viewport={"width": 1280, "height": 860}) as page:
+        ready(page)
+        for name in DESIGNS:
+            page.select_option("#mechanism", name)
+            page.locator("#shortest").click()
+            expect(page.locator("#picture tbody tr").last).to_have_class(re.compile(r"\bbad\b"))
+            assert page.evaluate(CUT_OFF) == [], name
+            assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 # What is written, and when it is stale.

@@ -189,6 +189,42 @@ def test_the_page_about_another_dispatcher(browser: Browser, tmp_path: Path) -> 
         expect(page.locator(".made")).to_contain_text("turngate conform")
 
 
+TEXTS_TOO_SMALL = """() => [...document.querySelectorAll(".case .picture text")]
+  .filter(each => each.getBoundingClientRect().height < 9).length"""
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_a_counterexample_comes_first_opened_where_it_breaks_the_promise(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    assert run(["trace", str(RECORDINGS / "bad-FIFO.jsonl"), "--report", str(tmp_path)]) == 1
+    with opened(browser, tmp_path / "index.html", viewport={"width": width, "height": 860}) as page:
+        expect(current(page).locator("h3")).to_have_text("7 of 7: enter c")
+        expect(current(page).locator(".verdict.bad")).to_contain_text("FIFO")
+        assert page.locator("h2").first.inner_text() == "The violation"
+        assert page.locator("h2").last.inner_text() == "About this page"
+        assert page.evaluate("scrollY") == 0
+        assert page.evaluate(TEXTS_TOO_SMALL) == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.keyboard.press("ArrowLeft")
+        expect(current(page).locator("h3")).to_contain_text("6 of 7")
+
+
+def test_nothing_red_stands_under_what_always_holds(browser: Browser, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "turngate", "conform", LOCK, "--programs", "60", "--examples", "0"]
+    assert subprocess.run([*command, "--report", str(tmp_path)], check=False).returncode == 1
+    with opened(browser, tmp_path / "index.html") as page:
+        holds = page.locator("h2:text-is('What always holds') + .grid")
+        assert {*holds.locator(".chip").all_inner_texts()} == {"holds"}
+        assert holds.locator(".problem").count() == 0
+        unknown = page.locator("h2:text-is('What is not known') + .grid")
+        assert unknown.locator(".problem").count() == 0
+        headings = page.locator("h2").all_inner_texts()
+        assert headings.index("Counterexamples") == 0
+        assert "left out" not in page.locator("header").inner_text()
+        expect(page.locator("h2:text-is('About this page') + .card")).to_contain_text("left out: fold")
+
+
 def test_the_page_about_a_recording(browser: Browser, tmp_path: Path) -> None:
     path = RECORDINGS / "bad-FIFO.jsonl"
     assert run(["trace", str(path), "--report", str(tmp_path)]) == 1
