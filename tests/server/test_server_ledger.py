@@ -291,7 +291,9 @@ async def test_a_place_beyond_the_ledger_is_a_reset(make: MakeLedger) -> None:
         ear.close()
         for place in (f"{name}.999999999.0", f"{name}.1.0:nobody-told", "another.1.0", "x", ""):
             ear = await Ear.open(url, after=f"ffffffff:1:{place}")
-            assert (await anext(ear)).data["reset"] is True, place
+            heard = await ear.until(lambda each: each.event == "snapshot")
+            assert names(heard) in (["gap", "snapshot"], ["snapshot"]), place
+            assert heard[-1].data["reset"] is True, place
             ear.close()
 
 

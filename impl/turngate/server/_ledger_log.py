@@ -41,6 +41,8 @@ _PAUSE: Final = 0.1
 class LedgerLog(EventLog):
     """Follows a `DurableDispatcher`."""
 
+    outlives_process = True
+
     def __init__(self, d: AnyDispatcher, limits: Limits) -> None:
         super().__init__(d, limits)
         self._prompts: dict[str, str] = {}

@@ -43,6 +43,9 @@ BEGINS_ANEW: Final = "the event log does not have all events; every reader is to
 class EventLog(ABC):
     """Follows one dispatcher, from `begin` to its close or to `end`."""
 
+    outlives_process = False
+    """Whether the completions do, so that a place that another log gave may be one among them."""
+
     def __init__(self, d: AnyDispatcher, limits: Limits) -> None:
         self.ring = Ring(limits.ring_events, limits.ring_bytes)
         self.epoch = secrets.token_hex(4)

@@ -6,7 +6,8 @@ What a reader is sent first depends on where it says that it has come to:
 2. A place in the ring: what comes behind it.
 3. A place behind the ring, or in another log of the same ledger: `gap`, every RunComplete that it missed, a
    `snapshot`, and what happens from there on.
-4. A place that is not known, or whose completions are no longer all kept: a `snapshot` with `reset`.
+4. A place that is not known, or whose completions are no longer all kept: a `snapshot` with `reset`; on a
+   ledger, which may have been restored or purged, `gap` comes first.
 
 The same third case applies to a reader that falls behind the ring while it reads.
 """
@@ -72,11 +73,12 @@ class Streams:
         log = self._log
         log.flush()
         since = None if after is None else parsed(after)
+        expired: Cursor | None = None
         if since is not None and since.epoch != log.epoch:
             try:
                 await log.catch_up_with(since)
             except CursorExpired:
-                since = None
+                since, expired = None, since if log.outlives_process else None
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         reader = Reader(log, session_id, log.place)
         log.add(reader)
@@ -89,6 +91,8 @@ class Streams:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + more})
             await self._write(reader, _HELLO)
+            if expired is not None:
+                await self._write(reader, _gap(session_id, expired))
             await self._come_in(reader, after, since)
             await self._go_on(reader)
             if not reader.closed:
@@ -143,14 +147,18 @@ class Streams:
         log, session_id = self._log, reader.session_id
         place, sessions = await log.look(session_id)
         if since is not None:
+            self.counts["gaps"] += 1
+            gap = _gap(session_id, since)
+            told = False
             try:
-                self.counts["gaps"] += 1
-                gap = frame("gap", {"session_id": session_id, "run_id": None, "after": str(since)}, None)
                 async for frames in _joined(gap, missed(self._d, session_id, since, place)):
+                    told = True
                     await self._write(reader, frames)
                     await asyncio.sleep(0)  # others may have their turn
             except CursorExpired:
                 reset = True
+                if not told and log.outlives_process:
+                    await self._write(reader, gap)
         self.counts["resets"] += reset
         reader.go_on_from(place)
         await self._write(reader, snapshot_frame(sessions, str(place), reset=reset))
@@ -185,6 +193,10 @@ class Streams:
                     reader.dropped = True
                     reader.close()
                     _drop(send, task)
+
+
+def _gap(session_id: str | None, since: Cursor) -> bytes:
+    return frame("gap", {"session_id": session_id, "run_id": None, "after": str(since)}, None)
 
 
 async def _watch(receive: Receive, reader: Reader) -> None:

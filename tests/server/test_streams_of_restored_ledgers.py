@@ -1,0 +1,90 @@
+"""Event streams on a ledger that was restored, or purged: readers are told that something is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatching import echo, in_loop
+from old_ledgers import new_database
+from serving import Ear, served
+from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+
+
+@pytest.mark.parametrize("passed_by", [0, 8])
+def test_a_reader_of_the_lost_life_gets_a_gap_and_a_snapshot(passed_by: int, tmp_path: Path) -> None:
+    path, backup = tmp_path / "ledger.db", tmp_path / "backup.db"
+
+    async def live(*run_ids: str) -> list[str | None]:
+        async with served(DurableDispatcher(echo, SqliteLedger(path))) as (url, http):
+            ear = await Ear.open(url)
+            for run_id in run_ids:
+                await http.post("/v1/sessions/s/runs", json={"prompt": "p", "run_id": run_id})
+            heard = await ear.complete(*run_ids)
+            ear.close()
+            return [each.id for each in heard if each.event == "run.complete"]
+
+    @in_loop
+    async def restored(good: list[str | None], lost: list[str | None]) -> None:
+        async with served(DurableDispatcher(echo, SqliteLedger(path))) as (url, http), asyncio.timeout(60):
+            new = [f"new-{n}" for n in range(passed_by)]
+            for run_id in new:
+                await http.post("/v1/sessions/s/runs", json={"prompt": "p", "run_id": run_id})
+                await http.get(f"/v1/runs/{run_id}?wait=30")
+            for cursor in lost:
+                ear = await Ear.open(url, after=cursor)
+                heard = await ear.until(lambda each: each.event == "snapshot")
+                assert [each.event for each in heard] == ["gap", "snapshot"]
+                assert heard[-1].data["reset"]
+                ear.close()
+            ear = await Ear.open(url, after=good[-1])
+            await http.post("/v1/sessions/s/runs", json={"prompt": "p", "run_id": "last"})
+            heard = await ear.complete(*new, "last")
+            completes = [each.data["run_id"] for each in heard if each.event == "run.complete"]
+            assert completes == [*new, "last"]
+            ear.close()
+
+    good = asyncio.run(live("a", "b"))
+    shutil.copy(path, backup)
+    lost = asyncio.run(live("lost-1", "lost-2", "lost-3"))
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    shutil.copy(backup, path)
+    restored(good, lost)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_reader_behind_a_purge_gets_a_gap(engine: str, tmp_path: Path) -> None:
+    dsn = new_database() if engine == "postgres" else ""
+
+    def make() -> Any:
+        return PostgresLedger(dsn) if dsn else SqliteLedger(tmp_path / "ledger.db")
+
+    async def first_life() -> str | None:
+        async with served(DurableDispatcher(echo, make())) as (url, http):
+            ear = await Ear.open(url)
+            await http.post("/v1/sessions/s/runs", json={"prompt": "p", "run_id": "read"})
+            cursor = (await ear.complete("read"))[-1].id
+            ear.close()
+            return cursor
+
+    @in_loop
+    async def second_life(cursor: str) -> None:
+        d = DurableDispatcher(echo, make())
+        async with served(d) as (url, _), asyncio.timeout(60):
+            await d.ask("s", "p", run_id="hidden")
+            assert await d.purge(before=time.time() + 60) == 2
+            ear = await Ear.open(url, after=cursor)
+            heard = await ear.until(lambda each: each.event == "snapshot")
+            assert [each.event for each in heard] == ["gap", "snapshot"]
+            assert heard[-1].data["reset"]
+            ear.close()
+
+    cursor = asyncio.run(first_life())
+    assert cursor is not None
+    second_life(cursor)
