@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from turngate.durable._handles import DurableTurn
 
 _REMINDER: Final = 2.0
+_PATIENCE: Final = 10.0
+"""Seconds after `finish` for which a close tries to put on record what became of the turns, at most."""
 _TRIES: Final = 100
 _PAUSE: Final = 0.01
 """Seconds between two attempts to read the last of it."""
+_LOOKS_EVERY: Final = 0.1
+"""Seconds after which a close looks again what it waits for, once `finish` is over."""
+_MOMENT: Final = 1.0
+"""Seconds that a ledger has to answer after a close has given up on it."""
 _GONE: Final = -1
 """The name of a worker that has none, and takes none any more."""
 
@@ -38,6 +44,8 @@ class Ending(Tending):
         """Called when the turns of this process have ended and its subscribers are told, one by one."""
         self._deadline = math.inf
         """When a close cancels the turns that are left."""
+        self._gave_up = False
+        """Whether a close has given up on a ledger that cannot be written."""
 
     async def aclose(self, *, finish: float = 0.0) -> None:
         """Refuse new prompts, end the turns of this process, and let go of the ledger.
@@ -47,6 +55,10 @@ class Ending(Tending):
         waits for it here is told DispatcherClosed. Idempotent: all callers wait for the same end, and the
         first one's `finish` counts. Cancelling the caller does not stop the close. A runner cannot call it:
         that raises ClosedFromRunner.
+
+        A ledger that cannot be written does not keep a close from ending. After `finish` it is tried for as
+        long as the lease lasts, and for 10 seconds at most. Then the turns are given up, which is logged.
+        Other processes, or the next start, find them as those of a process that has died.
         """
         loop = self._here()
         task = asyncio.current_task()
@@ -83,25 +95,59 @@ class Ending(Tending):
             self._guard("waking those who close", self._close_waiters.wake)
 
     async def _end_turns(self, finish: float) -> None:
+        """Wait for the ends of all turns and steps; give up the turns that the ledger does not let end."""
         loop = self._here()
         self._deadline = min(self._deadline, loop.time() + finish)
-        reminder = loop.time() + _REMINDER
-        cancelled: set[int] = set()
-        while self._turns or self._steps:
+        patience = min(self._lease, _PATIENCE)
+        reminder, until = loop.time() + _REMINDER, math.inf
+        cancelling: dict[int, asyncio.Task[None]] = {}
+        while self._turns or self._steps or (self._gave_up and self._running):
             now = loop.time()
             for turn in [*self._turns.values()]:
-                if turn.fence not in cancelled and (now >= self._deadline or turn.phase is WAITING):
-                    cancelled.add(turn.fence)
-                    self._spawn(self._end_turn(turn))
+                if turn.fence not in cancelling and (now >= self._deadline or turn.phase is WAITING):
+                    cancelling[turn.fence] = self._spawn(self._end_turn(turn))
+            if now >= self._deadline and until == math.inf:
+                until = now + patience
+            if now >= until:
+                if self._gave_up and not self._turns:
+                    complain(None, "closing does not wait any longer for what the ledger does not answer")
+                    return
+                if self._give_up_unwritten(cancelling):
+                    until = now + patience  # for the runners to end, and for steps that are under way
             if now >= reminder:
                 reminder = now + _REMINDER
                 self._remind()
-            until = min(reminder, self._deadline if now < self._deadline else math.inf)
+            next_look = now + _LOOKS_EVERY if now >= self._deadline else self._deadline
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(min(reminder, next_look)):
                     await self._idle.wait(loop)
             except TimeoutError:
                 pass
+
+    def _give_up_unwritten(self, cancelling: dict[int, asyncio.Task[None]]) -> bool:
+        """Give up the turns whose end, or whose cancel, the ledger does not take; say whether there are any.
+
+        A turn that is cancelled on record and whose runner goes on is not among them.
+        """
+        unwritten = [
+            turn
+            for turn in self._turns.values()
+            if turn.is_over() or (turn.fence in cancelling and not cancelling[turn.fence].done())
+        ]
+        if not unwritten and (self._turns or not self._steps):
+            return False
+        self._gave_up = True
+        if unwritten:
+            names = ", ".join(turn.run.run_id for turn in unwritten[:10])
+            complain(
+                None,
+                "the ledger cannot be written; closing leaves %s, to be recovered like those of the dead: %s",
+                counted(len(unwritten), "turn"),
+                names,
+            )
+        for turn in unwritten:
+            self._give_up(turn)
+        return True
 
     def _hasten_close(self) -> None:
         """Cancel the turns of this process now, if it is closing or as soon as it does."""
@@ -141,13 +187,18 @@ class Ending(Tending):
         Those who cannot be told all of it are cut off.
         """
         why = "a transaction elsewhere held back what the ledger tells"
+        loop = self._here()
+        until = loop.time() + min(self._lease, _PATIENCE)
         for _ in range(_TRIES):
             try:
-                if await self._read_on() > self._last_position:
-                    return
+                async with asyncio.timeout(_MOMENT if self._gave_up else None):
+                    if await self._read_on() > self._last_position:
+                        return
             except Exception as exc:
                 why = describe(exc)
                 complain(exc, "the last events on the ledger could not be read yet")
+                if self._gave_up or loop.time() >= until:
+                    break
             await asyncio.sleep(_PAUSE)
         complain(None, "subscribers are not told the last of what this process has done: %s", why)
         self._subscribers.cut_off(f"the dispatcher was closed before everything was told: {why}")
@@ -163,14 +214,16 @@ class Ending(Tending):
         """Tell the subscribers the last of it, have the name count as dead, and close."""
         if self._tender is not None:
             self._tender.cancel()
-        await self._say()
+        if not self._gave_up:
+            await self._say()
         if self._follower is not None:
             await self._read_to_the_end()
             await self._call_before_ledger_closes()
         name, self._name = self._name, _GONE  # from here on its lease is nobody's business
         self._lets_go = True
         try:
-            await self._ledger.retire(name)
+            async with asyncio.timeout(_MOMENT if self._gave_up else None):
+                await self._ledger.retire(name)
         except Exception as exc:
             complain(exc, "the worker could not take its leave")
         if self._follower is not None:
@@ -181,3 +234,14 @@ class Ending(Tending):
             await self._ledger.close()
         except Exception as exc:
             complain(exc, "closing the ledger raised")
+        if self._gave_up:
+            await self._end_steps()
+
+    async def _end_steps(self) -> None:
+        """Wait for a moment until the steps that were under way have learnt that the ledger is closed."""
+        try:
+            async with asyncio.timeout(_MOMENT):
+                while self._steps:
+                    await self._idle.wait(self._here())
+        except TimeoutError:
+            complain(None, "%s is still under way on a ledger that is closed", counted(self._steps, "step"))

@@ -233,7 +233,10 @@ class PostgresLedger:
         began = loop.time()
 
         def give_up(sent: bool) -> bool:
-            return loop.time() - began > (max(self._lease, self._patience) if sent else self._patience)
+            tried_for = loop.time() - began
+            return self._server is None or tried_for > (
+                max(self._lease, self._patience) if sent else self._patience
+            )
 
         # The steps of one session in this process do not overtake each other.
         lock, waiting = self._locks.get(ask.session_id) or (asyncio.Lock(), 0)

@@ -16,6 +16,8 @@ import socket
 import stat
 from typing import TYPE_CHECKING, Final
 
+from turngate._guard import complain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
@@ -65,7 +67,10 @@ class Relay:
             return
         self._heard = heard
         self._name = f"{self._prefix}{secrets.token_hex(8)}"
-        ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        except OSError:
+            return
         try:
             ear.setblocking(False)
             ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
@@ -94,7 +99,10 @@ class Relay:
             except OSError:
                 return
             if self._heard is not None:
-                self._heard(message.decode("ascii", "replace"))
+                try:
+                    self._heard(message.decode("ascii", "replace"))
+                except Exception as exc:
+                    complain(exc, "what another process has said could not be heard")
 
     def stop(self) -> None:
         """Listen no longer. Idempotent."""
