@@ -156,8 +156,9 @@ async def look_after_workers(target: str, ledger: str) -> None:
         assert (await until_complete(events, {"c"}))["c"].outcome == "finished"
         await post(two, "last", "long")
         code, said = await asyncio.to_thread(server.end)
-        assert (code, said.count("\n")) == (0, 1)
+        assert (code, said.count("\n")) == (0, 2)
         assert "ended with -9; another is started" in said
+        assert "run 'long' of session 'long' is lost" in said
         assert (await until_complete(events, {"last"}))["last"].cancelled
 
 
