@@ -338,3 +338,55 @@ def test_everything_can_be_read_in_light_dark_and_narrow(browser: Browser, site:
         for width in (1280, 900, 600, 320):
             page.set_viewport_size({"width": width, "height": 800})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_after_a_reload_it_shows_what_has_completed(page: Page, site: Site) -> None:
+    send(page, "please fail")
+    expect(done(page, "please fail")).to_have_attribute("data-outcome", "failed")
+    send(page, "tea")
+    expect(page.locator("#text")).to_contain_text("tea")
+    page.keyboard.press("Escape")
+    expect(done(page, "tea")).to_have_attribute("data-outcome", "cancelled")
+    page.reload()
+    all_once(page, 2)
+    send(page, "please fail again")
+    all_once(page, 3)
+    # So it is for a session that is opened later.
+    site.call(site.d.ask("kitchen", "fail here"))
+    page.reload()
+    page.fill("#other", "kitchen")
+    page.press("#other", "Enter")
+    expect(done(page, "fail here")).to_have_attribute("data-outcome", "failed")
+
+
+def test_what_waits_is_described_as_it_was_sent(page: Page, site: Site) -> None:
+    send(page, "tea")
+    expect(page.locator("#text")).to_contain_text("tea")
+    for prompt, busy in (("cake", "queue"), ("soup", "fold")):
+        send(page, prompt, busy)
+        page.locator("#queue").get_by_role("button", name=prompt, exact=True).click()
+        expect(page.locator("#life-said")).to_contain_text(prompt)
+        said = page.locator("#life-said").text_content() or ""
+        assert ("joins the one that runs" in said) == (busy == "fold"), said
+
+
+def test_the_prompt_stays_in_sight_and_the_picture_is_whole(browser: Browser, site: Site) -> None:
+    with opened(browser, site, viewport={"width": 1280, "height": 860}) as page:
+        send(page, "breathless")
+        expect(page.locator("#text")).to_contain_text("500")
+        for number in range(8):
+            send(page, f"waits {number}", "queue")
+        expect(page.locator("#queue li")).to_have_count(8)
+        for selector in ("#prompt", "#send button", "#cancel"):
+            box = page.locator(selector).bounding_box()
+            assert box is not None
+            assert box["y"] >= 0
+            assert box["y"] + box["height"] <= 860, selector
+        page.set_viewport_size({"width": 380, "height": 800})
+        picture = page.locator("svg.life:visible")
+        expect(picture).to_have_count(1)
+        for shape in [picture, *picture.locator("rect, text").all()]:
+            box = shape.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 380

@@ -9,7 +9,10 @@ const LINK = {
   connecting: 'connecting', live: 'live', reconnecting: 'line cut, reconnecting', refused: 'not authorized',
 };
 
+const LOADED = 50, PAGES = 5;
+
 const known = new Known();
+const loaded = new Set(); // sessions whose complete runs were loaded
 const page = {session: 'demo', focus: null, followed: true};
 let token = new URLSearchParams(location.hash.slice(1)).get('token') ?? sessionStorage.getItem('turngate.token') ?? '';
 if (location.hash) history.replaceState(null, '', location.pathname);
@@ -70,6 +73,7 @@ const stream = new Stream({
     $('link').textContent = LINK[link];
     $('login').hidden = link !== 'refused';
     if (link === 'refused') $('token').focus();
+    if (link === 'live') load(page.session);
   },
 });
 
@@ -106,8 +110,10 @@ async function send() {
   $('prompt').value = '';
   page.followed = true;
   const body = {prompt, when_busy: $('busy').value, run_id: `run-${newId()}`};
+  known.busy.set(body.run_id, body.when_busy);
   const {ok, data} = await call('POST', `sessions/${encodeURIComponent(page.session)}/runs`, body);
   if (ok) { tell('Accepted.'); return; }
+  known.busy.delete(body.run_id);
   tell(`Refused: ${data.detail ?? data.title}.`, true);
   $('prompt').value ||= prompt;
 }
@@ -124,6 +130,24 @@ async function takeBack(run) {
   else tell(data.covered.length ? 'Taken back.' : 'Too late: its turn had begun.');
 }
 
+// Load what completed in a session before this page was opened: the newest of the runs that have messages.
+async function load(session) {
+  if (loaded.has(session)) return;
+  loaded.add(session);
+  const ids = new Set();
+  const path = `sessions/${encodeURIComponent(session)}/messages?limit=1000`;
+  for (let next = '', pages = 0; next !== null && pages < PAGES; pages += 1) {
+    const {ok, data} = await call('GET', next ? `${path}&after=${encodeURIComponent(next)}` : path);
+    if (!ok) { loaded.delete(session); return; }
+    for (const message of data.messages) ids.add(message.run_id);
+    next = data.next;
+  }
+  const newest = [...ids].slice(-LOADED).filter(id => !known.runs.get(id)?.complete);
+  const answers = await Promise.all(newest.map(id => call('GET', `runs/${encodeURIComponent(id)}`)));
+  for (const {ok, data} of answers) if (ok) known.recall(data);
+  redraw();
+}
+
 function inFlight(session) {
   return known.of(session, 'active', 'queued', 'accepted')[0]?.id ?? null;
 }
@@ -133,6 +157,7 @@ function open(session) {
   page.focus = inFlight(session);
   page.followed = true;
   known.session(session);
+  load(session);
   redraw();
 }
 

@@ -5,9 +5,10 @@ const SHOWN = 100;
 const STATE_SAID = {
   accepted: 'is accepted: it has its place, and nothing has started',
   cancel_on_entry: 'was covered by a cancel before it entered, and is being written down',
-  queued: 'waits for its turn; sent to fold, it joins the one that runs if the agent asks',
+  queued: 'waits for its turn',
   active: 'is active: the runner works on it',
 };
+const BUSY_SAID = {fold: ', or joins the one that runs if the agent asks', queue: ' and joins no other'};
 const OUTCOME_SAID = {
   finished: 'finished', failed: 'failed', cancelled: 'was cancelled', cleared: 'was dropped from the queue',
   released: 'was given up before it entered', lost: 'was lost with its process',
@@ -108,25 +109,15 @@ function queue(known, page) {
 function life(known, page) {
   const run = known.runs.get(page.focus);
   const steps = run ? run.path.slice(1).map((state, index) => `${run.path[index]} ${state}`) : [];
-  for (const state of document.querySelectorAll('#life [data-state]')) {
+  for (const state of document.querySelectorAll('.life [data-state]')) {
     const name = state.dataset.state, count = known.of(page.session, name).length;
     state.setAttribute('class', run?.state === name ? 'lit' : run?.path.includes(name) ? 'passed' : '');
     state.querySelector('.n').textContent = count ? String(count) : '';
-    if (run?.state === name) bringIntoView(state.querySelector('rect'));
   }
-  for (const edge of document.querySelectorAll('#life [data-edge]')) {
+  for (const edge of document.querySelectorAll('.life [data-edge]')) {
     edge.setAttribute('class', steps.includes(edge.dataset.edge) ? 'passed' : '');
   }
   $('life-said').replaceChildren(...said(run));
-}
-
-// In a narrow window the picture is wider than its frame.
-function bringIntoView(box) {
-  const frame = $('life').parentElement, scale = $('life').clientWidth / $('life').viewBox.baseVal.width;
-  const middle = (box.x.baseVal.value + box.width.baseVal.value / 2) * scale;
-  if (frame.dataset.shown === String(middle)) return;
-  frame.dataset.shown = String(middle);
-  frame.scrollLeft = middle - frame.clientWidth / 2;
 }
 
 function said(run) {
@@ -136,8 +127,9 @@ function said(run) {
     const into = run.complete.folded_into ? ', in the turn that took it in' : '';
     return [name, ` ${OUTCOME_SAID[run.complete.outcome]}${into}.`];
   }
+  const waits = run.state === 'queued' ? BUSY_SAID[run.busy] ?? '' : '';
   const joined = run.lead && run.lead !== run.id ? ', in a turn that another run leads' : '';
-  return [name, ` ${STATE_SAID[run.state]}${joined}${run.covered ? '; a cancel covers it' : ''}.`];
+  return [name, ` ${STATE_SAID[run.state]}${waits}${joined}${run.covered ? '; a cancel covers it' : ''}.`];
 }
 
 function done(known) {

@@ -23,6 +23,7 @@ export class Known {
     this.runs = new Map(); // id -> {id, session, prompt, state, path, lead, covered, complete, times}
     this.completes = 0; // how many RunCompletes the page has seen, and how many runs had more than one
     this.twice = 0;
+    this.busy = new Map(); // what this page has asked for its runs, if the session is busy
     this.holes = new Set(); // sessions whose text has a hole, to be asked for
     this.doubtful = new Set(); // runs that the server may have forgotten, to be asked for
   }
@@ -39,8 +40,9 @@ export class Known {
       this.session(session);
       this.runs.set(id, {
         id, session, prompt: null, seq: 0, state: 'accepted', path: ['accepted'], lead: null, covered: false,
-        complete: null, times: 0, at: Date.now(),
+        complete: null, times: 0, at: Date.now(), recalled: false, busy: this.busy.get(id) ?? null,
       });
+      this.busy.delete(id);
     }
     return this.runs.get(id);
   }
@@ -129,15 +131,28 @@ export class Known {
     const run = this.run(data.run_id, data.session_id);
     this.move(run, 'complete');
     run.seq = data.seq;
-    run.complete = data;
+    const recalled = run.recalled;
+    Object.assign(run, {complete: data, recalled: false, at: Date.now()});
+    if (recalled) return; // the server was asked for it before the stream told of it
     run.times += 1;
-    run.at = Date.now();
     this.completes += 1;
     if (run.times === 2) this.twice += 1;
     this.tell(run.session, ENDED[data.outcome] ?? 'is complete', run, data.outcome);
     const session = this.session(data.session_id);
     // The text of a turn may not have been streamed to here, or not all of it; this is all of it.
     if (session.lead === run.id) Object.assign(session, {lead: null, phase: null, covered: false, text: data.text});
+    this.forget();
+  }
+
+  // What completed before this page was opened, as the server answers for it.
+  recall(data) {
+    const run = this.run(data.run_id, data.session_id);
+    if (run.complete || !data.complete) return;
+    this.move(run, 'complete');
+    Object.assign(run, {
+      prompt: data.prompt ?? run.prompt, seq: data.seq, complete: data.complete, times: 1, recalled: true, at: 0,
+    });
+    this.completes += 1;
     this.forget();
   }
 
