@@ -8,10 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from turngate_model.checker import Bounds
+from turngate_verify.drivers.ledger_calls import search as search_calls
 from turngate_verify.drivers.ledger_faults import search
 from turngate_verify.drivers.ledger_lockstep import compare_on_ledger
 from turngate_verify.drivers.ledger_rules import play, programs
 from turngate_verify.drivers.ledger_sabotage import sabotaged
+from turngate_verify.world.spoiled_ledger import METHODS, spoils_of
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 NEVER_LATE = settings(deadline=None, database=None, suppress_health_check=SLOW)
@@ -31,6 +33,19 @@ def test_one_fault_at_every_point(remembers: bool) -> None:
     found = search(remembers=remembers)
     assert found.wrong == ""
     assert found.played > 500
+
+
+def test_one_fault_at_some_calls_of_every_method_with_everybody_looking_on() -> None:
+    found = search_calls(every=30)
+    assert found.wrong == {}
+    assert found.spoiled.keys() == {(method, spoil) for method in METHODS for spoil in spoils_of(method)}
+
+
+@pytest.mark.deep
+def test_one_fault_at_every_call_of_every_method_with_everybody_looking_on() -> None:
+    found = search_calls(most=20)
+    assert found.wrong == {}
+    assert found.played > 7_000
 
 
 @pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")

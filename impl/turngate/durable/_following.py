@@ -465,13 +465,13 @@ class LedgerCompletions:
         purged, horizon, page = await worker._ledger.finished(self._at, _PAGE)
         if self._begun and self._at < purged:
             raise CursorExpired("what comes behind the cursor is no longer all kept")
-        self._begun = True
         if page:
             self._name = await worker._ledger.name()  # of the epoch of the last of them, or a later one
             self._page = page[::-1]
         elif self._until is not None and self._until[0] < horizon:
             self._at = self._until
         else:
+            self._begun = True
             self._at = max(self._at, (horizon - 1, BEHIND))
             await worker._wait_for_news(heard)
 

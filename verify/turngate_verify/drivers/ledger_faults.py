@@ -164,14 +164,28 @@ def judged(world: LedgerWorld) -> list[str]:
 def _do(world: LedgerWorld, order: Order, interfere: Callable[[asyncio.Task[Any]], None]) -> None:
     kind, process, *about = order
     if kind == "order":
-        player = world.players.get(process)
-        if player is not None and not player.order.done():
-            world.order(process, about[0])
+        tell_runner(world, process, about[0])
         return
     if world.ledgers[process].is_dead:
         return
+    task = world.start(calls_of(world, process)[kind](*about))
+    interfere(task)
+    world.loop.settle()
+    if task.done() and not task.cancelled():
+        task.exception()  # a refusal is one of the things that may happen
+
+
+def tell_runner(world: LedgerWorld, lead: str, order: str) -> None:
+    """Tell the runner of a turn what to do, if it is being called and waits."""
+    player = world.players.get(lead)
+    if player is not None and not player.order.done():
+        world.order(lead, order)
+
+
+def calls_of(world: LedgerWorld, process: int) -> dict[str, Callable[..., Any]]:
+    """Return what callers can do in a process, by name."""
     d = world.dispatchers[process]
-    calls: dict[str, Callable[..., Any]] = {
+    return {
         "submit": lambda run_id: world.submit(process, "s", run_id, when_busy="queue"),
         "follow": lambda run_id: world.submit(process, "s", run_id),
         "interrupt": lambda run_id: world.submit(process, "s", run_id, when_busy="interrupt"),
@@ -186,8 +200,3 @@ def _do(world: LedgerWorld, order: Order, interfere: Callable[[asyncio.Task[Any]
         "page": lambda: world.page(process, "s"),
         "messages of": lambda run_id: world.messages_of(process, run_id),
     }
-    task = world.start(calls[kind](*about))
-    interfere(task)
-    world.loop.settle()
-    if task.done() and not task.cancelled():
-        task.exception()  # a refusal is one of the things that may happen

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
-from turngate import State, Turn, TurngateError
+from turngate import Run, State, Turn, TurngateError
 from turngate.durable import DurableDispatcher
 from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
@@ -34,7 +34,8 @@ class Player:
 class LedgerWorld:
     """Some dispatchers on one ledger, their callers and their runners.
 
-    `stubborn` runners go on when they are interrupted, until they are told to end.
+    `stubborn` runners go on when they are interrupted, until they are told to end. `wrap` takes the ledger of
+    a process, and returns the one that its dispatcher is given.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class LedgerWorld:
         remembers: bool = True,
         stubborn: bool = False,
         make: Any = DurableDispatcher,
+        wrap: Callable[[MemoryLedger], Any] = lambda ledger: ledger,
     ) -> None:
         self.loop = VirtualLoop()
         self.tables = Tables(remembers=remembers, now=self.loop.time)
@@ -57,12 +59,13 @@ class LedgerWorld:
         self._stubborn = stubborn
         with self.loop:
             self.dispatchers: list[DurableDispatcher] = [
-                make(self._runner(process), ledger, on_death=on_death, enter_timeout=5.0)
+                make(self._runner(process), wrap(ledger), on_death=on_death, enter_timeout=5.0)
                 for process, ledger in enumerate(self.ledgers)
             ]
-        for d in self.dispatchers:
-            self.start(d._ready())
+        opening = [self.start(d._ready()) for d in self.dispatchers]
         self.loop.settle()
+        for task in opening:
+            task.exception()  # the next call opens again
 
     # Runners.
 
@@ -131,10 +134,11 @@ class LedgerWorld:
         await self.dispatchers[process].accept(session, "p", run_id=run_id, **options)
         self._note(process, run_id)
 
-    async def submit(self, process: int, session: str, run_id: str, **options: Any) -> None:
+    async def submit(self, process: int, session: str, run_id: str, **options: Any) -> Run:
         """Submit, and note that it was acknowledged."""
-        await self.dispatchers[process].submit(session, "p", run_id=run_id, **options)
+        run = await self.dispatchers[process].submit(session, "p", run_id=run_id, **options)
         self._note(process, run_id)
+        return run
 
     def _note(self, process: int, run_id: str) -> None:
         if not self.ledgers[process].is_dead:
