@@ -468,3 +468,33 @@ async def test_the_prompt_of_a_run_is_told_by_other_servers_or_null(make: MakeLe
     async with dispatcher(make) as d, served(d) as (_, http):
         assert (await http.get("/v1/runs/a")).json()["prompt"] == "about a"
         assert (await http.get("/v1/runs/queued")).json()["prompt"] is None  # it never had a turn
+
+
+@on_each
+async def test_one_failed_question_to_the_ledger_does_not_end_the_stream(make: MakeLedger) -> None:
+    """Whatever question fails, and however: every RunComplete comes, each once."""
+    async with dispatcher(make) as d, served(d) as (url, _):
+        ear = await Ear.open(url)
+        await anext(ear)
+        number = 0
+        for name in ("finished", "told", "moment", "find"):
+            for wrong in (LedgerUnavailable("away"), RuntimeError("broken")):
+                fail_once(d, name, wrong)
+                for _ in range(20):  # more than the log lets go ahead of the completions
+                    number += 1
+                    run = await d.submit("s", "x", run_id=f"r{number}", when_busy="queue")
+                await run
+        heard = await ear.complete(f"r{number}")
+        assert sorted(completes(heard)) == sorted(f"r{each + 1}" for each in range(number))
+        ear.close()
+
+
+def fail_once(d: DurableDispatcher, name: str, wrong: Exception) -> None:
+    """Have the next call of this method of the ledger fail."""
+    call = getattr(d._ledger, name)
+
+    async def fails(*about: Any, **more: Any) -> Any:
+        setattr(d._ledger, name, call)
+        raise wrong
+
+    setattr(d._ledger, name, fails)
