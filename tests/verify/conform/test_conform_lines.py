@@ -307,7 +307,7 @@ def test_all_of_the_standard_error_is_told_up_to_a_limit(tmp_path: Path) -> None
             assert len(complaints) == 100
         else:
             written = sum(len(f"line {n} {'!' * 60}\n") for n in range(lines_of_it))
-            assert complaints[0] == f"! ({written - 65_536:,} bytes of it are left out)"
+            assert complaints[0] == f"! ({written - 65_536:,} bytes of it left out)"
     # It is said once, and each property only refers to it.
     whys = {result.why_unknown(each) for each in result.judged if each not in result.not_shown}
     assert whys == {"the subject could not be judged to the end"}
