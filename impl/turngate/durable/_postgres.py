@@ -182,7 +182,8 @@ async def listen(
 
     Then `wake` is called, for what was said meanwhile.
 
-    A connection that is half open says nothing by itself, so it is asked now and then.
+    A connection that is half open says nothing by itself, so it is asked now and then. What is raised beside
+    a lost connection is for the supervisor of the task, who starts it again.
     """
     while True:
         connection = None
@@ -212,7 +213,8 @@ class Beat:
 
     It has a loop and a connection of its own. `lost` is called in the dispatcher's loop, once, when the
     server says that the worker is dead, or when the lease is over by this process's own clock and nobody has
-    said anything: counted from when the last beat that was answered had been sent, so never too late.
+    said anything: counted from when the last beat that was answered had been sent, so never too late. A beat
+    that fails unexpectedly is logged and tried again, as one that was not answered.
     """
 
     def __init__(
@@ -251,7 +253,9 @@ class Beat:
                     if connection is None or connection.is_closed():
                         connection = await self._server.connect(moment=0.0)  # the lease does not wait
                     alive = await connection.fetchval(self._statement, self._worker, self._lease)
-            except (*_LOST, asyncpg.PostgresError, LedgerUnavailable):
+            except Exception as exc:
+                if not isinstance(exc, (*_LOST, asyncpg.PostgresError, LedgerUnavailable)):
+                    complain(exc, "a beat of worker %d has failed", self._worker)
                 pause = self._lease / 20
                 if connection is not None:
                     connection.terminate()

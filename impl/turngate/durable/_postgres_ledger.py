@@ -12,7 +12,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from turngate._guard import say
+from turngate._guard import complain, say
+from turngate._supervise import Supervisor
 from turngate.durable import _postgres_sql as sql
 from turngate.durable._columns import as_complete, as_key, as_known, as_messages, as_run, as_session, of_key
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, NotStorable, Told
@@ -88,6 +89,7 @@ class PostgresLedger:
         self._process = 0
         self._hints: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._supervisor = Supervisor(self._spawn)
         self._listener: asyncio.Task[None] | None = None
         self._wake: Callable[[], None] | None = None
         self._statements: dict[str, str] = {}
@@ -200,9 +202,9 @@ class PostgresLedger:
         server, self._server = self._server, None
         if self._beat is not None:
             self._beat.end()
-        for task in [*self._tasks]:
-            task.cancel()
-        if self._tasks:
+        while self._tasks:  # a sender of saves that is cancelled leaves what waits to another
+            for task in [*self._tasks]:
+                task.cancel()
             await asyncio.wait(self._tasks)
         if server is not None:
             await server.close()
@@ -479,10 +481,20 @@ class PostgresLedger:
         channels = [self._channel, f"{self._channel}_{self._worker}"]
         if self._heard is not None:
             channels.append(f"{self._channel}_relay")
-        self._listener = self._spawn(self._postgres.listen(self._working(), channels, wake, self._notice))
+        server = self._working()
+        self._listener = self._supervisor.start(
+            "listening to PostgreSQL", lambda: self._postgres.listen(server, channels, wake, self._notice)
+        )
 
     def _notice(self, channel: str, what: str) -> None:
-        """Take a notification: a hint, or what another process says or listens to."""
+        """Take a notification; what that raises does not concern the connection."""
+        try:
+            self._hear(what)
+        except Exception as exc:
+            complain(exc, "a notification of PostgreSQL could not be dealt with")
+
+    def _hear(self, what: str) -> None:
+        """Take a hint, or what another process says or listens to."""
         name, _, message = what.partition(" ")
         if not name:
             if self._wake is not None:
@@ -517,7 +529,9 @@ class PostgresLedger:
             return
         self.listen(self._wake)
         if heard is not None:
-            self._ear = self._spawn(self._say_that_we_listen())
+            self._ear = self._supervisor.start(
+                "telling other processes that this one listens", self._say_that_we_listen
+            )
 
     async def _say_that_we_listen(self) -> None:
         while True:
@@ -535,14 +549,23 @@ class PostgresLedger:
     async def _send_hints(self) -> None:
         await asyncio.sleep(_SOON)
         channels, self._hints = self._hints, set()
-        with contextlib.suppress(LedgerUnavailable):  # whoever is meant will look by itself
+        try:
             await self._fetch(sql.HINT, [*channels])
+        except LedgerUnavailable:
+            pass  # those who are meant will look by themselves
+        except Exception as exc:
+            complain(exc, "hints to other processes could not be sent")
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._is_done)
         return task
+
+    def _is_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            complain(exc, "a task of the ledger has failed")
 
 
 def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:

@@ -81,7 +81,10 @@ class Saves:
             raise
 
     async def _send_some(self) -> None:
-        """Send what waits by now; if more has come meanwhile, or this is cut off, another goes on."""
+        """Send what waits by now; if more has come meanwhile, or this is cut off, another goes on.
+
+        Raises nothing but what is not an Exception: what goes wrong is told to those who wait.
+        """
         try:
             if self._senders > 1 or self._last_batch > 1:
                 await asyncio.sleep(0)  # those who come at the same time go along
@@ -109,10 +112,12 @@ class Saves:
                 break  # a step with a key goes alone: if the key is taken, its statement fails
             batch.append(self._waiting.popleft())
         self._last_batch = len(batch)
-        return sorted(batch, key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
+        return batch
 
     async def _send_batch(self, batch: list[_Save]) -> None:
+        """Send the steps by one statement, and answer each; whatever happens, none of them waits for ever."""
         try:
+            batch.sort(key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
             key = batch[0].changes.key
             is_plain = len(batch) == 1 and _is_plain(batch[0].changes)
             rows = (_as_columns if is_plain else _as_arrays)(batch, history=self._history)
@@ -121,10 +126,11 @@ class Saves:
                 rows, statement = (*rows, *of_key(key)), sql.SAVE_KEYED
             (answer,) = await self._send(statement, batch[0].worker, self._memory.wants(), *rows)
             alive, position, saved, numbers = answer
+            self._memory.refill(numbers)
+            done = {*saved}
         except (Refused, Conflict, NotStorable) as exc:
             if len(batch) > 1:  # one of them is to blame
-                for each in batch:
-                    await self._send_batch([each])
+                await self._send_singly(batch)
             elif isinstance(exc, Conflict):
                 _answer(batch[0], (Fate.STALE, 0))
             else:
@@ -134,11 +140,18 @@ class Saves:
             if not isinstance(exc, Exception):
                 raise
         else:
-            self._memory.refill(numbers)
-            done = {*saved}
             for number, each in enumerate(batch):
                 fate = Fate.SAVED if number in done else Fate.STALE if alive else Fate.DEAD
                 _answer(each, (fate, position))
+
+    async def _send_singly(self, batch: list[_Save]) -> None:
+        """Send the steps one by one; when cut off, leave those that were not sent yet to another sender."""
+        for number, each in enumerate(batch, 1):
+            try:
+                await self._send_batch([each])
+            except BaseException:
+                self._waiting.extendleft(reversed(batch[number:]))
+                raise
 
 
 def _answer(save: _Save, answer: tuple[Fate, int]) -> None:

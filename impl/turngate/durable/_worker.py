@@ -145,8 +145,9 @@ class Worker(Tasks):
         raise NotImplementedError
 
     async def _take_name(self) -> None:
-        self._name = await self._ledger.register(self._lease)
-        self._ledger.keep_alive(self._name, self._lease, self._lease_is_lost)
+        name = await self._ledger.register(self._lease)
+        self._ledger.keep_alive(name, self._lease, self._lease_is_lost)
+        self._name = name  # only now: a worker that is not kept alive would lose its turns
 
     def _lease_is_lost(self, name: int) -> None:
         if name == self._name and not self._closed:
