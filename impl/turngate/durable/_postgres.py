@@ -167,7 +167,7 @@ def _end(connecting: asyncio.Future[asyncpg.Connection]) -> None:
 
 def _is_about_data(exc: asyncpg.PostgresError) -> bool:
     """Say whether the server refuses a value: it will refuse it again."""
-    state = str(exc.sqlstate or "")
+    state = str(getattr(exc, "sqlstate", None) or "")
     return state[:2] in _ABOUT_DATA or (state == "XX000" and "memory alloc" in str(exc))
 
 

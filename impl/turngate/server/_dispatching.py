@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Unpack
 
-    from turngate import Covered, Event, PromptOptions, Run, RunComplete, SessionView
+    from turngate import Attachment, Covered, Event, Run, RunComplete, SessionView, WhenBusy
 
 T = TypeVar("T")
 
@@ -43,7 +42,15 @@ class AnyDispatcher(Protocol):
     async def __aexit__(self, *_: object) -> None:
         """Close it, if it is not closed, and what it has opened."""
 
-    async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
+    async def submit(
+        self,
+        session_id: str,
+        prompt: str,
+        *,
+        run_id: str | None = ...,
+        attachments: Sequence[Attachment | str] = ...,
+        when_busy: WhenBusy = ...,
+    ) -> Run:
         """Take a prompt in."""
         ...
 
