@@ -146,8 +146,16 @@ class Worker(Tasks):
 
     async def _take_name(self) -> None:
         name = await self._ledger.register(self._lease)
+        if self._lets_go:  # nobody would keep it alive, or retire it
+            await self._ledger.retire(name)
+            self._check_not_let_go()
         self._ledger.keep_alive(name, self._lease, self._lease_is_lost)
         self._name = name  # only now: a worker that is not kept alive would lose its turns
+
+    def _check_not_let_go(self) -> None:
+        """Raise if the ledger is being closed: its last name is given up, and no other is taken."""
+        if self._lets_go:
+            raise DispatcherClosed("the dispatcher is closed")
 
     def _lease_is_lost(self, name: int) -> None:
         if name == self._name and not self._closed:
@@ -161,6 +169,7 @@ class Worker(Tasks):
 
     async def _rename(self, name: int) -> None:
         """Give up everything that was held under the name, and take a new one; once, whoever asks first."""
+        self._check_not_let_go()
         if name and name == self._name:
             self._name = 0
             lost = counted(len(self._turns), "turn")
@@ -270,6 +279,7 @@ class Worker(Tasks):
                 await self._until_joined()
             self._flights[flight] = None
             while True:
+                self._check_not_let_go()
                 if self._name == 0:
                     await self._rename(0)
                 name = self._name

@@ -45,6 +45,14 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
         ("look on", 0), ("hooked", 0, "a"), ("submit", 1, "b"), ("order", "a", "write"), ("expire", 0),
         ("time", 1.1), ("submit", 0, "c"), ("look on", 0), ("time", 1.1), ("order", "b", "end_turn"),
     ),
+    "subscribers that come while turns end": (
+        ("look on", 0), ("submit", 0, "a"), ("submit", 1, "b"), ("ends meanwhile", "a"),
+        ("ends meanwhile", "b"), ("hooked", 0, "c"), ("time", 1.1), ("ends meanwhile", "c"),
+    ),
+    "a close": (
+        ("look on", 0), ("look on", 1), ("submit", 0, "a"), ("order", "a", "write"), ("close", 0),
+        ("time", 1.1),
+    ),
     "questions": (
         ("look on", 0), ("submit", 0, "a"), ("submit", 1, "b"), ("accept", 0, "c"), ("find", 0, "b"),
         ("sessions", 0), ("session", 0), ("order", "a", "end_turn"), ("messages", 0), ("messages of", 0, "a"),
@@ -59,6 +67,8 @@ BACKGROUND = frozenset(
     )
 )  # fmt: skip
 """Methods whose failures no caller and no subscriber ever sees."""
+NAMING = frozenset(("register", "keep_alive", "retire"))
+"""Methods after whose failure a name may count as alive until its lease is over."""
 _POLLS = 6
 """So many times everybody looks again when nothing is in flight any more."""
 _CLOSING = 40
@@ -82,9 +92,10 @@ class Found(NamedTuple):
 
 
 def search(*, every: int = 1, make: Any = DurableDispatcher, most: int = 1) -> Found:
-    """Play the first of the cases of each method and each way to fail, and every so many of the rest.
+    """Play every so many of the cases of each method and each way to fail.
 
-    Stop when `most` of them have gone wrong.
+    The first of them is always played, and so are the first and the last call of a method in each program,
+    with a ledger that is away. Stop when `most` cases have gone wrong.
     """
     played, spoiled, wrong = 0, Counter[tuple[str, str]](), dict[Case, list[str]]()
     with without_log(), without_chance():
@@ -109,7 +120,8 @@ def _cases(every: int, make: Any) -> Iterator[Case]:
             for method, calls in ledger.calls.items():
                 for at, spoil in enumerate(spoils_of(method)):
                     for number in range(calls):
-                        if (seen[method, spoil] + at) % every == 0 or not seen[method, spoil]:
+                        edge = spoil == "away" and not many and number in (0, calls - 1)
+                        if edge or (seen[method, spoil] + at) % every == 0 or not seen[method, spoil]:
                             yield Case(name, many, Fault(method, number, spoil))
                         seen[method, spoil] += 1
 
@@ -127,7 +139,7 @@ def play(case: Case, make: Any = DurableDispatcher) -> tuple[list[str], SpoiledL
     with patch.object(_tending, "_FEW", 0 if case.many else _tending._FEW):
         world = LedgerWorld(2, make=make, wrap=wrap)
         method = None if case.fault is None else case.fault.method
-        onlookers = Onlookers(world, begin_late=method == "moment")
+        onlookers = Onlookers(world, begin_late=method == "moment", leaves_runs=method in ("step", "moment"))
         for order in PROGRAMS[case.program]:
             _do(world, onlookers, order)
         for _ in range(_POLLS):
@@ -138,6 +150,8 @@ def play(case: Case, make: Any = DurableDispatcher) -> tuple[list[str], SpoiledL
         wrong = onlookers.judge_quiet(entitled=in_sight and ledger.struck)
         _close(world, onlookers)
         wrong += onlookers.judge_closed(entitled=in_sight and ledger.struck)
+        if world.tables.workers and method not in NAMING:
+            wrong.append(f"workers {world.tables.workers} count as alive when all are closed")
         return [*wrong, *judged(world)], ledger
 
 
@@ -162,6 +176,10 @@ def _do(world: LedgerWorld, onlookers: Onlookers, order: Order) -> None:
             onlookers.look_on(process)
         case "expire":
             world.expire(process)
+        case "close":
+            onlookers.close(process)
+        case "ends meanwhile":
+            _look_on_while_it_ends(world, onlookers, process)
         case "is put by":
             _expect_put_by(world, process)
         case "asks who waits":
@@ -192,6 +210,18 @@ def _calls_of(world: LedgerWorld, onlookers: Onlookers, process: int) -> dict[st
         "key": lambda: d.knows_key("a key"),
         "purge": lambda: d.purge(before=0.0),
     }
+
+
+def _look_on_while_it_ends(world: LedgerWorld, onlookers: Onlookers, lead: str) -> None:
+    """Let a turn end, and subscribe at several points while its end is on its way to the ledger and back."""
+    player = world.players.get(lead)
+    if player is not None and not player.order.done():
+        with world.loop:
+            player.order.set_result("end_turn")
+        for _ in range(4):
+            for _ in range(3):
+                world.loop.step()
+            onlookers.look_on(0, readers=False)
 
 
 def _expect_put_by(world: LedgerWorld, lead: str) -> None:

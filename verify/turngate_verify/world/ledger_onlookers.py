@@ -91,10 +91,12 @@ class _Reader:
 class Onlookers:
     """Everybody who looks on in a world."""
 
-    def __init__(self, world: LedgerWorld, *, begin_late: bool = False) -> None:
+    def __init__(self, world: LedgerWorld, *, begin_late: bool = False, leaves_runs: bool = False) -> None:
         self.world = world
         self.begin_late = begin_late
         """Whether the ledger may not be able to say at once where a subscription begins."""
+        self.leaves_runs = leaves_runs
+        """Whether a close may leave runs to other processes."""
         self._subscribers: list[_Subscriber] = []
         self._readers: list[_Reader] = []
         self._tasks: dict[asyncio.Task[Any], str] = {}
@@ -107,6 +109,8 @@ class Onlookers:
         """The process and the id of each run that was submitted, in order."""
         self._hooks: Counter[tuple[int, str]] = Counter()
         self._callbacks: dict[tuple[int, str], list[RunComplete]] = {}
+        self._closed_early: set[int] = set()
+        """The processes that are closed while others go on."""
 
     def call(self, about: str, coroutine: Any) -> asyncio.Task[Any]:
         """Make a call that has to come to an end."""
@@ -114,8 +118,8 @@ class Onlookers:
         self._tasks[task] = about
         return task
 
-    def look_on(self, process: int) -> None:
-        """Subscribe in all ways, and follow the completions."""
+    def look_on(self, process: int, *, readers: bool = True) -> None:
+        """Subscribe in all ways and, as `readers`, follow the completions."""
         world = self.world
         d, tables = world.dispatchers[process], world.tables
         for session, moves in ((None, False), (None, True), ("s", False)):
@@ -126,10 +130,15 @@ class Onlookers:
             )
             self._subscribers.append(subscriber)
             self.call(str(subscriber), subscriber.read())
-        for renews in (False, True):
+        for renews in (False, True) if readers else ():
             reader = _Reader(process, 0, renews)
             self._readers.append(reader)
             self.call(str(reader), reader.read(d, None))
+
+    def close(self, process: int) -> None:
+        """Close the dispatcher of a process while the others go on."""
+        self._closed_early.add(process)
+        self.call(f"the close of process {process}", self.world.dispatchers[process].aclose())
 
     async def from_now_on(self, process: int) -> None:
         """Follow what completes from now on."""
@@ -186,10 +195,14 @@ class Onlookers:
             if (task in self._waits or task in self._streams) and not task.done()
         ]
         for process, d in enumerate(self.world.dispatchers):
-            wrong += [f"process {process} is left with {each}" for each in left_over(d)]
+            if not self._left_runs(process):
+                wrong += [f"process {process} is left with {each}" for each in left_over(d)]
         on_record = completions(self.world.tables)
         for reader in self._readers:
-            if reader.told != on_record[reader.done :]:
+            due = on_record[reader.done :]
+            if reader.process in self._closed_early:
+                due = due[: len(reader.told)]
+            if reader.told != due:
                 wrong.append(f"{reader} was told {_names(reader.told)} of {_names(on_record)}")
             if reader.failures > int(entitled):
                 wrong.append(f"{reader} has failed {reader.failures} times")
@@ -201,18 +214,18 @@ class Onlookers:
         on_record = {each.run_id: each for each in completions(self.world.tables)}
         for task, about in self._tasks.items():
             if task.done():
-                wrong += _wrong_end(task, about, entitled=entitled)
+                wrong += _wrong_end(task, about, entitled=entitled, closed=self._left_runs(0))
         for task, run_id in self._waits.items():
             if _succeeded(task) and task.result() not in (on_record.get(run_id), None):
                 wrong.append(f"{self._tasks[task]} was told {task.result()}")
         for (process, run_id), told in self._callbacks.items():
-            if told != [on_record.get(run_id)]:
+            if told != [on_record.get(run_id)] and (told or not self._left_runs(process)):
                 wrong.append(f"the callback of {run_id} in process {process} was told {told}")
         for task, run_id in self._streams.items():
             complete = on_record.get(run_id)
             if _succeeded(task) and complete is not None and complete.error is None:
                 text = complete.text if complete.message_id is not None else ""
-                if task.result().strip() != text:  # the runners write it with a space
+                if task.result().strip() != text.strip():  # the runners write it with a space
                     wrong.append(f"{self._tasks[task]} gave {task.result()!r}, not {text!r}")
         wrong += [
             f"the hook of {each} was called again" for each, number in self._hooks.items() if number > 1
@@ -237,6 +250,8 @@ class Onlookers:
         else:
             due, got = [each for each in self._completes(subscriber) if each.run_id not in hooked], told
             own -= hooked
+        if self._left_runs(subscriber.process):
+            return [] if got == due[: len(got)] else [f"{subscriber} was told {got}, but not {due}"]
         if got[len(got) - len(due) :] != due:
             return [f"{subscriber} was told {got} instead of {due}"]
         missing = own & self.world.tables.complete.keys() - {each.run_id for each in told}
@@ -256,6 +271,10 @@ class Onlookers:
             if not self._is_behind(subscriber, step.position)
             for entry in step.entries
         ]
+
+    def _left_runs(self, process: int) -> bool:
+        """Say whether a process was closed that may have left runs to others."""
+        return self.leaves_runs and process in self._closed_early
 
     def _is_behind(self, subscriber: _Subscriber, position: int) -> bool:
         """Say whether another process has done it before the ledger could be asked where to begin."""
@@ -293,14 +312,15 @@ def _succeeded(task: asyncio.Task[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _wrong_end(task: asyncio.Task[Any], about: str, *, entitled: bool) -> list[str]:
-    """Return what is wrong with how a call has ended: it may fail clearly, of the fault."""
+def _wrong_end(task: asyncio.Task[Any], about: str, *, entitled: bool, closed: bool) -> list[str]:
+    """Return what is wrong with how a call has ended: it may fail clearly, of the fault or of a close."""
     if task.cancelled():
         return [f"{about} was cancelled"]
     exc = task.exception()
     if exc is None:
         return []
-    clear = isinstance(exc, TurngateError) and not isinstance(exc, CursorExpired | DispatcherClosed)
+    clear = isinstance(exc, TurngateError) and not isinstance(exc, CursorExpired)
+    clear = clear and (closed or not isinstance(exc, DispatcherClosed))
     clear = clear or (isinstance(exc, RuntimeError) and str(exc) == PURPOSE)
     return [] if clear and entitled else [f"{about} ended with {exc!r}"]
 
