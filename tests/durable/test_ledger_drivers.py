@@ -36,7 +36,7 @@ def test_one_fault_at_every_point(remembers: bool) -> None:
 
 
 def test_one_fault_at_some_calls_of_every_method_with_everybody_looking_on() -> None:
-    found = search_calls(every=30)
+    found = search_calls(every=60)
     assert found.wrong == {}
     assert found.spoiled.keys() == {(method, spoil) for method in METHODS for spoil in spoils_of(method)}
 
