@@ -175,3 +175,12 @@ async def test_repr_of_a_subscription() -> None:
         assert repr(d.subscribe()) == "<Subscription to all sessions: open, 0 unread, 0 dropped>"
         events.close()
         assert "closed" in repr(events)
+
+
+@in_loop
+async def test_a_subscription_that_is_closed_is_not_cut_off_any_more() -> None:
+    async with Dispatcher(echo) as d:
+        events = d.subscribe()
+        events.close()
+        events.cut_off("too late")
+        assert [event async for event in events] == []

@@ -10,7 +10,7 @@ import pytest
 
 from dispatching import Agent, active, echo, in_loop
 from turngate import Attachment, Dispatcher, State, UnknownRun
-from turngate._keys import KEPT_IN_MEMORY
+from turngate._keys import KEPT_IN_MEMORY, Answer, RunName, answer_from
 
 
 @pytest.mark.requirement("R-KEY-5")
@@ -65,3 +65,17 @@ async def test_a_key_keeps_no_prompt_in_memory() -> None:
         del run
         gc.collect()
         assert handle() is None
+
+
+def test_an_answer_is_the_same_after_it_was_text() -> None:
+    answer = Answer((RunName("r", "s", 1), RunName("q", "s", 2)), known=False)
+    assert answer_from(answer.as_json()) == answer
+
+
+@in_loop
+async def test_a_repetition_returns_the_handle_of_a_run_that_is_still_in_flight() -> None:
+    async with Dispatcher(Agent()) as d:
+        run = await active(d, "s", "p")
+        for _ in range(2):
+            assert (await d.cancel("s", key="k")).runs == [run]
+        await run

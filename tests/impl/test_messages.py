@@ -61,7 +61,7 @@ async def test_repr() -> None:
     memory = MemoryMessages()
     await memory.put([message("a"), message("b", session="t")])
     assert repr(memory) == "<MemoryMessages of 2 sessions>"
-    assert repr(SqliteMessages("messages.db")) == "SqliteMessages('messages.db')"
+    assert repr(SqliteMessages("/messages.db")) == "SqliteMessages('/messages.db')"
 
 
 def test_what_reads_the_types_of_a_message_finds_its_words() -> None:

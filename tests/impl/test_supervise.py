@@ -115,3 +115,28 @@ def test_what_is_meant_for_the_process_passes(
 
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         asyncio.run(main())
+
+
+@in_loop
+async def test_a_task_may_fail_for_good_with_no_one_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+    supervisor, work = _supervisor(), Work(OSError("gone"))
+    await supervisor.start("the follower", work, final=(OSError,))
+    assert work.starts == 1
+    assert "the follower has failed for good" in caplog.text
+
+
+@in_loop
+async def test_a_task_that_ran_for_long_starts_again_after_the_first_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    starts = 0
+
+    async def works_for_a_while() -> None:
+        nonlocal starts
+        starts += 1
+        if starts < 4:
+            await asyncio.sleep(0.01)
+            raise OSError("away")
+
+    await Supervisor(first_pause=0.001, longest_pause=0.002).start("the follower", works_for_a_while)
+    assert caplog.text.count("starts again in 0.001 seconds") == 3
