@@ -126,6 +126,9 @@ class EventStream:
     After an error the stream can be asked again, and goes on behind the last event.
     """
 
+    _reading: asyncio.Task[None] | None = None
+    """The task that reads; None also in an object whose constructor was refused."""
+
     def __init__(
         self,
         http: httpx2.AsyncClient,
@@ -138,7 +141,6 @@ class EventStream:
         self._about = http, path, patience
         self._spawn = spawn
         self._line: _Line | None = None
-        self._reading: asyncio.Task[None] | None = None
         self._waiting = False
         self._connections = 0
         self._closed = False
