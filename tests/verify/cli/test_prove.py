@@ -85,4 +85,4 @@ def test_conditions_are_written_without_a_solver(
 ) -> None:
     monkeypatch.setattr(command, "write_smt", lambda folder: len([folder]))
     assert run(["prove", "--smt", str(tmp_path)]) == 0
-    assert capsys.readouterr().err.replace("\n", "") == f"wrote 1 conditions to {tmp_path}"
+    assert capsys.readouterr().err.replace("\n", "") == f"wrote 1 condition to {tmp_path}"
