@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turngate_verify.drivers.ledger_sabotage import NO_LEASE, SABOTAGE, patched, sabotaged
-from turngate_verify.drivers.ledger_schedules import Fault, Scenario, explore
+from turngate_verify.drivers.ledger_schedules import NO_END, Fault, Scenario, explore
 
 A, B = (0, "submit", "a"), (1, "submit", "b")
 ACCEPT, FOLLOW, CANCEL = (0, "accept", "a"), (1, "follow up", "b"), (1, "cancel", "")
@@ -98,3 +98,4 @@ def test_a_bad_design_is_found(design: str) -> None:
     with sabotaged(design) as (make, scenario):
         explored = explore(scenario, make=make)
     assert explored.wrong, f"{design} was not found in {explored.schedules} schedules"
+    assert explored.wrong != [NO_END], f"{design} never ends, which is another defect"

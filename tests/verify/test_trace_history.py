@@ -94,7 +94,7 @@ def test_a_long_recording_has_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "FIFO: third becomes active ahead of second" in page
     assert "Instead: second is active; third is queued." in page
-    assert "about runs that were over, are not shown" in page
+    assert "about runs that were over: not shown" in page
 
 
 def test_the_rest_is_told_too() -> None:

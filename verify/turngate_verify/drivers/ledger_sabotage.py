@@ -67,7 +67,7 @@ def _any_fence(self: Step, fence: int) -> Any:
     return self.core.turn
 
 
-def _blind_finish(self: Step, fence: int, text: str, error: str | None, kept: str | None) -> None:
+def _blind_finish(self: Step, fence: int, text: str, error: str | None, *_: object) -> None:
     turn = self._turn(fence)
     turn.covered = False
     self._settle(turn, text, error)

@@ -33,6 +33,9 @@ Fault = Literal["kill", "lease", "lose"]
 _SESSION = "s"
 _ROUNDS = 60
 """So many times everybody looks again before what is still in flight counts as stranded."""
+NO_END = "there is no end in sight"
+_CHOICES = 300
+"""A schedule with more choices than this never ends."""
 
 
 class Scenario(NamedTuple):
@@ -305,6 +308,9 @@ def _play(
     try:
         told += [stage.take(_options(stage)[choice]) for choice in prefix]
         while not stage.wrong:
+            if len(path) > _CHOICES:
+                explored.wrong, explored.choices = [NO_END], told
+                return True
             options = _options(stage)
             if not options:
                 break
