@@ -13,7 +13,7 @@ from typing import Any
 from turngate import Delta, Dispatcher, Event, MemoryMessages, Message, Run, RunComplete, State, Turn
 
 OUTSIDE = "the turn was cancelled from outside the dispatcher"
-HANG = 600.0  # seconds after which a test counts as hung: nothing that works takes so long anywhere
+HANG = 180.0  # seconds after which a test counts as hung: nothing that works takes so long anywhere
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -26,8 +26,12 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         async def main() -> None:
             asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
-            async with asyncio.timeout(HANG):
-                await test(*args, **kwargs)
+            testing = asyncio.ensure_future(test(*args, **kwargs))
+            if not (await asyncio.wait({testing}, timeout=HANG))[0]:
+                for task in asyncio.all_tasks():
+                    task.print_stack()
+                testing.cancel()
+            await testing
             await steps()
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"
