@@ -16,6 +16,12 @@ OUTSIDE = "the turn was cancelled from outside the dispatcher"
 HANG = 180.0  # seconds after which a test counts as hung: nothing that works takes so long anywhere
 
 
+def show_tasks() -> None:
+    """Show where each task of the loop is, for a test that hangs."""
+    for task in asyncio.all_tasks():
+        task.print_stack()
+
+
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Run an async test; nothing may reach the loop's exception handler and no task may be left behind."""
 
@@ -26,12 +32,10 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
         async def main() -> None:
             asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
-            testing = asyncio.ensure_future(test(*args, **kwargs))
-            if not (await asyncio.wait({testing}, timeout=HANG))[0]:
-                for task in asyncio.all_tasks():
-                    task.print_stack()
-                testing.cancel()
-            await testing
+            dump = asyncio.get_running_loop().call_later(HANG - 1, show_tasks)
+            async with asyncio.timeout(HANG):
+                await test(*args, **kwargs)
+            dump.cancel()
             await steps()
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"
