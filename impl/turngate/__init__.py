@@ -24,12 +24,11 @@ from turngate._errors import (
     WrongLoop,
 )
 from turngate._events import Delta, Event, Moved, Note, Outcome, RunComplete, Subscription
+from turngate._handles import Covered, Run, Runner, TextStream, Turn
 from turngate._lifecycle import State
 from turngate._messages import MemoryMessages, Message, Messages
 from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
-from turngate._run import Covered, Run, Runner, Turn
 from turngate._sqlite import SqliteMessages
-from turngate._stream import TextStream
 from turngate._views import SessionView
 
 __version__ = "0.1.0"

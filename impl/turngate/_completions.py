@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
+    from turngate._events import LoopCheck
+    from turngate._handles import Run
     from turngate._prompt import Attachment
-    from turngate._run import Run
-    from turngate._shell import Shell
 
 _FIELDS = len(RunComplete._fields)
 _PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
@@ -42,7 +42,9 @@ class Completions:
     """
 
     def __init__(self, limit: int, bytes_limit: int, name: str) -> None:
-        self.waiters: Waiters | None = None
+        self.waiters = Waiters()
+        self.is_over = False
+        """Whether no more will come."""
         self._limit = limit
         self._bytes_limit = bytes_limit
         self._name = name
@@ -53,7 +55,7 @@ class Completions:
         """How many were forgotten; `_order` still begins with the names of the last `_gone` of these."""
         self._gone = 0
 
-    def keep(self, run: Run, complete: RunComplete, named: bool) -> None:
+    def keep(self, run: Run, complete: RunComplete, *, named: bool) -> None:
         """Keep what is to be known of a complete run.
 
         A run that was `named` by its caller is likely to be asked for by that name again, so its handle is
@@ -61,7 +63,7 @@ class Completions:
         """
         payload = hash((run.session_id, run.prompt, run.attachments))
         run_id = run.run_id
-        pieces = run._pieces
+        pieces = run.pieces
         # What the turn wrote is told apart only if it returned something else.
         written: object = None if pieces is None else True
         size = _EACH
@@ -75,14 +77,16 @@ class Completions:
         if len(run_id) + len(run.session_id) > _SHORT:
             size += getsizeof(run_id) + getsizeof(run.session_id)
         reference = weakref.ref(run) if named else None
-        self._kept[run_id] = complete + (payload, written, reference, size)  # noqa: RUF005 - to unpack it would make a list first
+        self._kept[run_id] = (*complete, payload, written, reference, size)
         self._order.append(run_id)
         self._bytes += size
         while self._bytes > self._bytes_limit or len(self._kept) > self._limit:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        self._bytes -= self._kept.pop(self._order[self._gone])[_SIZE]  # type: ignore[operator]  # it is a number
+        size = self._kept.pop(self._order[self._gone])[_SIZE]
+        assert isinstance(size, int)
+        self._bytes -= size
         self._gone += 1
         self._forgotten += 1
         if self._gone > len(self._order) // 2:
@@ -137,14 +141,16 @@ class Completions:
 
     async def wait(self, loop: AbstractEventLoop) -> None:
         """Wait for the next completion, or for the end of all."""
-        if self.waiters is None:
-            self.waiters = Waiters()
         await self.waiters.wait(loop)
 
     def wake(self) -> None:
         """Wake those who wait: there is a new completion, or nothing more will come."""
-        if self.waiters is not None:
-            self.waiters.wake()
+        self.waiters.wake()
+
+    def end_all(self) -> None:
+        """Let the streams end: no more will come."""
+        self.is_over = True
+        self.waiters.wake()
 
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._kept
@@ -156,30 +162,33 @@ class Completions:
 class CompletionStream:
     """The completions that are kept, oldest first, then those to come; see `Dispatcher.completions`.
 
-    An async iterator. Whoever is cancelled while waiting for one, say by a time-out, loses none.
+    An async iterator. A reader that is cancelled while it waits, say by a time-out, loses none.
     """
 
-    def __init__(self, shell: Shell, after: str | None, until: str | None) -> None:
-        self._shell = shell
-        self._number = shell._completions.number_of(after)
-        self._until = None if until is None else shell._completions.number_of(until)
-        shell._completions.after(self._number)
+    def __init__(
+        self, loop_check: LoopCheck, completions: Completions, after: str | None, until: str | None
+    ) -> None:
+        self._loop_check = loop_check
+        self._completions = completions
+        self.number = completions.number_of(after)
+        """The number of the last completion that was read."""
+        self._until = None if until is None else completions.number_of(until)
+        completions.after(self.number)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[str, RunComplete]:
-        shell = self._shell
-        loop = shell._here()
-        if self._until is not None and self._number >= self._until:
+        loop = self._loop_check.check_loop()
+        if self._until is not None and self.number >= self._until:
             raise StopAsyncIteration
-        while (found := shell._completions.after(self._number)) is None:
-            if shell._closed:
+        while (found := self._completions.after(self.number)) is None:
+            if self._completions.is_over:
                 raise StopAsyncIteration
-            await shell._completions.wait(loop)
-        self._number += 1
+            await self._completions.wait(loop)
+        self.number += 1
         return found
 
 
 def _complete(kept: tuple[object, ...]) -> RunComplete:
-    return tuple.__new__(RunComplete, kept[:_FIELDS])
+    return RunComplete._make(kept[:_FIELDS])

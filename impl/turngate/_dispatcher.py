@@ -1,45 +1,52 @@
-"""What callers call. A call is one step of a session's core; the shell performs the effects."""
+"""What callers call. A call is one step of a session's core, whose effects are performed at once."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import warnings
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
-from turngate._closing import Closing
+from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
-from turngate._errors import DispatcherClosed, QueueFull, RunConflict, UnknownRun
-from turngate._events import Subscription
+from turngate._core import RunRecord, SessionCore
+from turngate._deadlock import DeadlockCheck
+from turngate._effects import Effects, call_back
+from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
+from turngate._events import Subscribers, Subscription
+from turngate._guard import guard
+from turngate._handles import Covered, Run
+from turngate._journal import Journal
 from turngate._keys import Keys, answer_of, check_key, request_of
-from turngate._lifecycle import ACCEPTED, COMPLETE
-from turngate._limits import seconds, whole_number
+from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
+from turngate._limits import check_finish, seconds, whole_number
+from turngate._loop import HomeLoop
 from turngate._messages import MemoryMessages
 from turngate._places import Places
 from turngate._prompt import check_prompt, plain
-from turngate._run import Covered, Run
-from turngate._surroundings import running_loop
+from turngate._runner import prepare_runner
+from turngate._sessions import Sessions
 from turngate._views import SessionView, view
 from turngate._words import counted
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Sequence
-    from typing import Self, TextIO, Unpack
+    from typing import Any, Self, TextIO, Unpack
 
-    from turngate._core import Effect
     from turngate._events import RunComplete
-    from turngate._journal import Entry
+    from turngate._handles import Runner, Turn
     from turngate._keys import RunName
     from turngate._lifecycle import State
-    from turngate._messages import Messages
+    from turngate._messages import ListOfMessages, Messages
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
-    from turngate._run import Runner
 
 _SUBMITS_IN_A_ROW: Final = 64
-"""So many submits that have not entered yet, and the next one lets the loop go on first."""
+"""When this many submits have not entered yet, the next one lets the loop go on first."""
 
 
-class Dispatcher(Closing):
+class Dispatcher:
     """Runs prompts through the runner, one turn at a time per session.
 
     An async context manager; leaving it is `aclose()`. It belongs to the event loop on which it is first
@@ -48,7 +55,7 @@ class Dispatcher(Closing):
     which its lead run was accepted.
 
     runner             called once per turn; see `Turn`
-    messages           the store, `MemoryMessages()` unless given; whoever made it closes it
+    messages           the store, `MemoryMessages()` unless given; its maker closes it
     record             receives the history: a text stream (JSON lines) or a callable that takes one dict
     queue_limit        accepted and queued runs per session, beyond which accept raises QueueFull
     accepted_limit     accepted runs over all sessions, beyond which accept raises QueueFull
@@ -67,7 +74,7 @@ class Dispatcher(Closing):
         runner: Runner,
         *,
         messages: Messages | None = None,
-        record: TextIO | Callable[[Entry], object] | None = None,
+        record: TextIO | Callable[[dict[str, Any]], object] | None = None,
         queue_limit: int = 16_384,
         accepted_limit: int = 65_536,
         completions_kept: int = 100_000,
@@ -83,21 +90,42 @@ class Dispatcher(Closing):
         self._delta_limit = whole_number("delta_limit", delta_limit, at_least=0)
         self._delta_bytes = whole_number("delta_bytes", delta_bytes, at_least=0)
         self._complete_limit = whole_number("complete_limit", complete_limit, at_least=1)
+        places = None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1))
+        self.messages: Messages = MemoryMessages() if messages is None else messages
+        self._unique = secrets.token_hex(6)
+        self._run_prefix = f"run-{self._unique}-"
+        self._message_prefix = f"msg-{self._unique}-"
         self._seq = 0
-        self._lookalikes = False  # whether somebody chose an id that looks like one of ours
+        self._has_lookalikes = False  # whether a caller chose an id that looks like one of ours
         self._keys = Keys()
-        super().__init__(
-            runner,
-            MemoryMessages() if messages is None else messages,
-            record,
-            seconds("settle_timeout", settle_timeout),
-            None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1)),
-        )
+        self._loop = HomeLoop()
+        self._sessions = Sessions(self._new_core)
+        self._subscribers = Subscribers()
+        self._journal = Journal(record, self._subscribers.to_moves)
         self._completions = Completions(
             whole_number("completions_kept", completions_kept, at_least=0),
             whole_number("completions_bytes", completions_bytes, at_least=0),
             self._unique,
         )
+        self._effects = Effects(
+            self,
+            self._loop,
+            self._sessions,
+            self._journal,
+            self._completions,
+            self._subscribers,
+            self.messages,
+            runner=prepare_runner(runner),
+            drawn_prefix=self._run_prefix,
+            places=places,
+            settle_timeout=seconds("settle_timeout", settle_timeout),
+            after=self._look_whether_closed,
+        )
+        self._close = Close(self._loop, self._sessions, self._effects, self._end)
+        self._deadlocks = DeadlockCheck(self._effects.turns, self._blocks, self._knows)
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        return SessionCore(session_id, self._message_prefix)
 
     # Taking prompts in.
 
@@ -120,48 +148,42 @@ class Dispatcher(Closing):
         `on_complete` receives the RunComplete instead of the subscribers, and is dropped when the run is
         queued, which then completes to the subscribers; `Run.add_done_callback` is called whatever happens.
         """
-        if running_loop() is not self._loop:
-            self._here()
-        attachments = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
-        if type(prompt) is not str or type(session_id) is not str:
-            prompt, session_id = plain(prompt), plain(session_id)
-        if self._closing:
+        self._loop.check_loop()
+        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        session_id, prompt = plain(session_id), plain(prompt)
+        if self._close.is_begun:
             raise DispatcherClosed("the dispatcher is closed")
         if run_id is not None:
             run_id = plain(run_id)
-            if known := self._known(run_id, session_id, prompt, attachments):
+            if known := self._known(run_id, session_id, prompt, attached):
                 return known
-        if self._accepted >= self._accepted_limit:
-            raise QueueFull(f"{counted(self._accepted, 'run')} accepted and not entered (accepted_limit)")
-        effects: list[Effect] | None = None
-        core = self._sessions.get(session_id)
-        if core is None:
-            core = self._sessions[session_id] = self._new_core(session_id)
-        else:
-            core.check_room(when_busy, self._queue_limit)
-            if when_busy == "interrupt":
-                effects = core.interrupt()
-        self._seq = seq = self._seq + 1
-        if run_id is None:
-            run_id = f"{self._run_prefix}{seq}"
-            while self._lookalikes and (run_id in self._runs or run_id in self._completions):
-                run_id += "+"
-        run = Run(self, session_id, run_id, seq, prompt, attachments, when_busy, on_complete, copy_context())
-        self._runs[run_id] = run
-        self._accepted += 1
-        core.accept(run)
-        if effects is not None or self._journal.untold:
-            self._perform(effects or [])
+        sessions = self._sessions
+        if sessions.accepted >= self._accepted_limit:
+            raise QueueFull(f"{counted(sessions.accepted, 'run')} accepted and not entered (accepted_limit)")
+        seq = self._seq + 1
+        record = RunRecord(session_id, run_id or self._drawn_run_id(seq), seq, prompt, when_busy)
+        core = sessions.core(session_id)
+        decided = core.accept(record, self._queue_limit)
+        self._seq = seq
+        sessions.cores[session_id] = core
+        sessions.accepted += 1
+        run = sessions.runs[record.run_id] = Run(self, record, attached, on_complete, copy_context())
+        self._effects.perform(decided)
         return run
+
+    def _drawn_run_id(self, seq: int) -> str:
+        run_id = f"{self._run_prefix}{seq}"
+        while self._has_lookalikes and (run_id in self._sessions.runs or run_id in self._completions):
+            run_id += "+"
+        return run_id
 
     async def enter(self, run: Run) -> State:
         """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
 
         Decides once: raises AlreadyEntered when the run is no longer accepted. Never waits.
         """
-        if running_loop() is not self._loop:
-            self._here()
-        if run._dispatcher is not self:
+        self._loop.check_loop()
+        if run.home is not self:
             raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
         return self._enter(run)
 
@@ -171,11 +193,11 @@ class Dispatcher(Closing):
         In a long row of submits it lets other tasks run first; never after it has accepted, so a caller that
         is cancelled leaves either nothing behind or a run that goes on without it.
         """
-        if self._entering >= _SUBMITS_IN_A_ROW and running_loop() is self._loop:
+        if self._sessions.entering >= _SUBMITS_IN_A_ROW and self._loop.is_running_here():
             await asyncio.sleep(0)
         run = await self.accept(session_id, prompt, **options)
-        self._entering += 1
-        self._here().call_soon(self._enter_later, run)
+        self._sessions.entering += 1
+        self._loop.check_loop().call_soon(self._enter_later, run)
         return run
 
     async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
@@ -183,7 +205,8 @@ class Dispatcher(Closing):
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
-        await self._check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
+        self._loop.check_loop()
+        await self._deadlocks.check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
         run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 
@@ -193,8 +216,8 @@ class Dispatcher(Closing):
         Raises UnknownRun when there is no such run or its completion is no longer kept. Cancelling the caller
         does not touch the run.
         """
-        self._here()
-        if (run := self._runs.get(run_id)) is not None:
+        self._loop.check_loop()
+        if (run := self._sessions.runs.get(run_id)) is not None:
             return await run.wait()
         complete = self._completions.find(run_id)
         if complete is None:
@@ -210,8 +233,8 @@ class Dispatcher(Closing):
         changes nothing and returns what the first call returned; raises KeyConflict if the key was used for
         another request. The last 10,000 keys are remembered.
         """
-        self._here()
-        return self._once(key, ("cancel", session_id), lambda: self._cancel(self._session(session_id)))
+        self._loop.check_loop()
+        return self._once(key, ("cancel", session_id), lambda: self._cancel(self._sessions.core(session_id)))
 
     async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn. Never waits.
@@ -221,13 +244,13 @@ class Dispatcher(Closing):
         complete or unknown; `Covered.known` tells these two apart. `key` is an idempotency key, as for
         `cancel`.
         """
-        self._here()
+        self._loop.check_loop()
 
         def cover() -> Covered:
-            run = self._runs.get(run_id)
+            run = self._sessions.runs.get(run_id)
             if run is None:
                 return Covered([], run_id in self._completions)
-            return self._cancel_one(run, waiting_only=waiting_only)
+            return self._cancel_run(run, waiting_only=waiting_only)
 
         return self._once(key, ("cancel_run", run_id, bool(waiting_only)), cover)
 
@@ -236,10 +259,11 @@ class Dispatcher(Closing):
 
         `key` is an idempotency key, as for `cancel`.
         """
-        self._here()
+        self._loop.check_loop()
 
         def cover() -> Covered:
-            covered = [run for core in [*self._sessions.values()] for run in self._cancel(core).runs]
+            cores = [*self._sessions.cores.values()]
+            covered = [run for core in cores for run in self._cancel(core).runs]
             return Covered(sorted(covered, key=lambda run: run.seq))
 
         return self._once(key, ("cancel_all",), cover)
@@ -249,12 +273,13 @@ class Dispatcher(Closing):
 
         `key` is an idempotency key, as for `cancel`.
         """
-        self._here()
+        self._loop.check_loop()
 
         def clear() -> Covered:
-            dropped, effects = self._session(session_id).clear()
-            self._perform(effects)
-            return Covered(dropped)
+            dropped, decided = self._sessions.core(session_id).clear()
+            runs = self._sessions.handles(dropped)
+            self._effects.perform(decided)
+            return Covered(runs)
 
         return self._once(key, ("clear_queue", session_id), clear).runs
 
@@ -264,17 +289,17 @@ class Dispatcher(Closing):
         Whoever repeats a call says by it where the call was first made. Another dispatcher has another life,
         and knows none of the keys.
         """
-        self._in_thread()
+        self._loop.check_thread()
         return self._unique
 
     def continues_life(self, life: str) -> bool:
         """Say whether the keys of that life are remembered here."""
-        self._in_thread()
+        self._loop.check_thread()
         return life == self._unique
 
     def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""
-        self._in_thread()
+        self._loop.check_thread()
         return check_key(key) in self._keys
 
     def _once(
@@ -293,18 +318,16 @@ class Dispatcher(Closing):
 
     def _run_named(self, name: RunName) -> Run:
         """Return a run of an answer that is given again; its completion may be no longer kept."""
-        run = self._runs.get(name.run_id)
+        run = self._sessions.runs.get(name.run_id)
         if run is not None and run.seq == name.seq:
             return run
         complete = self._completions.find(name.run_id)
         if complete is not None and complete.seq == name.seq:
             return self._completed(complete, "", ())
-        run = Run(self, name.session_id, name.run_id, name.seq, "")
-        run.state = COMPLETE
-        return run
+        return Run(self, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
 
     async def __aenter__(self) -> Self:
-        self._here()
+        self._loop.check_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -314,35 +337,35 @@ class Dispatcher(Closing):
 
     def is_busy(self, session_id: str | None = None) -> bool:
         """Say whether a turn is active in the session, or in any."""
-        self._in_thread()
+        self._loop.check_thread()
         if session_id is None:
-            return any(core.turn is not None for core in self._sessions.values())
-        return self._session(session_id).turn is not None
+            return any(core.turn is not None for core in self._sessions.cores.values())
+        return self._sessions.core(session_id).turn is not None
 
     def queued(self, session_id: str) -> list[Run]:
         """Return the queued runs of the session, first in line first."""
-        self._in_thread()
-        return self._session(session_id).queue.in_order()
+        self._loop.check_thread()
+        return self._sessions.handles(self._sessions.core(session_id).queue.in_order())
 
     def accepted_count(self, session_id: str) -> int:
         """Count the runs of the session that are accepted and have not entered."""
-        self._in_thread()
-        return len(self._session(session_id).accepted)
+        self._loop.check_thread()
+        return len(self._sessions.core(session_id).accepted)
 
     def cancel_mark(self, session_id: str) -> int:
         """Return the highest sequence that a cancel covers; 0 when it covers no accepted run."""
-        self._in_thread()
-        return self._session(session_id).mark
+        self._loop.check_thread()
+        return self._sessions.core(session_id).mark
 
     def sessions(self) -> list[SessionView]:
         """Look at every session that has something in flight, all in one step."""
-        self._in_thread()
-        return [view(core) for core in self._sessions.values()]
+        self._loop.check_thread()
+        return [view(core, self._sessions) for core in self._sessions.cores.values()]
 
     def session(self, session_id: str) -> SessionView:
         """Look at a session, which may be quiet."""
-        self._in_thread()
-        return view(self._session(session_id))
+        self._loop.check_thread()
+        return view(self._sessions.core(session_id), self._sessions)
 
     def find(self, run_id: str) -> Run | None:
         """Return the run, None if there is no such run or its completion is no longer kept.
@@ -350,11 +373,8 @@ class Dispatcher(Closing):
         Of a complete run, prompt and attachments are found only if its caller named it (`run_id`) and
         somebody still holds the handle: they are kept nowhere else.
         """
-        self._in_thread()
-        if (run := self._runs.get(run_id)) is not None:
-            return run
-        complete = self._completions.find(run_id)
-        return None if complete is None else self._completed(complete, "", ())
+        self._loop.check_thread()
+        return self.find_handle(run_id)
 
     def completions(self, after: str | None = None, *, until: str | None = None) -> CompletionStream:
         """Return `(cursor, RunComplete)` of each complete run, oldest kept first, then of those to come.
@@ -364,12 +384,12 @@ class Dispatcher(Closing):
         Raises CursorExpired, here or while iterating, when what comes behind `after` is no longer all kept,
         or it is a cursor of another dispatcher.
         """
-        self._in_thread()
-        return CompletionStream(self, after, until)
+        self._loop.check_thread()
+        return CompletionStream(self._loop, self._completions, after, until)
 
     def end_cursor(self) -> str:
         """Return the cursor behind which `completions(after=)` gives what completes from now on."""
-        self._in_thread()
+        self._loop.check_thread()
         return self._completions.end()
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
@@ -378,40 +398,128 @@ class Dispatcher(Closing):
         With `moves`, also every accept, enter, fold, handoff, cancel and clear, and the RunCompletes of runs
         that have a hook, all in the order in which the dispatcher decided.
         """
-        self._here()
-        if moves:
-            self._keep_journal()
+        self._loop.check_loop()
         subscription = Subscription(
-            self,
+            self._loop,
+            self._subscribers,
             session_id=session_id,
             moves=moves,
             delta_limit=self._delta_limit,
             delta_bytes=self._delta_bytes,
             complete_limit=self._complete_limit,
         )
-        if self._closed:
+        if self._close.is_done:
             subscription.close()
         return subscription
 
+    # Closing.
+
+    async def aclose(self, *, finish: float = 0.0) -> None:
+        """Refuse new prompts, end what is in flight, and wait until no run owes its RunComplete.
+
+        What is in flight may end by itself for `finish` seconds (`math.inf`: as long as it takes); then every
+        session is cancelled, and what has not entered is released. While finishing, accepted runs may still
+        enter; they are released at once when nothing else is left.
+
+        Idempotent: all callers wait for the same end, and the first one's `finish` counts. Cancelling the
+        caller does not stop the close. A runner cannot call it, because it would wait for itself: that raises
+        ClosedFromRunner. A runner that goes on although it was cancelled is interrupted again and again.
+        """
+        self._loop.check_loop()
+        if self._effects.turns.current() is not None:
+            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        self.begin_close(finish=finish)
+        await self._close.wait()
+
+    def begin_close(self, *, finish: float = 0.0) -> None:
+        """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
+        self._loop.check_loop()
+        self._close.begin(check_finish(finish))
+
+    def _look_whether_closed(self) -> None:
+        self._close.look()
+
+    def _end(self) -> None:
+        """Tell everyone that nothing more will happen."""
+        self._journal.end()
+        guard("closing the subscriptions", self._subscribers.close)
+        guard("waking those who wait for completions", self._completions.end_all)
+
     def __repr__(self) -> str:
-        life = "closed" if self._closed else "closing" if self._closing else "open"
-        cores = self._sessions.values()
+        life = "closed" if self._close.is_done else "closing" if self._close.is_begun else "open"
+        cores = self._sessions.cores.values()
         active = sum(core.turn is not None for core in cores)
         queued = sum(len(core.queue) for core in cores)
         return (
             f"<Dispatcher {life}: {counted(len(cores), 'session')} in flight, {active} active, "
-            f"{queued} queued, {self._accepted} accepted, "
+            f"{queued} queued, {self._sessions.accepted} accepted, "
             f"{counted(len(self._completions), 'completion')} kept>"
         )
 
     _warns_if_dropped = True
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or not self._warns_if_dropped:
+        if not hasattr(self, "_close") or self._close.is_done or not self._warns_if_dropped:
             return
-        if self._sessions or self._cut_short:
+        if self._sessions.cores or self._loop.cut_short:
             unclosed = f"dropped without aclose() while runs were in flight: {self!r}"
             warnings.warn(unclosed, ResourceWarning, source=self, stacklevel=2)
+
+    # What handles need; see `Home`.
+
+    def check_loop(self) -> AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
+        return self._loop.check_loop()
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread, or in another loop."""
+        self._loop.check_thread()
+
+    def watch(self, run: Run) -> None:
+        """Do nothing: every run ends here."""
+
+    def check_end_will_come(self, run: Run) -> None:
+        """Do nothing: every run ends here."""
+
+    async def check_wait(self, run: Run) -> None:
+        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
+        await self._deadlocks.check_wait(run)
+
+    def find_handle(self, run_id: str) -> Run | None:
+        """Return the handle of a run, None if the run is no longer known."""
+        if (run := self._sessions.runs.get(run_id)) is not None:
+            return run
+        complete = self._completions.find(run_id)
+        return None if complete is None else self._completed(complete, "", ())
+
+    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
+        """Call a callback, and log what it raises."""
+        call_back("a callback", callback, complete)
+
+    async def cancel_handle(self, run: Run) -> Covered:
+        """Cover the run, or the whole turn that it is part of."""
+        return self._cancel_run(run, waiting_only=False)
+
+    async def release(self, run: Run) -> None:
+        """Complete the run if it has not entered."""
+        self._close.release(run.record)
+
+    async def fold(self, turn: Turn) -> list[Run]:
+        """Take the follow-ups into the turn that may join it."""
+        core = self._core_of(turn)
+        taken, decided = core.fold(turn.record)
+        runs = self._sessions.handles(taken)
+        turn.join(runs)
+        self._effects.perform(decided)
+        return runs
+
+    def foldable(self, turn: Turn) -> list[Run]:
+        """Return what a fold would take into the turn."""
+        return self._sessions.handles(self._core_of(turn).foldable(turn.record))
+
+    async def list_messages(self, session_id: str) -> ListOfMessages:
+        """Return what the store holds of the session."""
+        return await self.messages.list(session_id)
 
     # One core step each.
 
@@ -419,8 +527,8 @@ class Dispatcher(Closing):
         self, run_id: str, session_id: str, prompt: str, attachments: tuple[Attachment | str, ...]
     ) -> Run | None:
         """Return the run that is known by this id, complete or not; raise if its payload is another."""
-        self._lookalikes = self._lookalikes or run_id.startswith(self._run_prefix)
-        run = self._runs.get(run_id)
+        self._has_lookalikes = self._has_lookalikes or run_id.startswith(self._run_prefix)
+        run = self._sessions.runs.get(run_id)
         complete = None if run is not None else self._completions.find(run_id)
         if run is not None:
             same = (run.session_id, run.prompt, run.attachments) == (session_id, prompt, attachments)
@@ -435,30 +543,54 @@ class Dispatcher(Closing):
     def _completed(
         self, complete: RunComplete, prompt: str, attachments: tuple[Attachment | str, ...]
     ) -> Run:
-        """Return the run whose completion is kept: the handle that somebody holds, or a new one."""
+        """Return the run whose completion is kept: the handle that its caller still holds, or a new one."""
         run = self._completions.handle(complete.run_id)
         if run is None:
-            run = Run(self, complete.session_id, complete.run_id, complete.seq, prompt, attachments)
-            run.state, run.complete = COMPLETE, complete
-            run._pieces = self._completions.pieces(complete.run_id)
+            record = RunRecord(complete.session_id, complete.run_id, complete.seq, prompt, state=COMPLETE)
+            record.complete = complete
+            run = Run(self, record, attachments)
+            run.pieces = self._completions.pieces(complete.run_id)
         return run
 
     def _enter(self, run: Run) -> State:
-        core = self._sessions.get(run.session_id) or self._new_core(run.session_id)
-        effects = core.enter(run)
+        decided = self._sessions.core(run.session_id).enter(run.record)
         state = run.state
-        self._accepted -= 1
-        self._perform(effects)
+        run.drop_hook_if_queued()
+        self._sessions.accepted -= 1
+        self._effects.perform(decided)
         return state
 
     def _enter_later(self, run: Run) -> None:
-        self._entering -= 1
+        self._sessions.entering -= 1
         if run.state is ACCEPTED:
             self._enter(run)
-        elif self._closing:
-            self._close_if_quiet()
+        else:
+            self._close.look()
 
-    def _cancel_one(self, run: Run, *, waiting_only: bool) -> Covered:
-        covered, effects = self._session(run.session_id).cancel_run(run, waiting_only=waiting_only)
-        self._perform(effects)
-        return Covered(covered)
+    def _cancel(self, core: SessionCore) -> Covered:
+        covered, decided = core.cancel()
+        runs = self._sessions.handles(covered)
+        self._effects.perform(decided)
+        return Covered(runs)
+
+    def _cancel_run(self, run: Run, *, waiting_only: bool) -> Covered:
+        core = self._sessions.core(run.session_id)
+        covered, decided = core.cancel_run(run.record, waiting_only=waiting_only)
+        runs = self._sessions.handles(covered)
+        self._effects.perform(decided)
+        return Covered(runs)
+
+    def _core_of(self, turn: Turn) -> SessionCore:
+        """Return the core that may take something into the turn; raise TurnEnded if the runner is over."""
+        self._loop.check_loop()
+        turn.output.check_open("fold into")
+        return self._sessions.core(turn.run.session_id)
+
+    async def _blocks(self, run: Run) -> bool:
+        """Say whether the run cannot complete before the active turn of its session ends."""
+        if run.state is ACCEPTED:
+            return not self._sessions.core(run.session_id).covers(run.record)
+        return run.state is not CANCEL_ON_ENTRY and run.state is not COMPLETE
+
+    async def _knows(self, run_id: str) -> bool:
+        return run_id in self._sessions.runs or run_id in self._completions

@@ -13,7 +13,10 @@ import contextlib
 import logging
 import sys
 import traceback
-from typing import Any, Final, NoReturn
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+T = TypeVar("T")
 
 log = logging.getLogger("turngate")
 
@@ -27,6 +30,15 @@ def deal_with(exc: BaseException, message: str, *args: object) -> None:
         let_out(exc)
     else:
         complain(exc, message, *args)
+
+
+def guard(about: str, call: Callable[..., T], *args: Any) -> T | None:
+    """Call what is the user's, or may end up there, and return its answer, None if it raised."""
+    try:
+        return call(*args)
+    except BaseException as exc:
+        deal_with(exc, "%s raised", about)
+        return None
 
 
 def complain(exc: BaseException | None, message: str, *args: object) -> None:

@@ -1,4 +1,4 @@
-"""JSON that runners hand over: taken at the call, so that nobody changes it afterwards."""
+"""JSON that runners hand over: encoded at the call, so that later changes to it do not count."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from typing import Any, Final
 
 _LEVELS: Final = 200
-"""How deep data may be nested: what is taken on one stack must be written, read and copied on any other."""
+"""How deep data may be nested: what is encoded on one stack must be written, read and copied on any other."""
 
 
-def taken(data: object, where: str) -> str:
+def encode(data: object, where: str) -> str:
     """Return the data as JSON text; raise a TypeError that says where something is not JSON."""
     try:
         _check(data, _LEVELS)
@@ -19,8 +19,8 @@ def taken(data: object, where: str) -> str:
         raise TypeError(f"{where} takes what JSON can say: {wrong}") from None
 
 
-def given_back(text: str | None) -> Any:
-    """Return a new copy of what was taken, None if nothing was."""
+def decode(text: str | None) -> Any:
+    """Return a new copy of what was encoded, None if nothing was."""
     return None if text is None else json.loads(text)
 
 

@@ -16,7 +16,8 @@ from turngate._prompt import plain
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from turngate._run import Run
+    from turngate._core import RunRecord
+    from turngate._handles import Run
 
 LONGEST_KEY: Final = 256
 """Characters that a key may have."""
@@ -51,7 +52,7 @@ def answer_from(text: str) -> Answer:
     return Answer(tuple(RunName(*name) for name in said["runs"]), said["known"])
 
 
-def answer_of(runs: Iterable[Run], *, known: bool = True) -> Answer:
+def answer_of(runs: Iterable[Run | RunRecord], *, known: bool = True) -> Answer:
     """Return the answer that names these runs."""
     return Answer(tuple(RunName(run.run_id, run.session_id, run.seq) for run in runs), known)
 

@@ -15,3 +15,10 @@ def seconds(name: str, value: float) -> float:
     if not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} must be more than 0 seconds, not {value!r}")
     return value
+
+
+def check_finish(value: float) -> float:
+    """Return the seconds that a close may wait, or say in one line what is wrong with them."""
+    if not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"finish must be at least 0 seconds, not {value!r}")
+    return value

@@ -1,4 +1,4 @@
-"""Places for runner calls, of which there are at most so many at once over all sessions.
+"""Places for runner calls: the limit on how many there are at once over all sessions.
 
 A turn that finds none free waits, in the order in which turns became active. A cancel that comes meanwhile
 takes it out of the line, and it settles without its runner having been called. A turn gives its place back
@@ -12,42 +12,51 @@ from typing import TYPE_CHECKING
 from turngate._lifecycle import STARTING, WAITING
 
 if TYPE_CHECKING:
-    from turngate._run import Turn
+    from turngate._handles import Turn
 
 
 class Places:
-    """The free places and the line of the turns that wait for one."""
+    """The free places, the turns that have one, and the line of the turns that wait."""
 
-    __slots__ = ("_free", "_line")
+    __slots__ = ("free", "holders", "line")
 
     def __init__(self, limit: int) -> None:
-        self._free = limit
-        self._line: dict[Turn, None] = {}
+        self.free = limit
+        self.holders: set[Turn] = set()
+        self.line: dict[Turn, None] = {}
 
     def take(self, turn: Turn) -> bool:
         """Take a place for the turn, or have it wait in line; a covered turn needs none."""
         if turn.covered:
-            self._line.pop(turn, None)
+            self.leave_line(turn)
             return True
-        if turn.has_place:
+        if turn in self.holders:
             return True
-        if self._free == 0:
-            turn.phase = WAITING
-            self._line[turn] = None
+        if self.free == 0:
+            turn.record.phase = WAITING
+            self.line[turn] = None
             return False
-        self._free -= 1
-        turn.has_place = True
+        self.free -= 1
+        self.holders.add(turn)
         return True
+
+    def has(self, turn: Turn) -> bool:
+        """Say whether the turn has a place."""
+        return turn in self.holders
+
+    def leave_line(self, turn: Turn) -> None:
+        """Let the turn wait no longer."""
+        self.line.pop(turn, None)
 
     def give_back(self, turn: Turn) -> Turn | None:
         """Take the place of the turn back and return the turn that has it now, None if it is free."""
-        turn.has_place = False
-        while self._line:
-            following = next(iter(self._line))
-            del self._line[following]
+        self.holders.discard(turn)
+        while self.line:
+            following = next(iter(self.line))
+            del self.line[following]
             if not following.covered:  # a covered one is on its way without
-                following.has_place = True
-                following.phase = STARTING
+                self.holders.add(following)
+                following.record.phase = STARTING
                 return following
-        self._free += 1
+        self.free += 1
         return None

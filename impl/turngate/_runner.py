@@ -14,7 +14,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from turngate._run import Runner, Turn
+    from turngate._handles import Runner, Turn
 
 Called = Callable[["Turn"], Awaitable[str | None]]
 """A runner as a dispatcher calls it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngate._errors import UnknownSchema
-from turngate._json import given_back
+from turngate._json import decode
 from turngate._limits import whole_number
 from turngate._messages import ListOfMessages, Message
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
@@ -215,7 +215,7 @@ def _as_json(data: object) -> str | None:
 
 
 def _messages(rows: Sequence[tuple[Any, ...]]) -> ListOfMessages:
-    return [Message(*row)._replace(data=given_back(row[-1])) for row in rows]
+    return [Message(*row)._replace(data=decode(row[-1])) for row in rows]
 
 
 def _wait_for_lock(

@@ -1,14 +1,15 @@
-"""Conducting a turn from its start to its end.
+"""Runs turns: one task per turn, which calls the runner and then has the turn settled.
 
-A turn is conducted in a task of its own, made by the task factory of the loop, whatever that is. There are
-three cases:
+The task factory of the loop, whatever that is, makes the task. There are three cases:
 
-1. The task comes to its first step. From there on `conduct` sees to the end of the turn: however the runner
-   and the store go about it, its runs complete and the queue goes on.
+1. The task comes to its first step. From there on it sees to the end of the turn: whatever the runner and
+   the host do, the turn ends.
 2. The task is over without having come to its first step: it was cancelled before it, or the factory never
-   ran it. Its done callback then has the turn conducted again, in a plain task and without the runner.
+   ran it. Then a plain task ends the turn, without the runner.
 3. There is no task: the factory raised, or returned something else. It may have made one all the same, so a
-   step of the loop later it is case 1 or case 2. On a closed loop the turn completes unwritten.
+   step of the loop later it is case 1 or case 2. On a closed loop the turn ends at once.
+
+Both dispatchers run their turns here; `TurnHost` is what differs.
 """
 
 from __future__ import annotations
@@ -16,130 +17,260 @@ from __future__ import annotations
 import asyncio
 import types
 from asyncio import current_task
-from typing import TYPE_CHECKING, Any, Final
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from turngate._guard import complain, describe, let_out
-from turngate._settle import settle
+from turngate._guard import complain, deal_with, describe, guard, let_out
+from turngate._loop import StandIn
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
     from collections.abc import Coroutine, Generator
-    from contextvars import Context
 
-    from turngate._core import SessionCore
-    from turngate._run import Turn
-    from turngate._shell import Shell
+    from turngate._handles import Turn
+    from turngate._loop import HomeLoop
+    from turngate._places import Places
+    from turngate._runner import Called
 
 CANCELLED_FROM_OUTSIDE: Final = "the turn was cancelled from outside the dispatcher"
 CANCELLED_BY_ITSELF: Final = "CancelledError: the runner awaited something that was cancelled"
-ENDED_UNBEGUN: Final = "the turn's task ended without calling the runner"
 CLOSED_UNWRITTEN: Final = "the turn was closed before it could be written"
+ENDED_UNBEGUN: Final = "the turn's task ended without calling the runner"
+
+ProcessExit = KeyboardInterrupt | SystemExit | GeneratorExit
+"""What ends more than the turn in which it is raised."""
 
 
-class StandIn(asyncio.Task[None]):
-    """Conducts a turn whose own task came to nothing."""
+class TurnHost(Protocol):
+    """What the dispatcher does at the beginning and at the end of each turn."""
+
+    async def begin(self, turn: Turn) -> bool:
+        """Say whether the runner may be called: not if a cancel came first."""
+        ...
+
+    def end(self, turn: Turn, text: str | None, error: str | None) -> None:
+        """Take what came of the runner."""
+
+    async def settle(self, turn: Turn, *, wait: bool) -> None:
+        """Put the outcome on record and complete the runs; with `wait`, return when that is done."""
+
+    def settle_at_once(self, turn: Turn) -> None:
+        """Complete the runs of a turn that can wait for nothing any more."""
 
 
-def start_without_factory(
-    loop: AbstractEventLoop, turn: Turn, conducting: Coroutine[Any, Any, None], context: Context | None
-) -> None:
-    """Make a plain task for a turn whose runner will not be called."""
-    turn._conducting = conducting
-    turn._made = StandIn(conducting, loop=loop, name=turn.run.run_id, context=context)
-    turn._made.add_done_callback(turn._task_is_over)
+class Execution:
+    """How far the start of a turn's task has come.
 
-
-async def conduct(d: Shell, core: SessionCore, turn: Turn, unbegun: str | None = None) -> None:
-    """Call the runner unless a cancel came first, settle, complete: however it goes, the turn ends here.
-
-    `unbegun` says why the runner is not to be called.
+    `made` is what the loop returned, which may only stand for the task; `coroutine` conducts the turn.
     """
-    if turn._conducting is None:  # an eager task takes its first step before anyone has been given it
-        await _pause()
-    turn.task = current_task()
-    if turn.task is None:
-        raise RuntimeError("the task factory runs the turn outside of any task")
-    if turn._made is not None and turn._by_factory:
-        d._guard("what the task factory returned", forget_callback, turn)
-    elif turn._made is not None:
-        turn._made.remove_done_callback(turn._task_is_over)
-    text: str | None = None
-    error = unbegun
-    stopped_by: KeyboardInterrupt | SystemExit | GeneratorExit | None = None
-    if unbegun is None and core.begin(turn):
+
+    __slots__ = ("by_factory", "coroutine", "is_started", "made")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.coroutine = coroutine
+        self.made: asyncio.Future[None] | None = None
+        self.by_factory = False
+        self.is_started = False
+        """Whether `TurnRunner.start` is done with it: an eager task takes its first step before that."""
+
+
+class TurnRunner:
+    """Starts and interrupts turns, and knows which turn a task belongs to."""
+
+    def __init__(self, runner: Called, home: HomeLoop, places: Places | None, host: TurnHost) -> None:
+        self._runner = runner
+        self._home = home
+        self._places = places
+        self._host = host
+        self._by_task: dict[asyncio.Task[Any], Turn] = {}
+
+    def current(self) -> Turn | None:
+        """Return the turn whose task the caller is in."""
+        task = current_task()
+        return None if task is None else self._by_task.get(task)
+
+    def __len__(self) -> int:
+        return len(self._by_task)
+
+    def start(self, turn: Turn) -> None:
+        """Have the loop make the task of the turn, in the context in which its lead run was accepted.
+
+        The call is made inside that context, not given it: a factory need not take one, and a tracer that
+        wraps `create_task` looks for its span where it is called. The factory is not asked for a covered
+        turn, whose runner will not be called. A turn for which there is no place waits for one.
+        """
+        loop = self._home.loop
+        assert loop is not None
+        if self._places is not None and not self._places.take(turn):
+            return
+        if self._home.hold_back(partial(self.start, turn)):
+            return
+        execution = turn.execution = Execution(self._conduct(turn))
+        context = turn.run.context or Context()
         try:
-            runner = d._runner  # to look it up in the call takes longer
-            text = await runner(turn)
-            if text is not None and not isinstance(text, str):
-                text, error = None, f"the runner returned {type(text).__name__}, not str or None"
+            if loop.get_task_factory() is None:
+                made = context.run(loop.create_task, execution.coroutine, name=turn.run.run_id)
+            elif turn.covered:
+                self._start_plainly(turn, execution, context)
+                return
+            else:
+                execution.by_factory = True
+                made = context.run(loop.create_task, execution.coroutine)
+            made.add_done_callback(partial(self._task_is_over, turn))
+            execution.made = made
         except BaseException as exc:
-            error, stopped_by = _came_of(exc, d, turn)
-    d._writing.acquire()  # what threads of the runner have written until now is part of the turn
-    try:
-        core.end(turn, text, error)
-    finally:
-        d._writing.release()  # `with` takes three times as long
-    if turn._unsent is not None:
-        d._guard("sending what threads have written", d._send_unsent, turn)
-    if turn.has_place:
-        d._give_back_place(turn)
-    try:
-        if stopped_by is not None and isinstance(stopped_by, GeneratorExit):
-            raise stopped_by
-        effects = settle(core, turn, d.messages, d._settle_timeout, d._look_whether_the_loop_ends)
-        if not isinstance(effects, list):
-            effects = await effects
-    except GeneratorExit:
-        d._complete_unwritten(core, turn)
-        return
-    if core.turn is None:
-        d._forget_if_quiet(core)
-    d._perform(effects)
-    if stopped_by is not None:
-        let_out(stopped_by)
-        stopped_by = None  # it holds this frame
+            if loop.is_closed():
+                execution.coroutine.close()
+                self._end(turn, None, CLOSED_UNWRITTEN)
+                self._settle_at_once(turn)
+                return
+            session_id, run_id = turn.run.session_id, turn.run.run_id
+            deal_with(exc, "the turn of run %s in session %r could not be started", run_id, session_id)
+            loop.call_soon(self._give_up_start, turn, f"the turn could not be started: {describe(exc)}")
+        finally:
+            execution.is_started = True
+
+    def interrupt(self, turn: Turn) -> None:
+        """Cancel the task of the turn.
+
+        A task that has not come to its first step needs no cancel, because it looks first, unless a factory
+        has made it: that may have it wait for something else before.
+        """
+        execution = turn.execution
+        if turn.task is not None:
+            guard("cancelling a turn's task", turn.task.cancel)
+        elif execution is not None and execution.by_factory and execution.made is not None:
+            guard("cancelling a turn's task", execution.made.cancel)
+
+    def leave_line(self, turn: Turn) -> None:
+        """Let a turn that will not be run here wait for a place no longer."""
+        if self._places is not None:
+            self._places.leave_line(turn)
+
+    async def _conduct(self, turn: Turn, unbegun: str | None = None) -> None:
+        """Call the runner unless a cancel came first, then settle: however it goes, the turn ends here.
+
+        `unbegun` says why the runner must not be called.
+        """
+        execution = turn.execution
+        assert execution is not None
+        if not execution.is_started:
+            await _pause()
+        task = turn.task = current_task()
+        if task is None:
+            raise RuntimeError("the task factory runs the turn outside of any task")
+        self._by_task[task] = turn
+        try:
+            await self._run_and_settle(turn, unbegun)
+        finally:
+            del self._by_task[task]
+
+    async def _run_and_settle(self, turn: Turn, unbegun: str | None) -> None:
+        text: str | None = None
+        error = unbegun
+        stopped_by: ProcessExit | None = None
+        try:
+            if unbegun is None and await self._host.begin(turn):
+                text = await self._runner(turn)
+                if text is not None and not isinstance(text, str):
+                    text, error = None, f"the runner returned {type(text).__name__}, not str or None"
+        except BaseException as exc:
+            error, stopped_by = _failure(exc, turn)
+        self._end(turn, text, error)
+        try:
+            if isinstance(stopped_by, GeneratorExit):
+                raise stopped_by
+            await self._host.settle(turn, wait=stopped_by is not None)
+        except GeneratorExit:
+            self._settle_at_once(turn)
+            return
+        if stopped_by is not None:
+            let_out(stopped_by)
+            stopped_by = None  # it holds this frame
+
+    def _end(self, turn: Turn, text: str | None, error: str | None) -> None:
+        guard("sending what threads have written", turn.output.close)
+        self._host.end(turn, text, error)
+        if self._places is not None and self._places.has(turn):
+            if turn.task is not None and turn.task.cancelling() and not turn.covered:
+                self._home.look_whether_it_ends(turn.task)  # then the next turn must not begin
+            following = self._places.give_back(turn)
+            if following is not None:
+                self.start(following)
+
+    def _settle_at_once(self, turn: Turn) -> None:
+        self._home.cut_short = True
+        self._host.settle_at_once(turn)
+
+    def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
+        """End the turn if its task is over and has not begun to conduct it."""
+        if turn.task is None:
+            why = guard("what the task factory returned", self._why_unbegun, turn, made)
+            self._conduct_without_runner(turn, str(why or ENDED_UNBEGUN))
+
+    def _why_unbegun(self, turn: Turn, made: asyncio.Future[None]) -> str:
+        if made.cancelled():
+            if not turn.covered:
+                self._home.look_whether_it_ends(turn.task)
+            return CANCELLED_FROM_OUTSIDE
+        if (exc := made.exception()) is not None:
+            session_id, run_id = turn.run.session_id, turn.run.run_id
+            complain(exc, "the task of the turn of run %s in session %r raised", run_id, session_id)
+            return f"the turn could not be started: {describe(exc)}"
+        return ENDED_UNBEGUN
+
+    def _give_up_start(self, turn: Turn, why: str) -> None:
+        """Go on without a task, unless the factory had made one before it raised."""
+        if turn.task is None:
+            self._conduct_without_runner(turn, why)
+
+    def _conduct_without_runner(self, turn: Turn, why: str) -> None:
+        assert turn.execution is not None
+        guard("closing a turn that was not begun", turn.execution.coroutine.close)
+        turn.execution = Execution(self._conduct(turn, why))
+        self._start_plainly(turn, turn.execution, turn.run.context)
+
+    def _start_plainly(self, turn: Turn, execution: Execution, context: Context | None) -> None:
+        """Make a plain task for a turn whose runner will not be called."""
+        execution.made = StandIn(
+            execution.coroutine, loop=self._home.loop, name=turn.run.run_id, context=context
+        )
+        execution.made.add_done_callback(partial(self._task_is_over, turn))
+        execution.is_started = True
 
 
-def _came_of(
-    exc: BaseException, d: Shell, turn: Turn
-) -> tuple[str, KeyboardInterrupt | SystemExit | GeneratorExit | None]:
+def _failure(exc: BaseException, turn: Turn) -> tuple[str, ProcessExit | None]:
     """Return the error of a turn whose runner raised, and the exception if more than the turn ends by it.
 
-    There are four cases. A CancelledError: it is an error unless a cancel explains it, and whoever cancelled
-    nothing but what the runner awaited is told so. KeyboardInterrupt and SystemExit: they go on when the turn
-    is settled. A GeneratorExit from outside: the turn is being closed, and may not wait any more. Whatever
-    else the runner raises is logged.
+    There are four cases. A CancelledError is an error unless a cancel explains it; it is logged if only what
+    the runner awaited was cancelled. KeyboardInterrupt and SystemExit go on when the turn is settled. A
+    GeneratorExit from outside closes the turn, which may not wait any more. Anything else that the runner
+    raises is logged.
     """
+    session_id, run_id = turn.run.session_id, turn.run.run_id
     if isinstance(exc, asyncio.CancelledError):
         if turn.covered or turn.task is None or turn.task.cancelling():
             return CANCELLED_FROM_OUTSIDE, None
-        complain(
-            exc, "the runner was cancelled in run %s of session %r", turn.run.run_id, turn.run.session_id
-        )
+        complain(exc, "the runner was cancelled in run %s of session %r", run_id, session_id)
         return CANCELLED_BY_ITSELF, None
     error = describe(exc)
     if isinstance(exc, KeyboardInterrupt | SystemExit):
         return error, exc
-    if isinstance(exc, GeneratorExit) and not _is_current(turn.task):
+    if isinstance(exc, GeneratorExit) and not is_current(turn.task):
         return error, GeneratorExit()
-    complain(exc, "the runner raised in run %s of session %r", turn.run.run_id, turn.run.session_id)
+    complain(exc, "the runner raised in run %s of session %r", run_id, session_id)
     return error, None
 
 
-def forget_callback(turn: Turn) -> None:
-    """Have the end of what the loop has made mean nothing any more: the turn is being conducted."""
-    assert turn._made is not None
-    turn._made.remove_done_callback(turn._task_is_over)
+def is_current(task: asyncio.Task[None] | None) -> bool:
+    """Say whether the caller is in the task; not when its coroutine is being closed from outside."""
+    try:
+        return current_task() is task
+    except RuntimeError:  # no loop is running
+        return False
 
 
 @types.coroutine
 def _pause() -> Generator[None, None, None]:
     """Let the loop take a step."""
     yield
-
-
-def _is_current(task: Task[None] | None) -> bool:
-    try:
-        return current_task() is task
-    except RuntimeError:  # no loop is running
-        return False

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from turngate._core import SessionCore
-    from turngate._run import Run
+    from turngate._handles import Run
+    from turngate._sessions import Sessions
 
 
 class SessionView(NamedTuple):
@@ -32,25 +33,27 @@ class SessionView(NamedTuple):
     since: float | None = None
 
 
-def view(core: SessionCore) -> SessionView:
+def view(core: SessionCore, sessions: Sessions) -> SessionView:
     """Look at a session."""
-    accepted = tuple(core.accepted.values())
-    settling = tuple(turn.run for turn in core.settling.values())
-    queued = tuple(core.queue.in_order())
-    turn = core.turn
-    if turn is None:
+    accepted = tuple(sessions.handles(core.accepted.values()))
+    settling = tuple(sessions.handles(turn.lead for turn in core.settling.values()))
+    queued = tuple(sessions.handles(core.queue.in_order()))
+    record = core.turn
+    if record is None:
         return SessionView(core.session_id, accepted, settling, queued)
-    if turn.since is None:  # it has become active in the step whose effects are just being performed
-        turn.since = time.time()
+    if record.since is None:  # it has become active in the step whose effects are just being performed
+        record.since = time.time()
+    turn = sessions.turns.get(record)
+    active, *folded = sessions.handles(record.runs)
     return SessionView(
         core.session_id,
         accepted,
         settling,
         queued,
-        turn.run,
-        tuple(turn._runs[1:]),
-        "".join(turn.parts or ()),
-        turn.covered,
-        turn.phase.value,
-        turn.since,
+        active,
+        tuple(folded),
+        "" if turn is None else "".join(turn.output.parts),
+        record.covered,
+        record.phase.value,
+        record.since,
     )

@@ -14,7 +14,7 @@ import pytest
 
 from dispatching import HANG, OUTSIDE, Agent, SlowMessages, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
-from turngate._surroundings import _SECOND_LOOK
+from turngate._loop import _SECOND_LOOK
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
@@ -76,7 +76,7 @@ def test_no_queued_runner_starts_though_a_thread_keeps_the_loop_from_its_end(
     agent = Agent()
     looked_often = threading.Event()
     looks = 0
-    monkeypatch.setattr("turngate._surroundings._SECOND_LOOK", 0.001)
+    monkeypatch.setattr("turngate._loop._SECOND_LOOK", 0.001)
 
     class Watched(Dispatcher):
         def _look_again(self, turn: Turn, steps: int = 2) -> None:

@@ -15,7 +15,7 @@ from dispatching import Agent, active, echo, in_loop, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
 from turngate._guard import let_out, log, say
 from turngate._shell import Shell
-from turngate._surroundings import Surroundings
+from turngate._loop import Surroundings
 
 
 class Raising(logging.Filter):

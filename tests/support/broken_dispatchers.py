@@ -15,7 +15,7 @@ from turngate._events import Audience, Event, Subscription
 from turngate._journal import JournaledCore
 from turngate._lifecycle import Phase
 from turngate._messages import Message, Messages
-from turngate._run import Turn
+from turngate._handles import Turn
 from turngate._settle import _Clock
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._events import RunComplete
-from turngate._json import given_back
+from turngate._json import decode
 from turngate._lifecycle import State
 from turngate._messages import Message
 from turngate.durable._rows import KeyRow, Known, RunRow, SessionRow, restored, storable
@@ -129,7 +129,7 @@ def as_messages(rows: Sequence[Sequence[Any]]) -> ListOfMessages:
     """Return messages of their columns."""
     return [
         Message(
-            message_id, restored(session_id), restored(run_id), role, restored(text), reason, given_back(data)
+            message_id, restored(session_id), restored(run_id), role, restored(text), reason, decode(data)
         )
         for message_id, session_id, run_id, role, text, reason, data in rows
     ]

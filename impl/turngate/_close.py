@@ -1,0 +1,110 @@
+"""Closes a dispatcher in memory: refuses what is new, and waits until no run owes its RunComplete."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, Final
+
+from turngate._guard import guard, say
+from turngate._lifecycle import RUNNING
+from turngate._waiters import Waiters
+from turngate._words import counted
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from collections.abc import Callable
+
+    from turngate._core import RunRecord, SessionCore
+    from turngate._effects import Effects
+    from turngate._loop import HomeLoop
+    from turngate._sessions import Sessions
+
+_REMINDER: Final = 2.0
+"""Seconds after which a close that still waits names the runs, and interrupts their runners again."""
+_NAMED: Final = 10
+"""How many of these runs are named; the rest are counted."""
+
+
+class Close:
+    """The end of a dispatcher. `ended` is called once, when nothing is in flight any more."""
+
+    def __init__(
+        self, loop: HomeLoop, sessions: Sessions, effects: Effects, ended: Callable[[], None]
+    ) -> None:
+        self.is_begun = False
+        self.is_done = False
+        self._loop = loop
+        self._sessions = sessions
+        self._effects = effects
+        self._ended = ended
+        self._is_finishing = False
+        self._reminder: TimerHandle | None = None
+        self._deadline: TimerHandle | None = None
+        self._waiters = Waiters()
+
+    async def wait(self) -> None:
+        """Wait until the close is done."""
+        while not self.is_done:
+            await self._waiters.wait(self._loop.check_loop())
+
+    def begin(self, finish: float) -> None:
+        """Let what is in flight end by itself for `finish` seconds, then cancel what is left."""
+        if self.is_begun:
+            return
+        loop = self._loop.check_loop()
+        self.is_begun = True
+        self._reminder = loop.call_later(_REMINDER, self._remind)
+        if finish == 0:
+            self._cancel_what_is_left()
+        else:
+            self._is_finishing = True
+            if finish < math.inf:
+                self._deadline = loop.call_later(finish, self._cancel_what_is_left)
+        self.look()
+
+    def look(self) -> None:
+        """Come to the end of the close if it has begun and nothing is in flight any more."""
+        if not self.is_begun or self.is_done or self._effects.is_performing:
+            return
+        sessions = self._sessions
+        if self._is_finishing and not sessions.entering and len(sessions.runs) == sessions.accepted:
+            self._is_finishing = False  # those who hold these runs cannot enter them any more
+            for core in [*sessions.cores.values()]:
+                self._release_accepted(core)
+        if sessions.cores or self.is_done:
+            return
+        self.is_done = True
+        for timer in (self._reminder, self._deadline):
+            if timer is not None:
+                timer.cancel()
+        self._ended()
+        guard("waking those who close", self._waiters.wake)
+
+    def release(self, record: RunRecord) -> None:
+        """Complete a run that will not enter."""
+        core = self._sessions.core(record.session_id)
+        decided = core.release(record)
+        self._sessions.accepted -= len(decided.effects)
+        self._sessions.forget_if_quiet(core)
+        self._effects.perform(decided)
+
+    def _cancel_what_is_left(self) -> None:
+        for core in [*self._sessions.cores.values()]:
+            self._effects.perform(core.cancel()[1])
+            self._release_accepted(core)
+
+    def _release_accepted(self, core: SessionCore) -> None:
+        for record in [*core.accepted.values()]:
+            self.release(record)
+
+    def _remind(self) -> None:
+        """Log which runs the close waits for; interrupt again the runners that should have ended."""
+        waiting = [f"{run.run_id} ({run.state})" for run in self._sessions.runs.values()]
+        named = ", ".join(waiting[:_NAMED])
+        more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
+        say(logging.WARNING, "closing waits for %s: %s%s", counted(len(waiting), "run"), named, more)
+        for turn in [*self._sessions.turns.values()]:
+            if turn.covered and turn.record.phase is RUNNING:
+                self._effects.turns.interrupt(turn)
+        self._reminder = self._loop.check_loop().call_later(_REMINDER, self._remind)

@@ -1,0 +1,197 @@
+"""Performs what the cores decide in memory: the journal, starts and interrupts of turns, RunCompletes.
+
+No decision about a run is taken here. A core step, its journal entries and its effects are one uninterrupted
+stretch on the event loop. Nothing that belongs to the user (runner, hook, store, recording, log handler) is
+called inside a core step, and nothing that it raises stops an effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from typing import TYPE_CHECKING, assert_never
+
+from turngate._core import Decided
+from turngate._guard import complain, guard
+from turngate._handles import Turn
+from turngate._output import TurnOutput
+from turngate._settle import settle
+from turngate._turn import CLOSED_UNWRITTEN, TurnRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turngate._completions import Completions
+    from turngate._core import Effect, RunRecord, TurnRecord
+    from turngate._events import RunComplete, Subscribers
+    from turngate._handles import Home, Run
+    from turngate._journal import Journal
+    from turngate._loop import HomeLoop
+    from turngate._messages import Messages
+    from turngate._places import Places
+    from turngate._prompt import OnComplete
+    from turngate._runner import Called
+    from turngate._sessions import Sessions
+
+
+class Effects:
+    """Performs effects, and hears from the turns that it has started; see `TurnHost`.
+
+    `drawn_prefix` is what the run ids begin with that the dispatcher itself has drawn. `after` is called when
+    everything that was decided has been performed.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        loop: HomeLoop,
+        sessions: Sessions,
+        journal: Journal,
+        completions: Completions,
+        subscribers: Subscribers,
+        messages: Messages,
+        *,
+        runner: Called,
+        drawn_prefix: str,
+        places: Places | None,
+        settle_timeout: float,
+        after: Callable[[], None],
+    ) -> None:
+        self.settle_timeout = settle_timeout
+        self.turns = TurnRunner(runner, loop, places, self)
+        self._home = home
+        self._loop = loop
+        self._sessions = sessions
+        self._journal = journal
+        self._completions = completions
+        self._subscribers = subscribers
+        self._messages = messages
+        self._drawn_prefix = drawn_prefix
+        self._after = after
+        self._performing: list[Effect] | None = None
+
+    @property
+    def is_performing(self) -> bool:
+        """Whether effects of an earlier step are still to come."""
+        return self._performing is not None
+
+    def perform(self, decided: Decided) -> None:
+        """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
+        effects, entries = decided
+        if self._performing is not None:
+            self._journal.tell(entries)
+            self._performing += effects
+            return
+        self._performing = effects
+        to_come = iter(effects)  # goes on to what is added meanwhile
+        try:
+            self._journal.tell(entries)
+            for effect in to_come:
+                match effect[0]:
+                    case "publish":
+                        self._publish(effect[1])
+                    case "start":
+                        self._start(effect[1])
+                    case "interrupt":
+                        self.turns.interrupt(self._sessions.turns[effect[1]])
+                    case _:
+                        assert_never(effect)
+        except BaseException:  # a signal handler raised; no run may lose its RunComplete by that
+            self._performing = None
+            self._loop.check_loop().call_soon(self.perform, Decided([*to_come], []))
+            raise
+        self._performing = None
+        self._after()
+
+    def _start(self, record: TurnRecord) -> None:
+        if record.since is None:
+            record.since = time.time()
+        turn = self._sessions.turns.get(record)
+        if turn is None:
+            members = self._sessions.handles(record.runs)
+            lead = record.lead
+            output = TurnOutput(lead.session_id, lead.run_id, self._loop, self._subscribers.stream, members)
+            turn = self._sessions.turns[record] = Turn(self._home, record, members, output, fence=lead.seq)
+            if record is self._sessions.core(lead.session_id).turn:
+                members[0].turn = turn
+        self.turns.start(turn)
+
+    def _publish(self, record: RunRecord) -> None:
+        run = self._sessions.runs.pop(record.run_id)
+        complete = record.complete
+        assert complete is not None
+        run.leave_turn()
+        self._completions.keep(run, complete, named=not run.run_id.startswith(self._drawn_prefix))
+        guard("waking those who wait for completions", self._completions.wake)
+        if announce(run, complete):
+            guard("delivering a RunComplete", self._subscribers.to_completes.deliver, complete)
+        call_callbacks(run, complete)
+
+    # What turns tell.
+
+    async def begin(self, turn: Turn) -> bool:
+        """Say whether the runner may be called: not if a cancel came first."""
+        return self._sessions.cores[turn.run.session_id].begin(turn.record)
+
+    def end(self, turn: Turn, text: str | None, error: str | None) -> None:
+        """Take what came of the runner."""
+        output = turn.output
+        produced = "".join(output.parts) if text is None else text
+        self._sessions.cores[turn.run.session_id].end(turn.record, produced, error, output.kept)
+
+    async def settle(self, turn: Turn, *, wait: bool) -> None:
+        """Write the messages, complete the runs and hand off."""
+
+        def cancelled_from_outside() -> None:
+            self._loop.look_whether_it_ends(turn.task)
+
+        core = self._sessions.cores[turn.run.session_id]
+        decided = await settle(core, turn, self._messages, self.settle_timeout, cancelled_from_outside)
+        self._has_ended(turn, decided)
+
+    def settle_at_once(self, turn: Turn) -> None:
+        """Complete the runs of a turn that can wait for nothing any more."""
+        core = self._sessions.cores[turn.run.session_id]
+        decided = core.written(turn.record, core.outcome(turn.record), CLOSED_UNWRITTEN)
+        assert decided is not None
+        self._has_ended(turn, decided)
+
+    def _has_ended(self, turn: Turn, decided: Decided) -> None:
+        del self._sessions.turns[turn.record]
+        self._sessions.forget_if_quiet(self._sessions.cores[turn.run.session_id])
+        self.perform(decided)
+
+
+def announce(run: Run, complete: RunComplete) -> bool:
+    """Wake those who wait for the run, and call its hook; without one, the subscribers have to be told."""
+    run.context = None
+    guard("waking those who wait", run.waiters.wake)
+    guard("waking those who read", run.listeners.wake)
+    on_complete, run.on_complete = run.on_complete, None
+    if on_complete is None:
+        return True
+    call_back("on_complete", on_complete, complete)
+    return False
+
+
+def call_callbacks(run: Run, complete: RunComplete) -> None:
+    """Call the callbacks of the run, which are forgotten then."""
+    callbacks, run.callbacks = run.callbacks, []
+    for callback in callbacks:
+        call_back("a callback", callback, complete)
+
+
+def call_back(what: str, callback: OnComplete, complete: RunComplete) -> None:
+    """Call a hook or a callback; close the awaitable that it should not have returned."""
+    about = f"{what} of run {complete.run_id} in session {complete.session_id!r}"
+    answer = guard(about, callback, complete)
+    guard(f"closing what {about} returned", _close_awaitable, about, answer)
+
+
+def _close_awaitable(about: str, answer: object) -> None:
+    """Close what will never be awaited, and say so; a future belongs to its maker."""
+    if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
+        complain(None, "%s returned an awaitable, which nobody awaits", about)
+        if (close := getattr(answer, "close", None)) is not None:
+            close()

@@ -1,0 +1,449 @@
+"""The handles that callers and runners hold: Run, Turn, Covered and TextStream.
+
+A handle points at a record, which the core works on, and carries what the core does not need: the context,
+the tasks that wait, hooks and callbacks. Both dispatchers use the same handles; `Home` is what a handle needs
+of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from turngate._clean_up import clean_up
+from turngate._errors import UnknownRun
+from turngate._lifecycle import COMPLETE, QUEUED
+from turngate._limits import seconds, whole_number
+from turngate._prompt import check_callback
+from turngate._waiters import Waiters
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Generator, Sequence
+    from contextvars import Context
+    from typing import Self
+
+    from turngate._core import RunRecord, TurnRecord
+    from turngate._events import RunComplete
+    from turngate._lifecycle import State
+    from turngate._messages import ListOfMessages, Message
+    from turngate._output import TurnOutput
+    from turngate._prompt import Attachment, OnComplete, WhenBusy
+    from turngate._turn import Execution
+
+T = TypeVar("T")
+
+Runner = Callable[["Turn"], Awaitable[str | None] | AsyncIterable[str]]
+"""What the user brings, called once per turn: an async function, or an async generator that yields text."""
+
+
+class Home(Protocol):
+    """What a handle needs of the dispatcher that it belongs to."""
+
+    def check_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
+        ...
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread, or in another loop."""
+
+    def watch(self, run: Run) -> None:
+        """Make sure that the end of the run becomes known here."""
+
+    def check_end_will_come(self, run: Run) -> None:
+        """Raise if this dispatcher will not learn of the end of the run."""
+
+    async def check_wait(self, run: Run) -> None:
+        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
+
+    def find_handle(self, run_id: str) -> Run | None:
+        """Return the handle of a run, None if the run is no longer known."""
+        ...
+
+    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
+        """Call a callback of the user's, and log what it raises."""
+
+    async def cancel_handle(self, run: Run) -> Covered:
+        """Cover the run, or the whole turn that it is part of."""
+        ...
+
+    async def release(self, run: Run) -> None:
+        """Complete the run if it has not entered."""
+
+    async def fold(self, turn: Turn) -> list[Run]:
+        """Take follow-ups into the turn."""
+        ...
+
+    def foldable(self, turn: Turn) -> list[Run]:
+        """Return what a fold would take into the turn."""
+        ...
+
+    async def list_messages(self, session_id: str) -> ListOfMessages:
+        """Return what the store holds of the session."""
+        ...
+
+
+class Run:
+    """The life of one prompt, from accept to its RunComplete. Read it and await it; do not change it.
+
+    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make anew, `prompt`
+    and `attachments` are empty.
+    """
+
+    __slots__ = (
+        "__weakref__", "attachments", "callbacks", "context", "home", "led_by", "listeners", "on_complete",
+        "pieces", "record", "turn", "version", "waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        home: Home,
+        record: RunRecord,
+        attachments: tuple[Attachment | str, ...] = (),
+        on_complete: OnComplete | None = None,
+        context: Context | None = None,
+    ) -> None:
+        self.home = home
+        self.record = record
+        self.attachments = attachments
+        self.on_complete = on_complete
+        self.context = context
+        self.turn: Turn | None = None
+        """The turn that the run is part of while it is active, if that runs in this process."""
+        self.led_by: Run | None = None
+        """The lead of the turn that the run was folded into, once that is over."""
+        self.pieces: Sequence[str] | None = None
+        """The text of the turn that the run was part of, once that is over."""
+        self.version = 0
+        """On a ledger: the version of the session at which the run was last seen."""
+        self.waiters = Waiters()
+        self.listeners = Waiters()
+        self.callbacks: list[OnComplete] = []
+
+    @property
+    def session_id(self) -> str:
+        """The session that the run belongs to."""
+        return self.record.session_id
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+        return self.record.run_id
+
+    @property
+    def seq(self) -> int:
+        """The accept sequence."""
+        return self.record.seq
+
+    @property
+    def prompt(self) -> str:
+        """What the caller asked."""
+        return self.record.prompt
+
+    @property
+    def when_busy(self) -> WhenBusy:
+        """What the prompt does behind a busy session."""
+        return self.record.when_busy
+
+    @property
+    def state(self) -> State:
+        """Where the run is in its life."""
+        return self.record.state
+
+    @property
+    def covered(self) -> bool:
+        """Whether a cancel of this run alone covers it while it is accepted."""
+        return self.record.covered
+
+    @property
+    def complete(self) -> RunComplete | None:
+        """The RunComplete, None until there is one."""
+        return self.record.complete
+
+    async def wait(self) -> RunComplete:
+        """Return the RunComplete, at once if there is one, whichever process the run ends in.
+
+        Cancelling the caller touches neither the run nor anyone else who waits for it. Raises WouldDeadlock
+        in the task of a turn of the same session, if the run cannot complete before that turn ends, and
+        UnknownRun if the completion is no longer kept. On a ledger, raises DispatcherClosed when this
+        process's dispatcher closes first (the run goes on elsewhere, or later), and LedgerUnavailable when
+        the ledger is gone for good.
+        """
+        loop = self.home.check_loop()
+        self.home.watch(self)
+        if self.complete is None:
+            self.check_not_forgotten()
+            await self.home.check_wait(self)
+        while (complete := self.record.complete) is None:
+            self.check_not_forgotten()
+            self.home.check_end_will_come(self)
+            await self.waiters.wait(loop)
+        return complete
+
+    def __await__(self) -> Generator[Any, Any, RunComplete]:
+        return self.wait().__await__()
+
+    @property
+    def lead(self) -> Run | None:
+        """The run whose turn this one is part of, itself if it leads; None if it has never been in a turn.
+
+        Also None when the lead has been complete for so long that it is no longer known. On a ledger, what is
+        known in this process.
+        """
+        self.home.check_thread()
+        if self.turn is not None:
+            return self.turn.run
+        complete = self.complete
+        if complete is not None and complete.folded_into is not None:
+            return self.led_by or self.home.find_handle(complete.folded_into)
+        return None if self.pieces is None else self
+
+    def stream(self, start: int = 0) -> TextStream:
+        """Return the text that the run's turn writes, piece by piece, from the character `start` on.
+
+        However late you begin, and whether the run leads the turn or was folded into it, the text is there
+        from its beginning, also after the fact. If the turn writes nothing, what its runner returns is one
+        piece. The stream ends when the run is complete; for a run that never has a turn it is empty. Raises
+        WouldDeadlock where a runner would have to wait for text of its own session.
+        """
+        return TextStream(self, whole_number("start", start, at_least=0))
+
+    def add_done_callback(self, callback: OnComplete) -> None:
+        """Have `callback` called once, with the RunComplete, whichever way the run ends.
+
+        It is called beside the subscribers and beside `on_complete`, and soon if the run is complete already.
+        What it raises is logged. It must not be a coroutine function. On a ledger, raises UnknownRun if the
+        run is known to be purged; if it is purged later, before this process has read its outcome, an error
+        is logged and nothing is called.
+        """
+        loop = self.home.check_loop()
+        check_callback("the callback", callback)
+        self.check_not_forgotten()
+        complete = self.complete
+        if complete is not None:
+            loop.call_soon(self.home.call_back, callback, complete)
+        else:
+            self.callbacks.append(callback)
+            self.home.watch(self)
+
+    async def cancel(self) -> Covered:
+        """Cover this run or, when it is part of the active turn, the whole turn; as `cancel_run` does."""
+        self.home.check_loop()
+        return await self.home.cancel_handle(self)
+
+    async def close(self) -> None:
+        """Release the run if it has not entered, otherwise do nothing. Idempotent."""
+        self.home.check_loop()
+        await self.home.release(self)
+
+    def check_not_forgotten(self) -> None:
+        """Raise UnknownRun if the run is complete, and how it ended is no longer known."""
+        if self.record.state is COMPLETE and self.record.complete is None:
+            raise UnknownRun(f"run {self.run_id!r} is complete, and its completion is no longer kept")
+
+    def drop_hook_if_queued(self) -> None:
+        """Forget the hook of a run that is queued: it completes to the subscribers."""
+        if self.record.state is QUEUED:
+            self.on_complete = None
+
+    def leave_turn(self) -> None:
+        """Keep what outlives the turn: its text, and who led it."""
+        turn = self.turn
+        if turn is not None:
+            self.pieces = turn.output.pieces(turn.record.text)
+            self.led_by = turn.run if turn.run is not self else None
+            self.turn = None
+
+    def __repr__(self) -> str:
+        outcome = ""
+        if self.complete is not None:
+            outcome = ", cancelled" if self.complete.cancelled else ""
+            outcome += f", error {self.complete.error!r}" if self.complete.error else ""
+        return f"<Run {self.run_id} of session {self.session_id!r}, seq {self.seq}, {self.state}{outcome}>"
+
+
+class Turn:
+    """One call of the runner: what it has to answer, and what it can do meanwhile. Do not change it.
+
+    `run` is the lead run, `task` the task that conducts the turn, None until it does. `attempt` says which
+    attempt at the turn this is, from 1; in memory there is only the first. `fence` is a number that grows
+    with every owner of the session's turn: hand it to the systems that the runner writes to, so that they can
+    refuse what comes from an owner that was given up for dead. `given_up` says whether this process has lost
+    the turn; then nothing that it does counts any more.
+    """
+
+    __slots__ = (
+        "attempt", "execution", "fence", "given_up", "home", "members", "output", "record", "run", "task",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        home: Home,
+        record: TurnRecord,
+        members: list[Run],
+        output: TurnOutput,
+        fence: int,
+        attempt: int = 1,
+    ) -> None:
+        self.home = home
+        self.record = record
+        self.run = members[0]
+        self.members = members
+        self.output = output
+        self.fence = fence
+        self.attempt = attempt
+        self.given_up = False
+        self.task: asyncio.Task[None] | None = None
+        self.execution: Execution | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        """The lead run and the folded ones, in the order in which they joined."""
+        return self.members.copy()
+
+    @property
+    def covered(self) -> bool:
+        """Whether a cancel covers the turn."""
+        return self.record.covered
+
+    def write(self, text: str) -> None:
+        """Stream text to the subscribers; it is the turn's text if the runner returns none.
+
+        May be called from a thread that the runner started. Raises TurnEnded once the runner is over.
+        """
+        self.output.write(text)
+
+    def emit(self, kind: str, data: object = None) -> None:
+        """Tell the subscribers something that is not part of the text: a tool call, reasoning, progress.
+
+        They receive a Note, in order with the text. The data are JSON, nested at most 200 levels deep, else
+        TypeError. May be called from a thread that the runner started. Raises TurnEnded once the runner is
+        over.
+        """
+        self.output.emit(kind, data)
+
+    def keep(self, data: object) -> None:
+        """Keep JSON data beside the text of the assistant message, written in the same write.
+
+        The data are taken at the call, and the last call wins, whatever the outcome of the turn. What is not
+        JSON, or nested more than 200 levels deep, raises TypeError. Never waits, so it may be called while
+        the turn is being cancelled, and from a thread that the runner started. Raises TurnEnded once the
+        runner is over.
+        """
+        self.output.keep(data)
+
+    async def fold(self) -> list[Run]:
+        """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
+
+        In memory it never waits, so it is never cancelled half-way. On a ledger, if it is cancelled while it
+        waits, what was taken in on record is among `runs` all the same; it raises TurnEnded when the turn was
+        given up.
+        """
+        return await self.home.fold(self)
+
+    def waiting(self) -> list[Run]:
+        """Return what `fold` would take in now, without taking it, so that the runner may refuse it.
+
+        On a ledger, what this process knows of it; it looks again with every poll.
+        """
+        return self.home.foldable(self)
+
+    async def clean_up(self, awaitable: Awaitable[T], within: float = 5.0) -> T:
+        """Await something to its end although the turn is interrupted again meanwhile; return its result.
+
+        For what must not be cut short by a second cancel: `except CancelledError: await turn.clean_up(...)`.
+        Raises TimeoutError when it takes longer than `within` seconds. An interrupt that came meanwhile is
+        raised when it is over. It runs in a task of its own.
+        """
+        within = seconds("within", within)
+        self.home.check_loop()
+        return await clean_up(awaitable, within)
+
+    async def history(self) -> list[Message]:
+        """Return what the store holds of the session: the earlier turns, not this one.
+
+        Cancelling the caller cancels the store's `list`.
+        """
+        self.home.check_loop()
+        return await self.home.list_messages(self.run.session_id)
+
+    def join(self, runs: list[Run]) -> None:
+        """Add runs to the turn."""
+        self.members += runs
+        for run in runs:
+            run.turn = self
+            run.listeners.wake()
+
+    def __repr__(self) -> str:
+        folded = f" and {len(self.members) - 1} folded" if len(self.members) > 1 else ""
+        covered = ", covered" if self.covered else ""
+        return f"<Turn of {self.run.run_id}{folded}, {self.record.phase.value}{covered}>"
+
+
+class TextStream:
+    """The pieces of text of the turn that a run is part of, as an async iterator; see `Run.stream`.
+
+    The turn keeps its text once, in the pieces in which it was written. A reader is a position in it, so a
+    slow one loses nothing and costs nothing. `offset` counts the characters up to that position. A reader
+    that is cancelled while it waits for a piece, say by a time-out, loses none.
+    """
+
+    __slots__ = ("_index", "_run", "_skip", "offset")
+
+    def __init__(self, run: Run, start: int) -> None:
+        self.offset = start
+        self._run = run
+        self._index = 0
+        self._skip = start
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        run = self._run
+        loop = run.home.check_loop()
+        is_checked = False
+        while True:
+            pieces = run.pieces if run.turn is None else run.turn.output.parts
+            if pieces is not None and (piece := self._next(pieces)):
+                return piece
+            if run.complete is not None:
+                raise StopAsyncIteration
+            run.check_not_forgotten()
+            if not is_checked:
+                is_checked = True
+                await run.home.check_wait(run)
+                continue
+            run.home.check_end_will_come(run)
+            run.home.watch(run)
+            await run.listeners.wait(loop)
+
+    def _next(self, pieces: Sequence[str]) -> str:
+        """Return the next piece that is not empty, or an empty one if there is none yet."""
+        while self._index < len(pieces):
+            piece = pieces[self._index]
+            self._index += 1
+            if self._skip < len(piece):
+                piece, self._skip = piece[self._skip :], 0
+                self.offset += len(piece)
+                return piece
+            self._skip -= len(piece)
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<TextStream of run {self._run.run_id} at {self.offset}>"
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What a cancel covered, in sequence order; false when nothing was in flight.
+
+    `known` is false when a cancel was meant for one run and there is no such run, or no longer.
+    """
+
+    runs: list[Run]
+    known: bool = True
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)

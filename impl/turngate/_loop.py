@@ -1,0 +1,117 @@
+"""The event loop and the thread that a dispatcher belongs to, and how it tells that the loop ends.
+
+A loop may be torn down under a dispatcher that was never closed, as `asyncio.run` does when its main task is
+over: it cancels every task, and runs on until they are done. Turns that are cancelled then hand off as ever,
+but no queued runner should start any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from turngate._clean_up import CleanUp
+from turngate._errors import WrongLoop
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+_SECOND_LOOK: Final = 1.0
+"""Seconds after which a loop that seemed to end is looked at again."""
+_OWN_TASKS: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"})
+"""What `asyncio.run` still runs on a loop that ends."""
+_ENDING: Final[weakref.WeakSet[asyncio.Task[None]]] = weakref.WeakSet()
+"""Tasks that only write a turn down; their cancels had to be forgotten for that."""
+
+running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
+
+
+class StandIn(asyncio.Task[None]):
+    """Ends a turn whose own task never began."""
+
+
+class HomeLoop:
+    """The loop that a dispatcher belongs to from its first call on.
+
+    `ends` says that the loop seems to be torn down, `cut_short` that turns ended because of it.
+    """
+
+    def __init__(self) -> None:
+        self.loop: AbstractEventLoop | None = None
+        self.ends = False
+        self.cut_short = False
+        self._thread = 0
+
+    def is_running_here(self) -> bool:
+        """Say whether the caller is on the dispatcher's loop."""
+        return self.loop is not None and running_loop() is self.loop
+
+    def check_loop(self) -> AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
+        loop = running_loop()
+        if loop is not None and loop is self.loop:
+            return loop
+        if loop is None or self.loop is not None:
+            raise WrongLoop(
+                "the dispatcher was called outside of its event loop; from another thread, use "
+                "asyncio.run_coroutine_threadsafe(dispatcher.submit(...), loop)"
+            )
+        self.loop = loop
+        self._thread = threading.get_ident()
+        return loop
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread than that of the dispatcher's loop, and in another loop.
+
+        Unlike `check_loop`, it accepts a call in that thread while no loop is running.
+        """
+        if self.loop is not None:
+            running = running_loop()
+            if running is not self.loop and (running is not None or self._thread != threading.get_ident()):
+                self.check_loop()
+
+    # A loop that ends under an open dispatcher.
+
+    def look_whether_it_ends(self, task: asyncio.Task[None] | None) -> None:
+        """Take a cancel from outside for the end of the loop if everything else is cancelled too."""
+        assert self.loop is not None
+        if task is not None:
+            _ENDING.add(task)
+        if not any(map(_lives, asyncio.all_tasks(self.loop))):
+            self.ends = self.cut_short = True
+
+    def hold_back(self, start: Callable[[], None]) -> bool:
+        """Start no queued runner while everything around it is torn down: look again later."""
+        assert self.loop is not None
+        if not self.ends or self.loop.is_closed():
+            return False
+        if any(map(_lives, asyncio.all_tasks(self.loop))):
+            self.ends = self.cut_short = False
+            return False
+        self.loop.call_later(_SECOND_LOOK, self._look_again, start)
+        return True
+
+    def _look_again(self, start: Callable[[], None], steps: int = 2) -> None:
+        """Start what was held back, unless the loop still ends.
+
+        A loop without any task may be about to stop, which takes a few steps.
+        """
+        assert self.loop is not None
+        tasks = asyncio.all_tasks(self.loop)
+        if tasks and not any(map(_lives, tasks)):
+            self.loop.call_later(_SECOND_LOOK, self._look_again, start)
+        elif not tasks and steps > 0:
+            self.loop.call_soon(self._look_again, start, steps - 1)
+        else:
+            self.ends = self.cut_short = False
+            start()
+
+
+def _lives(task: asyncio.Task[object]) -> bool:
+    """Say whether a task goes on, unlike all those on a loop that ends."""
+    if task.cancelling() or isinstance(task, StandIn | CleanUp) or task in _ENDING:
+        return False
+    return getattr(task.get_coro(), "__name__", "") not in _OWN_TASKS
