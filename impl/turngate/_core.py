@@ -80,10 +80,11 @@ class RunRecord:
 class TurnRecord:
     """What the core knows of a turn: the lead run, the runs that joined it, and what came of its runner.
 
-    `since` is when it became active, in seconds since the epoch, once the step is performed.
+    `since` is when it became active, in seconds since the epoch, once the step is performed. `is_lost` says that
+    the process that ran it died.
     """
 
-    __slots__ = ("covered", "error", "kept", "lead", "phase", "runs", "since", "text")
+    __slots__ = ("covered", "error", "is_lost", "kept", "lead", "phase", "runs", "since", "text")
 
     def __init__(self, lead: RunRecord, *, covered: bool = False) -> None:
         self.lead = lead
@@ -94,6 +95,7 @@ class TurnRecord:
         self.text = ""
         self.error: str | None = None
         self.kept: str | None = None
+        self.is_lost = False
 
     def __repr__(self) -> str:
         folded = f" and {len(self.runs) - 1} folded" if len(self.runs) > 1 else ""
@@ -288,6 +290,8 @@ class SessionCore:
         if failure is None and not turn.covered:
             error = turn.error
         outcome: Outcome = "cancelled" if turn.covered else "finished" if error is None else "failed"
+        if turn.is_lost and not turn.covered:
+            outcome = "lost"
         effects: list[Effect] = [
             self._complete(
                 run,

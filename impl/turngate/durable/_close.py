@@ -1,122 +1,137 @@
-"""Closing one process's part: its turns finish or are cancelled, everything else stays on the ledger."""
+"""Closes one process's part: its turns finish or are cancelled, everything else stays on the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from turngate._errors import ClosedFromRunner
-from turngate._guard import complain, say
+from turngate._guard import complain, guard, say
 from turngate._lifecycle import RUNNING, WAITING
+from turngate._waiters import Waiters
 from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
 from turngate.durable._rows import Ask
 from turngate.durable._step import Fenced
-from turngate.durable._tending import Tending
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from turngate.durable._handles import DurableTurn
+    from turngate._handles import Turn
+    from turngate._loop import HomeLoop
+    from turngate.durable._ledger import Ledger
+    from turngate.durable._runs import KnownRuns
+    from turngate.durable._stepper import Stepper
+    from turngate.durable._tasks import BackgroundTasks
+    from turngate.durable._turns import LedgerTurns
+    from turngate.durable.feed import Feed
 
 _REMINDER: Final = 2.0
+"""Seconds after which a close that still waits names the turns, and interrupts their runners again."""
 _PATIENCE: Final = 10.0
 """Seconds after `finish` for which a close tries to put on record what became of the turns, at most."""
 _LOOKS_EVERY: Final = 0.1
 """Seconds after which a close looks again what it waits for, once `finish` is over."""
 _MOMENT: Final = 1.0
 """Seconds that a ledger has to answer after a close has given up on it."""
-_GONE: Final = -1
-"""The name of a worker that has none, and takes none any more."""
+_NAMED: Final = 10
+"""How many turns are named in the log."""
 
 
-class Ending(Tending):
-    """A worker that can be closed."""
+class LedgerClose:
+    """The end of a dispatcher on a ledger."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._before_ledger_closes: list[Callable[[], Awaitable[None]]] = []
+    def __init__(
+        self,
+        ledger: Ledger,
+        loop: HomeLoop,
+        tasks: BackgroundTasks,
+        stepper: Stepper,
+        runs: KnownRuns,
+        turns: LedgerTurns,
+        feed: Feed,
+        *,
+        stop_recovery: Callable[[], None],
+        lease: float,
+        poll: float,
+    ) -> None:
+        self.before_ledger_closes: list[Callable[[], Awaitable[None]]] = []
         """Called when the turns of this process have ended and its subscribers are told, one by one."""
+        self._ledger = ledger
+        self._loop = loop
+        self._tasks = tasks
+        self._stepper = stepper
+        self._runs = runs
+        self._turns = turns
+        self._feed = feed
+        self._stop_recovery = stop_recovery
+        self._patience = min(lease, _PATIENCE)
+        self._poll = poll
         self._deadline = math.inf
-        """When a close cancels the turns that are left."""
+        """When the turns that are left are cancelled."""
         self._gave_up = False
-        """Whether a close has given up on a ledger that cannot be written."""
+        """Whether the close has given up on a ledger that cannot be written."""
+        self._waiters = Waiters()
 
-    async def aclose(self, *, finish: float = 0.0) -> None:
-        """Refuse new prompts, end the turns of this process, and let go of the ledger.
+    async def wait(self) -> None:
+        """Wait until the close is done."""
+        while not self._stepper.is_closed:
+            await self._waiters.wait(self._loop.check_loop())
 
-        The turns may end by themselves for `finish` seconds (`math.inf`: as long as it takes); then they are
-        cancelled. What is accepted and queued stays for the other processes, or for the next start; who still
-        waits for it here is told DispatcherClosed. Idempotent: all callers wait for the same end, and the
-        first one's `finish` counts. Cancelling the caller does not stop the close. A runner cannot call it:
-        that raises ClosedFromRunner.
+    def begin(self, finish: float) -> None:
+        """Let the turns of this process end by themselves for `finish` seconds, then cancel what is left."""
+        if not self._stepper.is_closing:
+            self._stepper.is_closing = True
+            self._tasks.spawn(self._close(finish))
 
-        A ledger that cannot be written does not keep a close from ending. After `finish` it is tried for as
-        long as the lease lasts, and for 10 seconds at most. Then the turns are given up, which is logged.
-        Other processes, or the next start, find them as those of a process that has died.
-        """
-        loop = self._here()
-        task = asyncio.current_task()
-        if any(turn.task is task for turn in self._turns.values()):
-            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
-        self.begin_close(finish=finish)
-        while not self._closed:
-            await self._close_waiters.wait(loop)
-
-    def begin_close(self, *, finish: float = 0.0) -> None:
-        """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
-        self._here()
-        if not isinstance(finish, int | float) or not finish >= 0:
-            raise ValueError(f"finish must be at least 0 seconds, not {finish!r}")
-        if not self._closing:
-            self._closing = True
-            self._spawn(self._close(finish))
+    def hasten(self) -> None:
+        """Cancel the turns of this process now, if it is closing or as soon as it does."""
+        self._deadline = -math.inf
+        self._stepper.idle.wake()
 
     async def _close(self, finish: float) -> None:
         try:
-            if self._opening is not None:
-                await asyncio.wait({self._opening})
-            if self._is_open:
+            if self._stepper.opening is not None:
+                await asyncio.wait({self._stepper.opening})
+            if self._stepper.is_open:
                 await self._end_turns(finish)
                 await self._let_go_of_ledger()
         except BaseException as exc:
             complain(exc, "closing raised")
         finally:
-            self._closed = True
-            self._guard("closing the subscriptions", self._feed.close)
-            for run in [*self._held.values()]:
-                self._wake_waiters(run)
-            self._guard("waking those who close", self._close_waiters.wake)
+            self._stepper.is_closed = True
+            guard("closing the subscriptions", self._feed.close)
+            self._runs.wake_all()
+            guard("waking those who close", self._waiters.wake)
 
     async def _end_turns(self, finish: float) -> None:
         """Wait for the ends of all turns and steps; give up the turns that the ledger does not let end."""
-        loop = self._here()
+        loop, stepper, turns = self._loop.check_loop(), self._stepper, self._turns
         self._deadline = min(self._deadline, loop.time() + finish)
-        patience = min(self._lease, _PATIENCE)
         reminder, until = loop.time() + _REMINDER, math.inf
         cancelling: dict[int, asyncio.Task[None]] = {}
-        while self._turns or self._steps or (self._gave_up and self._running):
+        while turns.owned or stepper.under_way or (self._gave_up and len(turns.runner)):
             now = loop.time()
-            for turn in [*self._turns.values()]:
-                if turn.fence not in cancelling and (now >= self._deadline or turn.phase is WAITING):
-                    cancelling[turn.fence] = self._spawn(self._end_turn(turn))
+            for owned in [*turns.owned.values()]:
+                turn = owned.turn
+                if turn.fence not in cancelling and (now >= self._deadline or turn.record.phase is WAITING):
+                    cancelling[turn.fence] = self._tasks.spawn(self._end_turn(turn))
             if now >= self._deadline and until == math.inf:
-                until = now + patience
+                until = now + self._patience
             if now >= until:
-                if self._gave_up and not self._turns:
+                if self._gave_up and not turns.owned:
                     complain(None, "closing does not wait any longer for what the ledger does not answer")
                     return
                 if self._give_up_unwritten(cancelling):
-                    until = now + patience  # for the runners to end, and for steps that are under way
+                    until = now + self._patience  # for the runners to end, and for steps that are under way
             if now >= reminder:
                 reminder = now + _REMINDER
                 self._remind()
             next_look = now + _LOOKS_EVERY if now >= self._deadline else self._deadline
             try:
                 async with asyncio.timeout_at(min(reminder, next_look)):
-                    await self._idle.wait(loop)
+                    await stepper.idle.wait(loop)
             except TimeoutError:
                 pass
 
@@ -126,43 +141,37 @@ class Ending(Tending):
         A turn that is cancelled on record and whose runner goes on is not among them.
         """
         unwritten = [
-            turn
-            for turn in self._turns.values()
-            if turn.is_over() or (turn.fence in cancelling and not cancelling[turn.fence].done())
+            owned.turn
+            for fence, owned in self._turns.owned.items()
+            if owned.is_over() or (fence in cancelling and not cancelling[fence].done())
         ]
-        if not unwritten and (self._turns or not self._steps):
+        if not unwritten and (self._turns.owned or not self._stepper.under_way):
             return False
         self._gave_up = True
         if unwritten:
-            names = ", ".join(turn.run.run_id for turn in unwritten[:10])
             complain(
                 None,
                 "the ledger cannot be written; closing leaves %s, to be recovered like those of the dead: %s",
                 counted(len(unwritten), "turn"),
-                names,
+                _names(unwritten),
             )
         for turn in unwritten:
-            self._give_up(turn)
+            self._turns.give_up(turn)
         return True
 
-    def _hasten_close(self) -> None:
-        """Cancel the turns of this process now, if it is closing or as soon as it does."""
-        self._deadline = -math.inf
-        self._idle.wake()
-
-    async def _end_turn(self, turn: DurableTurn) -> None:
+    async def _end_turn(self, turn: Turn) -> None:
         """Cancel the turn; leave one whose runner was not called to others."""
-        run, waits = turn.run, turn.phase is WAITING
+        run, is_waiting = turn.run, turn.record.phase is WAITING
         ask = Ask(run.session_id, 0, "", 1, run.run_id)
-        while self._turns.get(turn.fence) is turn:
+        while self._turns.turn_of(turn.fence) is turn:
             try:
-                if waits:
-                    await self._stepping(ask, lambda step: step.give_up(turn.fence), owner=True)
-                    self._let_go(turn)
+                if is_waiting:
+                    await self._stepper.send(ask, lambda step: step.give_up(turn.fence), owner=True)
+                    self._turns.let_go(turn)
                 else:
-                    await self._stepping(ask, lambda step: step.cancel_run(run.run_id), owner=True)
+                    await self._stepper.send(ask, lambda step: step.cancel_run(run.run_id), owner=True)
             except (Fenced, LedgerGone):
-                self._give_up(turn)
+                self._turns.give_up(turn)
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 complain(exc, "the turn of run %s cannot be cancelled yet", run.run_id)
                 await asyncio.sleep(self._poll)
@@ -170,42 +179,36 @@ class Ending(Tending):
                 return
 
     def _remind(self) -> None:
-        """Say for which runs the close waits; interrupt again the runners that should have ended."""
-        names = ", ".join(turn.run.run_id for turn in [*self._turns.values()][:10])
-        say(logging.WARNING, "closing waits for %s: %s", counted(len(self._turns), "turn"), names)
-        for turn in self._turns.values():
-            if turn.covered and turn.phase is RUNNING:
-                self._interrupt(turn)
-
-    async def _call_before_ledger_closes(self) -> None:
-        for call in self._before_ledger_closes:
-            try:
-                await call()
-            except Exception as exc:
-                complain(exc, "what was to be done before the ledger closes raised")
+        """Log which turns the close waits for; interrupt again the runners that should have ended."""
+        turns = [owned.turn for owned in self._turns.owned.values()]
+        say(logging.WARNING, "closing waits for %s: %s", counted(len(turns), "turn"), _names(turns))
+        for turn in turns:
+            if turn.covered and turn.record.phase is RUNNING:
+                self._turns.runner.interrupt(turn)
 
     async def _let_go_of_ledger(self) -> None:
         """Tell the subscribers the last of it, have the name count as dead, and close."""
-        if self._tender is not None:
-            self._tender.cancel()
+        within = _MOMENT if self._gave_up else None
+        self._stop_recovery()
         if not self._gave_up:
             await self._feed.flush()
         if self._feed.following:
             await self._feed.read_to(
-                self._last_position,
-                patience=min(self._lease, _PATIENCE),
-                answer_within=_MOMENT if self._gave_up else None,
+                self._stepper.last_position, patience=self._patience, answer_within=within
             )
-            await self._call_before_ledger_closes()
-        name, self._name = self._name, _GONE  # from here on its lease is nobody's business
-        self._lets_go = True
+            for call in self.before_ledger_closes:
+                try:
+                    await call()
+                except Exception as exc:
+                    complain(exc, "what had to be done before the ledger closes raised")
+        name = self._stepper.let_go()
         self._feed.stop()
         try:
-            async with asyncio.timeout(_MOMENT if self._gave_up else None):
+            async with asyncio.timeout(within):
                 await self._ledger.retire(name)
         except Exception as exc:
-            complain(exc, "the worker could not take its leave")
-        await self._supervisor.close()
+            complain(exc, "the worker could not be retired")
+        await self._tasks.supervisor.close()
         try:
             await self._ledger.close()
         except Exception as exc:
@@ -215,9 +218,16 @@ class Ending(Tending):
 
     async def _end_steps(self) -> None:
         """Wait for a moment until the steps that were under way have learnt that the ledger is closed."""
+        stepper = self._stepper
         try:
             async with asyncio.timeout(_MOMENT):
-                while self._steps:
-                    await self._idle.wait(self._here())
+                while stepper.under_way:
+                    await stepper.idle.wait(self._loop.check_loop())
         except TimeoutError:
-            complain(None, "%s is still under way on a ledger that is closed", counted(self._steps, "step"))
+            complain(
+                None, "%s is still under way on a ledger that is closed", counted(stepper.under_way, "step")
+            )
+
+
+def _names(turns: list[Turn]) -> str:
+    return ", ".join(turn.run.run_id for turn in turns[:_NAMED])

@@ -6,46 +6,57 @@ import asyncio
 import json
 import logging
 import time
-import weakref
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
-from turngate._guard import say
+from turngate._deadlock import DeadlockCheck
+from turngate._effects import call_back
+from turngate._errors import AlreadyEntered, ClosedFromRunner, DispatcherClosed, QueueFull, UnknownRun
+from turngate._guard import complain, guard, say
+from turngate._handles import Covered, Run
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
-from turngate._lifecycle import ACCEPTED, ACTIVE, COMPLETE, QUEUED
-from turngate._limits import seconds, whole_number
+from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, QUEUED
+from turngate._limits import check_finish, seconds, whole_number
+from turngate._loop import HomeLoop
 from turngate._places import Places
 from turngate._prompt import check_prompt, plain
-from turngate._run import Covered, Run
+from turngate._runner import prepare_runner
 from turngate._views import SessionView
 from turngate._words import counted
-from turngate.durable._ending import Ending
-from turngate.durable._handles import DurableRun
-from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
+from turngate.durable._close import LedgerClose
+from turngate.durable._effects import StepEffects
+from turngate.durable._ledger import LedgerGone, LedgerUnavailable, PurgeCutShort
 from turngate.durable._purge import Purge
+from turngate.durable._recovery import Recovery
 from turngate.durable._rows import ALL, KeyRow, as_json, digest_of
-from turngate.durable._worker import Newcomer
+from turngate.durable._runs import KnownRuns, PendingAccept
+from turngate.durable._stepper import Stepper
+from turngate.durable._tasks import BackgroundTasks
+from turngate.durable._turns import LedgerTurns
+from turngate.durable.feed import Feed, LedgerCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from asyncio import AbstractEventLoop, Task
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from typing import Self, TextIO, Unpack
 
+    from turngate._core import RunRecord
     from turngate._events import RunComplete, Subscription
+    from turngate._handles import Runner, Turn
     from turngate._keys import Answer, RunName
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
-    from turngate._run import Runner
     from turngate.durable._ledger import Ledger
-    from turngate.durable._rows import Known, Loaded
+    from turngate.durable._pending import PendingStep
+    from turngate.durable._rows import Decision, Known, Loaded
     from turngate.durable._step import Step
     from turngate.durable.feed import LedgerCompletions
 
 _LONGEST_NAME: Final = 512
 """Characters that the id of a session or a run may have: databases index no more."""
 _AT_ONCE: Final = 500
-"""So many runs are asked for in one question."""
+"""How many runs are asked for in one question."""
 _END: Final = "end"
 """The part of a key that has the answer of an operation of several steps."""
 
@@ -66,19 +77,13 @@ class _DrawnTwice(Exception):
 class LedgerMessages:
     """The messages on the ledger, which are written with the steps that make them."""
 
-    def __init__(self, dispatcher: DurableDispatcher) -> None:
-        self._dispatcher = weakref.ref(dispatcher)
-
-    async def _ledger(self) -> Ledger:
-        dispatcher = self._dispatcher()
-        if dispatcher is None:
-            raise DispatcherClosed("the dispatcher is gone")
-        await dispatcher._ready()
-        return dispatcher._ledger
+    def __init__(self, ledger: Ledger, stepper: Stepper) -> None:
+        self._ledger = ledger
+        self._stepper = stepper
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Refuse: a message is part of the step that completes its run."""
-        raise NotImplementedError("the messages of a ledger are written by its steps alone")
+        raise TypeError("the messages of a ledger are written by its steps alone")
 
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
@@ -89,14 +94,44 @@ class LedgerMessages:
         """
         if limit is not None:
             whole_number("limit", limit, at_least=0)
-        return await (await self._ledger()).messages(session_id, after, limit)
+        await self._stepper.ready()
+        return await self._ledger.messages(session_id, after, limit)
 
     async def of_run(self, run_id: str) -> ListOfMessages:
         """Return the messages of the turn that the run was part of."""
-        return await (await self._ledger()).messages_of(run_id)
+        await self._stepper.ready()
+        return await self._ledger.messages_of(run_id)
 
 
-class DurableDispatcher(Ending):
+class _FeedHost(NamedTuple):
+    """What the feed needs of its dispatcher; see `turngate.durable.feed.Host`."""
+
+    loop: HomeLoop
+    stepper: Stepper
+    runs: KnownRuns
+    tasks: BackgroundTasks
+
+    def check_loop(self) -> AbstractEventLoop:
+        return self.loop.check_loop()
+
+    def check_thread(self) -> None:
+        self.loop.check_thread()
+
+    async def ready(self) -> None:
+        await self.stepper.open()
+
+    def pending_steps(self) -> list[PendingStep]:
+        return [*self.stepper.pending]
+
+    def has_hook(self, run_id: str) -> bool:
+        handle = self.runs.handles.get(run_id)
+        return handle is not None and handle.on_complete is not None
+
+    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
+        return self.tasks.supervisor.start(name, run)
+
+
+class DurableDispatcher:
     """Runs prompts through the runner, one turn at a time per session, for any number of processes.
 
     The names are those of `Dispatcher`; what looks on is awaited. An operation returns after its commit, and
@@ -111,7 +146,7 @@ class DurableDispatcher(Ending):
     lease           seconds after which a process that is not heard of counts as dead
     poll            seconds after which everything is looked at again that no hint has told of
     enter_timeout   seconds after which an accepted run that its holder does not enter is entered by others
-    checkpoint      seconds after which the text that turns have written is put by, for the case of death
+    checkpoint      seconds between two checkpoints of the text of running turns, for the case of death
     queue_limit     accepted and queued runs per session, beyond which accept raises QueueFull
     accepted_limit  accepted runs of this process, beyond which accept raises QueueFull
     delta_limit, delta_bytes, complete_limit, turns_limit
@@ -141,23 +176,62 @@ class DurableDispatcher(Ending):
             raise ValueError(f"on_death must be fail or retry, not {on_death!r}")
         self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
         self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
-        messages = LedgerMessages(self)
-        super().__init__(
-            runner,
+        places = None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1))
+        lease, poll = seconds("lease", lease), seconds("poll", poll)
+        self._drawn = 0
+        self._ledger = ledger
+        self._loop = HomeLoop()
+        self._tasks = BackgroundTasks(self._loop)
+        self._runs = KnownRuns(self, self._hooked)
+        self._stepper = Stepper(
+            ledger, self._loop, self._tasks, self, lease=lease, has_places=places is not None
+        )
+        self._feed = Feed(
             ledger,
-            messages,
-            None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1)),
-            seconds("lease", lease),
-            on_death=on_death,
-            poll=seconds("poll", poll),
-            enter_timeout=seconds("enter_timeout", enter_timeout),
-            checkpoint=seconds("checkpoint", checkpoint),
+            _FeedHost(self._loop, self._stepper, self._runs, self._tasks),
+            poll=poll,
             delta_limit=whole_number("delta_limit", delta_limit, at_least=0),
             delta_bytes=whole_number("delta_bytes", delta_bytes, at_least=0),
             complete_limit=whole_number("complete_limit", complete_limit, at_least=1),
         )
-        self.messages: LedgerMessages = messages
-        self._drawn = 0
+        self._turns = LedgerTurns(
+            self,
+            self._loop,
+            self._tasks,
+            self._stepper,
+            self._runs,
+            self._feed,
+            runner=prepare_runner(runner),
+            places=places,
+            poll=poll,
+        )
+        self._effects = StepEffects(ledger, self._stepper, self._runs, self._turns, self._feed)
+        self._recovery = Recovery(
+            ledger,
+            self._loop,
+            self._stepper,
+            self._runs,
+            self._turns,
+            retry=on_death == "retry",
+            poll=poll,
+            enter_timeout=seconds("enter_timeout", enter_timeout),
+            checkpoint=seconds("checkpoint", checkpoint),
+        )
+        self._recovering: Task[None] | None = None
+        self._close = LedgerClose(
+            ledger,
+            self._loop,
+            self._tasks,
+            self._stepper,
+            self._runs,
+            self._turns,
+            self._feed,
+            stop_recovery=self._stop_recovery,
+            lease=lease,
+            poll=poll,
+        )
+        self._deadlocks = DeadlockCheck(self._turns.runner, self._blocks, self._knows)
+        self.messages = LedgerMessages(ledger, self._stepper)
 
     # Taking prompts in.
 
@@ -198,7 +272,8 @@ class DurableDispatcher(Ending):
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
-        await self._check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
+        self._loop.check_loop()
+        await self._deadlocks.check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
         run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 
@@ -213,25 +288,25 @@ class DurableDispatcher(Ending):
         *,
         enter: bool,
     ) -> Run:
-        self._here()
+        self._loop.check_loop()
         session_id, prompt = plain(session_id), plain(prompt)
         name = self._drawn_run_id() if run_id is None else plain(run_id)
         for each in (session_id, name):
             if len(each) > _LONGEST_NAME:
                 raise ValueError(f"an id on a ledger has at most {_LONGEST_NAME} characters, not {len(each)}")
-        if self._closing:
+        if self._stepper.is_closing:
             raise DispatcherClosed("the dispatcher is closed")
         if not enter and self._accepted() >= self._accepted_limit:
             raise QueueFull(
                 f"{counted(self._accepted_limit, 'run')} accepted and not entered (accepted_limit)"
             )
-        newcomer = Newcomer(copy_context(), on_complete)
+        pending, attached = PendingAccept(copy_context(), on_complete), as_json(attachments)
 
         def take_in(step: Step) -> Known | None:
             known = step.loaded.known
             if known is not None and run_id is None:
                 raise _DrawnTwice
-            step.accept(name, prompt, attachments, when_busy, self._queue_limit, newcomer)
+            step.accept(name, prompt, attached, when_busy, self._queue_limit, pending)
             if enter:
                 step.enter(name)
             return known
@@ -239,33 +314,34 @@ class DurableDispatcher(Ending):
         head = ALL if when_busy == "interrupt" else 0
         while True:
             try:
-                known = await self._step(session_id, take_in, head=head, run_id=name, is_new=True)
+                known = await self._stepper.step(session_id, take_in, head=head, run_id=name, is_new=True)
                 break
-            except _DrawnTwice:  # somebody has chosen an id that looks like one of ours
+            except _DrawnTwice:  # a caller has chosen an id that looks like one of ours
                 name = self._drawn_run_id()
         if known is None:
-            assert newcomer.handle is not None
-            return newcomer.handle
-        row = known.row._replace(prompt=prompt, attachments=as_json(attachments))
-        return self._handle_of(row, known.complete, known.position)
+            assert pending.handle is not None
+            return pending.handle
+        row = known.row._replace(prompt=prompt, attachments=attached)
+        return self._runs.handle_of(row, known.complete, known.position)
 
     def _drawn_run_id(self) -> str:
         self._drawn += 1
-        return f"run-{self._token}{self._drawn:x}"
+        return f"run-{self._stepper.token}{self._drawn:x}"
 
     def _accepted(self) -> int:
         """Count the runs that were accepted here and, as far as is known here, have not entered."""
-        if len(self._held) < self._accepted_limit:
+        waited_for = self._runs.waited_for
+        if len(waited_for) < self._accepted_limit:
             return 0
-        return sum(run.state is ACCEPTED for run in self._held.values())
+        return sum(run.state is ACCEPTED for run in waited_for.values())
 
     async def enter(self, run: Run) -> State:
         """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
 
-        Decides once, whoever asks: raises AlreadyEntered when the run is no longer accepted.
+        Decides once: raises AlreadyEntered when the run is no longer accepted.
         """
-        self._here()
-        if not isinstance(run, DurableRun) or run._home is not self:
+        self._loop.check_loop()
+        if run.home is not self:
             raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
         run_id = run.run_id
 
@@ -277,7 +353,7 @@ class DurableDispatcher(Ending):
                 raise UnknownRun(f"run {run_id!r} is not known, or no longer")
             raise AlreadyEntered(f"run {run_id} is {known.row.state}")
 
-        return await self._step(run.session_id, let_in, run_id=run_id)
+        return await self._stepper.step(run.session_id, let_in, run_id=run_id)
 
     async def wait(self, run_id: str) -> RunComplete:
         """Return the RunComplete of the run, at once if it is complete, whichever process it ends in.
@@ -285,16 +361,11 @@ class DurableDispatcher(Ending):
         Raises UnknownRun when the ledger has no such run, or has it no longer: a run that is purged before
         this process has read its outcome. Cancelling the caller does not touch the run.
         """
-        self._here()
-        run = self._handles.get(run_id) or await self.find(run_id)
+        self._loop.check_loop()
+        run = self._runs.handles.get(run_id) or await self.find(run_id)
         if run is None:
             raise UnknownRun(f"run {run_id!r} is not known, or no longer")
         return await run.wait()
-
-    async def _release_run(self, run: DurableRun) -> None:
-        self._here()
-        if run.state is not COMPLETE and not self._closed:
-            await self._step(run.session_id, lambda step: step.release(run.run_id), run_id=run.run_id)
 
     # Taking them back.
 
@@ -316,7 +387,7 @@ class DurableDispatcher(Ending):
         `key` is an idempotency key, as for `cancel`.
         """
         asked = _keyed(key, "cancel_run", run_id, bool(waiting_only))
-        await self._ready()
+        await self._stepper.ready()
         if asked is not None and (kept := await self._ledger.find_key(asked.key)) is not None:
             return await self._answered(asked, kept)
         found = await self._ledger.find([run_id])
@@ -327,7 +398,7 @@ class DurableDispatcher(Ending):
             asked = asked._replace(answer=answer_of([], known=nothing.known).as_json())
             return await self._answered(asked, await self._ledger.keep_key(asked))
 
-        def cover(step: Step) -> list[Run]:
+        def cover(step: Step) -> list[RunRecord]:
             return step.cancel_run(run_id, waiting_only=waiting_only)
 
         return await self._once(asked, found[0].row.session_id, cover, head=1, run_id=run_id)
@@ -339,7 +410,7 @@ class DurableDispatcher(Ending):
         the sessions that had something in flight at the first call, and that it did not come to.
         """
         asked = _keyed(key, "cancel_all")
-        await self._ready()
+        await self._stepper.ready()
         if asked is None:
             covered: list[Run] = []
             for loaded in await self._ledger.view(None):
@@ -377,25 +448,25 @@ class DurableDispatcher(Ending):
 
         The keys of an epoch are remembered in all that follow it, in whichever process.
         """
-        await self._ready()
+        await self._stepper.ready()
         return await self._ledger.name()
 
     async def continues_life(self, life: str) -> bool:
         """Say whether the keys of that life are remembered here; not if an older copy of the ledger is."""
-        await self._ready()
+        await self._stepper.ready()
         return await self._ledger.end_of(life) is not None
 
     async def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""
         key = check_key(key)
-        await self._ready()
+        await self._stepper.ready()
         return await self._ledger.find_key(key) is not None
 
     async def _once(
         self,
         asked: KeyRow | None,
         session_id: str,
-        fn: Callable[[Step], list[Run]],
+        fn: Callable[[Step], list[RunRecord]],
         *,
         head: int,
         run_id: str | None = None,
@@ -405,7 +476,7 @@ class DurableDispatcher(Ending):
         The key is written with the step, and by itself if the step changes nothing.
         """
 
-        def decide(step: Step) -> tuple[Step, list[Run]]:
+        def decide(step: Step) -> tuple[Step, list[RunRecord]]:
             if step.loaded.key is not None:
                 return step, []
             runs = fn(step)
@@ -414,7 +485,7 @@ class DurableDispatcher(Ending):
             return step, runs
 
         key = None if asked is None else (asked.key, asked.part)
-        step, runs = await self._step(session_id, decide, head=head, run_id=run_id, key=key)
+        step, runs = await self._stepper.step(session_id, decide, head=head, run_id=run_id, key=key)
         if asked is not None:
             kept = step.loaded.key
             if kept is None and step.key is not None and step.changes is None:
@@ -440,11 +511,11 @@ class DurableDispatcher(Ending):
     def _handle_named(self, name: RunName, known: Known | None) -> Run:
         """Return the handle of a run in an answer that is given again; it may have been purged."""
         if known is not None and (known.row.session_id, known.row.seq) == name[1:]:
-            return self._handle_of(known.row, known.complete, known.position)
-        return self._forgotten(name)
+            return self._runs.handle_of(known.row, known.complete, known.position)
+        return self._runs.forgotten(name)
 
-    def _handles_of(self, step: Step, runs: list[Run]) -> list[Run]:
-        return [self._handle_of(step.rows[run.run_id], run.complete) for run in runs]
+    def _handles_of(self, step: Step, runs: list[RunRecord]) -> list[Run]:
+        return [self._runs.handle_of(step.rows[run.run_id], run.complete) for run in runs]
 
     async def purge(self, *, before: float, progress: Callable[[int], object] | None = None) -> int:
         """Forget the runs that were complete at that time (seconds since the epoch), and their messages.
@@ -457,7 +528,7 @@ class DurableDispatcher(Ending):
         A reader that has not read a RunComplete yet when it is purged is told so: completions raise
         CursorExpired, and subscriptions SubscriberCutOff.
         """
-        await self._ready()
+        await self._stepper.ready()
         purge, gone = Purge(float(before)), 0
         while not purge.is_done:
             began = time.monotonic()
@@ -481,7 +552,7 @@ class DurableDispatcher(Ending):
 
         Returns how many lines it was. Whoever knows that nothing more will happen adds an `end` line.
         """
-        await self._ready()
+        await self._stepper.ready()
         if not self._ledger.history:
             raise ValueError("this ledger does not keep the history")
         lines, last = 0, (-1, -1)
@@ -493,7 +564,7 @@ class DurableDispatcher(Ending):
         return lines
 
     async def __aenter__(self) -> Self:
-        await self._ready()
+        await self._stepper.ready()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -503,7 +574,7 @@ class DurableDispatcher(Ending):
 
     async def is_busy(self, session_id: str | None = None) -> bool:
         """Say whether a turn is active in the session, or in any."""
-        await self._ready()
+        await self._stepper.ready()
         views = await self._ledger.view(session_id)
         return any(each.session is not None and each.session.lead is not None for each in views)
 
@@ -517,13 +588,13 @@ class DurableDispatcher(Ending):
 
     async def cancel_mark(self, session_id: str) -> int:
         """Return the highest sequence that a cancel covers; 0 when it covers no accepted run."""
-        await self._ready()
+        await self._stepper.ready()
         (loaded,) = await self._ledger.view(session_id)
         return 0 if loaded.session is None else loaded.session.mark
 
     async def sessions(self) -> list[SessionView]:
         """Look at every session that has something in flight, all at one moment."""
-        await self._ready()
+        await self._stepper.ready()
         return [self._view(loaded) for loaded in await self._ledger.view(None)]
 
     async def session(self, session_id: str) -> SessionView:
@@ -531,26 +602,27 @@ class DurableDispatcher(Ending):
 
         Of a turn in another process, `text` is what that one has put by.
         """
-        await self._ready()
+        await self._stepper.ready()
         (loaded,) = await self._ledger.view(session_id)
         return self._view(loaded)
 
     def _view(self, loaded: Loaded) -> SessionView:
         runs = sorted(loaded.runs, key=lambda row: row.seq)
         accepted, queued = (
-            tuple(self._handle_of(row) for row in runs if row.state is state) for state in (ACCEPTED, QUEUED)
+            tuple(self._runs.handle_of(row) for row in runs if row.state is state)
+            for state in (ACCEPTED, QUEUED)
         )
         session = loaded.session
         if session is None or session.lead is None:
             return SessionView(loaded.session_id, accepted, (), queued)
         members = sorted((row for row in runs if row.state is ACTIVE), key=lambda row: row.place)
-        lead, *folded = [self._handle_of(row) for row in members]
-        turn = self._turns.get(session.fence)
-        text = loaded.text if turn is None else "".join(turn.parts or ())
+        lead, *folded = [self._runs.handle_of(row) for row in members]
+        turn = self._turns.turn_of(session.fence)
+        text = loaded.text if turn is None else "".join(turn.output.parts)
         phase = "running" if session.begun else "waiting"
         return SessionView(
             loaded.session_id, accepted, (), queued, lead, tuple(folded), text, session.covered,
-            phase if turn is None else turn.phase.value, session.since,
+            phase if turn is None else turn.record.phase.value, session.since,
         )  # fmt: skip
 
     async def find(self, run_id: str) -> Run | None:
@@ -558,11 +630,11 @@ class DurableDispatcher(Ending):
 
         Of a complete run that nobody of this process holds, prompt and attachments are not kept.
         """
-        if (run := self._handles.get(run_id)) is not None and run.complete is not None:
+        if (run := self._runs.handles.get(run_id)) is not None and run.complete is not None:
             return run
-        await self._ready()
+        await self._stepper.ready()
         for known in await self._ledger.find([run_id]):
-            return self._handle_of(known.row, known.complete, known.position)
+            return self._runs.handle_of(known.row, known.complete, known.position)
         return None
 
     # What happens.
@@ -601,6 +673,173 @@ class DurableDispatcher(Ending):
         """Return the cursor behind which `completions(after=)` gives what completes from now on."""
         return await self._feed.end_cursor()
 
+    async def settled_cursor(self) -> str:
+        """Return the newest cursor of `completions` before which nothing can appear any more.
+
+        It may lie before `end_cursor`: behind it there may be RunCompletes that are on the ledger already.
+        """
+        return str(LedgerCursor.parse(await self.end_cursor())._replace(passed=None))
+
+    def cursor_order(self, cursor: str) -> tuple[int, ...]:
+        """Return a key that sorts the cursors of `completions` from the oldest to the newest.
+
+        Raises CursorExpired if the text is not a cursor of a ledger.
+        """
+        return LedgerCursor.parse(cursor).at
+
+    # Closing.
+
+    async def aclose(self, *, finish: float = 0.0) -> None:
+        """Refuse new prompts, end the turns of this process, and let go of the ledger.
+
+        The turns may end by themselves for `finish` seconds (`math.inf`: as long as it takes); then they are
+        cancelled. What is accepted and queued stays for the other processes, or for the next start; those who
+        still wait for it here are told DispatcherClosed. Idempotent: all callers wait for the same end, and
+        the first one's `finish` counts. Cancelling the caller does not stop the close. A runner cannot call
+        it: that raises ClosedFromRunner.
+
+        A ledger that cannot be written does not keep a close from ending. After `finish` it is tried for as
+        long as the lease lasts, and for 10 seconds at most. Then the turns are given up, which is logged.
+        Other processes, or the next start, find them as those of a process that has died.
+        """
+        self._loop.check_loop()
+        if self._turns.runner.current() is not None:
+            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        self.begin_close(finish=finish)
+        await self._close.wait()
+
+    def begin_close(self, *, finish: float = 0.0) -> None:
+        """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
+        self._loop.check_loop()
+        self._close.begin(check_finish(finish))
+
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Have something called when the turns of a closing process have ended and the ledger can be read.
+
+        Only a dispatcher with a subscription calls it: to the others nothing is left to be told.
+        """
+        self._close.before_ledger_closes.append(call)
+
+    def hasten_close(self) -> None:
+        """Cancel the turns of this process now, if it is closing or as soon as it does.
+
+        `cancel_all` would cancel the runs of other processes, too.
+        """
+        self._close.hasten()
+
+    # What handles need; see `Home`.
+
+    def check_loop(self) -> AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
+        return self._loop.check_loop()
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread, or in another loop."""
+        self._loop.check_thread()
+
+    def watch(self, run: Run) -> None:
+        """Look for the end of the run until it is there."""
+        if not self._stepper.is_closed:
+            self._runs.watch(run)
+
+    def check_end_will_come(self, run: Run) -> None:
+        """Raise if this process will not learn of the end of the run."""
+        if self._stepper.is_closed:
+            raise DispatcherClosed(f"the dispatcher is closed; run {run.run_id} goes on without it")
+        if self._stepper.gone is not None:
+            raise LedgerGone(str(self._stepper.gone))
+
+    async def check_wait(self, run: Run) -> None:
+        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
+        await self._deadlocks.check_wait(run)
+
+    def find_handle(self, run_id: str) -> Run | None:
+        """Return the handle that this process has of a run."""
+        return self._runs.handles.get(run_id)
+
+    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
+        """Call a callback, and log what it raises."""
+        call_back("a callback", callback, complete)
+
+    async def cancel_handle(self, run: Run) -> Covered:
+        """Cover the run, or the whole turn that it is part of."""
+        if run.state is COMPLETE:  # by now another run may have its run_id
+            return Covered([])
+        return await self.cancel_run(run.run_id)
+
+    async def release(self, run: Run) -> None:
+        """Complete the run if it has not entered."""
+        if run.state is not COMPLETE and not self._stepper.is_closed:
+            run_id = run.run_id
+            await self._stepper.step(run.session_id, lambda step: step.release(run_id), run_id=run_id)
+
+    async def fold(self, turn: Turn) -> list[Run]:
+        """Take the follow-ups into the turn that may join it."""
+        return await self._turns.fold(turn)
+
+    def foldable(self, turn: Turn) -> list[Run]:
+        """Return what a fold would take into the turn, as far as this process knows."""
+        return self._turns.foldable(turn)
+
+    async def list_messages(self, session_id: str) -> ListOfMessages:
+        """Return what the ledger holds of the session."""
+        return await self.messages.list(session_id)
+
+    # What the stepper needs; see `StepHost`.
+
+    def opened(self) -> None:
+        """Begin to look after things."""
+        self._recovering = self._tasks.supervisor.start("looking after the ledger", self._recovery.run)
+        guard("listening to the ledger", self._ledger.listen, self._wake)  # only hints would be missing
+
+    async def until_joined(self) -> None:
+        """Wait until a step may be sent that must not overtake a subscription."""
+        await self._feed.until_joined()
+
+    def perform(self, step: Step, decision: Decision) -> None:
+        """Perform what a step that was saved has decided."""
+        self._effects.perform(step, decision)
+
+    def lost_name(self, name: int) -> None:
+        """Give up everything that was held under the name."""
+        lost = counted(len(self._turns.owned), "turn")
+        complain(None, "worker %d has lost its lease and gives up %s", name, lost)
+        self._turns.give_up_all()
+
+    def lost_ledger(self, why: LedgerGone) -> None:
+        """Give up every turn: what it comes to cannot be put on record. Tell those who wait for runs."""
+        complain(None, "%s (turns given up here: %d)", why, len(self._turns.owned))
+        self._turns.give_up_all()
+        self._runs.wake_all()
+
+    def _wake(self) -> None:
+        """Look soon: another process may have done something."""
+        self._recovery.wake()
+        self._feed.wake()
+
+    def _stop_recovery(self) -> None:
+        if self._recovering is not None:
+            self._recovering.cancel()
+
+    def _hooked(self, run_id: str, position: int) -> None:
+        self._feed.hooked(run_id, position)
+
+    # Waits of a runner for its own session.
+
+    async def _blocks(self, run: Run) -> bool:
+        """Ask the ledger whether the run waits for the active turn: what is known here may be old."""
+        (loaded,) = await self._ledger.view(run.session_id)
+        for row in loaded.runs:
+            if row.run_id == run.run_id:
+                if row.state is ACCEPTED:
+                    return not row.covered and (loaded.session is None or row.seq > loaded.session.mark)
+                return row.state is not CANCEL_ON_ENTRY
+        return False
+
+    async def _knows(self, run_id: str) -> bool:
+        return bool(await self._ledger.find([run_id]))
+
     def __repr__(self) -> str:
-        life = "closed" if self._closed else "closing" if self._closing else "open"
-        return f"<DurableDispatcher {life}: {counted(len(self._turns), 'turn')} here, {self._ledger!r}>"
+        stepper = self._stepper
+        life = "closed" if stepper.is_closed else "closing" if stepper.is_closing else "open"
+        return f"<DurableDispatcher {life}: {counted(len(self._turns.owned), 'turn')} here, {self._ledger!r}>"

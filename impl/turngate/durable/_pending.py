@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from turngate.durable._rows import Changes
 
 
-class Flight:
+class PendingStep:
     """A step that was sent and is not answered yet."""
 
-    __slots__ = ("_landed", "completes", "position", "refused_by", "was_decided")
+    __slots__ = ("_resolved", "completes", "position", "refused_by", "was_decided")
 
     def __init__(self) -> None:
-        self._landed: Future[None] | None = None
+        self._resolved: Future[None] | None = None
         self.position: int | None = None
-        """Where it was saved; 0 if nowhere, or if that cannot be told; None until it has landed."""
+        """Where it was saved; 0 if nowhere, or if that is unknown; None until it is resolved."""
         self.completes: set[str] = set()
         """The runs that it completes if it was saved."""
         self.was_decided = False
@@ -28,25 +28,25 @@ class Flight:
         """What the step itself raised, so that nothing was saved."""
 
     def decided(self, changes: Changes) -> None:
-        """Take note of what the ledger is about to save."""
+        """Note what the ledger is about to save."""
         self.was_decided = True
         self.completes.update(complete.run_id for complete in changes.done)
 
-    def came_to_nothing(self) -> None:
-        """Take note that nothing was saved."""
+    def was_not_saved(self) -> None:
+        """Note that nothing was saved."""
         self.was_decided = False
         self.completes.clear()
 
-    def land(self) -> None:
-        """Take note that no answer is awaited any more."""
+    def resolve(self) -> None:
+        """Note that no answer is awaited any more."""
         self.position = self.position or 0
-        if self._landed is not None:
-            self._landed.set_result(None)
+        if self._resolved is not None:
+            self._resolved.set_result(None)
 
-    async def landed(self) -> int:
+    async def result(self) -> int:
         """Wait for its end, and return the position."""
         if self.position is None:
-            self._landed = self._landed or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._landed)
+            self._resolved = self._resolved or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._resolved)
         assert self.position is not None
         return self.position

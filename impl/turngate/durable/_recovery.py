@@ -1,8 +1,8 @@
-"""Looking after what notifications may have missed, and after what the dead have left.
+"""Looks after what hints may have missed, and recovers what dead processes have left.
 
-Everything here works by looking again and again; hints only make it sooner. Debts are found by the state that
-they are in, never at the moment in which somebody dies, so it does not matter who noticed what when. Each is
-paid by one more step, which looks again itself: of several processes that try, one does it.
+Everything here works by looking again and again; hints only make it sooner. Orphans are found by the state
+that they are in, not at the moment of a death, so it does not matter which process noticed what when. Each is
+recovered by one more step, which looks again itself: of several processes that try, one does it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import complain, say
 from turngate._keys import KEPT_ON_A_LEDGER
-from turngate._lifecycle import RUNNING, State
+from turngate._lifecycle import QUEUED, RUNNING, State
 from turngate._words import counted
-from turngate.durable._conducting import Conducting
 from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._rows import Ask
 from turngate.durable._step import ATTEMPTS, Recovered
@@ -24,79 +23,97 @@ from turngate.durable.feed import BEHIND
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Debts
+    from turngate._loop import HomeLoop
+    from turngate.durable._ledger import Debts, Ledger
+    from turngate.durable._runs import KnownRuns
     from turngate.durable._step import Step
+    from turngate.durable._stepper import Stepper
+    from turngate.durable._turns import LedgerTurns, OwnedTurn
 
 _AT_ONCE: Final = 500
-"""So many runs are asked for in one question."""
+"""How many runs are asked for in one question."""
 _FEW: Final = 500
-"""So many runs are asked for one by one, at every look."""
+"""Up to this many runs are asked for one by one, at every look."""
 _KEYS_EVERY: Final = 60.0
 """Seconds after which idempotency keys are looked for that are too old."""
 _ROUNDS: Final = 20
-"""So many times in a row debts are paid before anything else is looked after."""
+"""How many times in a row orphans are recovered before anything else is looked after."""
 
 
-class Tending(Conducting):
-    """A worker that looks after things."""
+class Recovery:
+    """Looks at the turns and runs of this process, and recovers those of dead ones.
+
+    retry          whether the turn of a dead process may run again
+    poll           seconds between two looks that no hint has asked for
+    enter_timeout  seconds after which an accepted run that its holder does not enter is entered here
+    checkpoint     seconds between two checkpoints of the text of running turns
+    """
 
     def __init__(
-        self, *args: Any, on_death: str, poll: float, enter_timeout: float, checkpoint: float, **limits: Any
+        self,
+        ledger: Ledger,
+        loop: HomeLoop,
+        stepper: Stepper,
+        runs: KnownRuns,
+        turns: LedgerTurns,
+        *,
+        retry: bool,
+        poll: float,
+        enter_timeout: float,
+        checkpoint: float,
     ) -> None:
-        super().__init__(*args, poll=poll, **limits)
-        self._retry = on_death == "retry"
+        self._ledger = ledger
+        self._loop = loop
+        self._stepper = stepper
+        self._runs = runs
+        self._turns = turns
+        self._retry = retry
+        self._poll = poll
         self._enter_timeout = enter_timeout
         self._checkpoint_every = checkpoint
         self._woken = asyncio.Event()
         self._looked_until: tuple[int, int] | None = None
-        """Up to where completions were looked at, if so many are waited for that it is done that way."""
-        self._expire_keys_at = 0.0
+        """Up to where completions were looked at, when too many runs are waited for to ask for each."""
         self._looked_at = 0
         """Where among many runs that are waited for the next look begins."""
-        self._tender: asyncio.Task[None] | None = None
+        self._expire_keys_at = 0.0
 
-    def _opened(self) -> None:
-        self._tender = self._supervisor.start("looking after the ledger", self._tend)
-        self._guard("listening to the ledger", self._ledger.listen, self._wake)  # only hints would be missing
-
-    def _wake(self) -> None:
-        """Look soon: somebody may have done something."""
+    def wake(self) -> None:
+        """Look soon: something may have happened."""
         self._woken.set()
-        self._feed.wake()
 
-    async def _tend(self) -> None:
+    async def run(self) -> None:
         """Look after everything, again and again. What fails does not keep the rest from being done."""
-        loop = self._here()
-        due = put_by = loop.time()
+        loop = self._loop.check_loop()
+        due = checkpoint_due = loop.time()
         while True:
             self._woken.clear()
             now = loop.time()
-            if self._turns and self._name:
+            if self._turns.owned and self._stepper.name:
                 await self._try("the turns of this process could not be looked at", self._look_at_turns)
             await self._try("the ends of runs could not be looked for", self._look_for_ends)
-            if now >= put_by:
-                put_by = now + self._checkpoint_every
-                await self._try("what turns have written could not be put by", self._put_by)
+            if now >= checkpoint_due:
+                checkpoint_due = now + self._checkpoint_every
+                await self._try("the text of running turns could not be saved", self._checkpoint)
             if now >= due:
                 due = now + self._poll
                 await self._try("the ends of runs could not be looked for", self._look_at_some)
-                await self._retire_former()
+                await self._stepper.retire_former()
                 await self._try("old idempotency keys could not be forgotten", self._expire_keys)
-                await self._try("what dead processes have left could not be looked after", self._pay_debts)
-            await self._rest(min(due, put_by) - loop.time())
+                await self._try("what dead processes have left could not be recovered", self._recover_orphans)
+            await self._rest(min(due, checkpoint_due) - loop.time())
 
     async def _try(self, complaint: str, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call; log what is raised: the ledger cannot be reached, or is broken, and both may pass."""
         try:
             await call()
         except LedgerGone as exc:
-            self._ledger_is_gone(exc)
+            self._stepper.ledger_is_gone(exc)
         except Exception as exc:
             complain(exc, complaint)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until woken, for so many seconds at most."""
+        """Wait until woken, but no longer than this."""
         try:
             async with asyncio.timeout(max(seconds, 0.001)):
                 await self._woken.wait()
@@ -106,12 +123,12 @@ class Tending(Conducting):
     # What others have done to our turns and runs.
 
     async def _look_for_ends(self) -> None:
-        """Find out which runs are complete that somebody of this process waits for, and nobody here runs.
+        """Find out which runs are complete that are waited for here, and run elsewhere.
 
-        A few are asked for one by one. If there are many, what has completed since the last look is read,
-        whosever it is, and only those that have come since then are asked for.
+        A few are asked for one by one. If there are many, what has completed since the last look is read, in
+        whichever process that was, and only those that have come since then are asked for.
         """
-        waited_for = self._waited_for()
+        waited_for = self._runs.elsewhere()
         moment = None
         if len(waited_for) <= _FEW:
             self._looked_until = None
@@ -119,14 +136,11 @@ class Tending(Conducting):
             moment = await self._ledger.moment()
         else:
             await self._look_at_completions(self._looked_until)
-            waited_for = [run_id for run_id in self._unlooked if run_id in self._held]
+            waited_for = [run_id for run_id in self._runs.unlooked if run_id in self._runs.waited_for]
         for start in range(0, len(waited_for), _AT_ONCE):
             await self._look_at(waited_for[start : start + _AT_ONCE])
         if moment is not None:
             self._looked_until = moment.horizon - 1, BEHIND
-
-    def _waited_for(self) -> list[str]:
-        return [run_id for run_id, run in self._held.items() if run._turn is None]
 
     async def _look_at_some(self) -> None:
         """Ask for some of many runs, others each time, although nothing was read of their ends.
@@ -135,7 +149,7 @@ class Tending(Conducting):
         """
         if self._looked_until is None:
             return
-        waited_for = self._waited_for()
+        waited_for = self._runs.elsewhere()
         first = self._looked_at % max(len(waited_for), 1)
         self._looked_at = first + _AT_ONCE
         await self._look_at(waited_for[first : first + _AT_ONCE])
@@ -144,14 +158,15 @@ class Tending(Conducting):
         """Ask the ledger for runs. One that it does not know any more was complete, and was purged."""
         if not run_ids:
             return
-        waiting = {run_id: self._held[run_id] for run_id in run_ids if run_id in self._held}
+        known_here = self._runs.waited_for
+        waiting = {run_id: known_here[run_id] for run_id in run_ids if run_id in known_here}
         for known in await self._ledger.find([*waiting]):
-            self._handle_of(known.row, known.complete, known.position)
+            self._runs.handle_of(known.row, known.complete, known.position)
             waiting.pop(known.row.run_id, None)
         for run_id, run in waiting.items():
-            if self._held.get(run_id) is run and run._turn is None:
-                self._is_purged(run)
-        self._unlooked.difference_update(run_ids)
+            if known_here.get(run_id) is run and run.turn is None:
+                self._runs.is_purged(run)
+        self._runs.unlooked.difference_update(run_ids)
 
     async def _look_at_completions(self, after: tuple[int, int]) -> None:
         while True:
@@ -161,83 +176,90 @@ class Tending(Conducting):
                 return
             for position, ordinal, complete in finished:
                 after = self._looked_until = position, ordinal
-                if complete.run_id in self._held:
-                    self._complete_here(complete, position)
+                if complete.run_id in self._runs.waited_for:
+                    self._runs.complete(complete, position)
             if len(finished) < _AT_ONCE:
                 return
 
     async def _look_at_turns(self) -> None:
         """Interrupt what a cancel covers, stop what was given to another, see who waits to be folded."""
-        name, turns = self._name, [*self._turns.values()]
+        name, owned = self._stepper.name, [*self._turns.owned.values()]
         on_record = {mine.fence: mine for mine in await self._ledger.mine(name)}
-        for turn in turns:
-            if self._turns.get(turn.fence) is not turn or name != self._name:
+        for each in owned:
+            turn = each.turn
+            if self._turns.owned.get(turn.fence) is not each or name != self._stepper.name:
                 continue  # it has ended meanwhile
             mine = on_record.get(turn.fence)
             if mine is None:
-                if turn.phase is RUNNING:
-                    self._give_up(turn)
+                if turn.record.phase is RUNNING:
+                    self._turns.give_up(turn)
             elif mine.covered:
-                self._cover(turn.fence, name)
-            if turn._was_asked and not turn.is_over():
-                await self._look_at_queue(turn)
+                self._turns.cover(turn.fence, name)
+            if each.is_asked and not each.is_over():
+                await self._look_at_queue(each)
 
-    async def _look_at_queue(self, turn: DurableTurn) -> None:
-        (loaded,) = await self._ledger.view(turn.run.session_id)
-        if loaded.session is not None and loaded.session.fence == turn.fence:
-            queued = [row for row in loaded.runs if row.state == "queued"]
-            turn._queue = {row.seq: self._handle_of(row) for row in queued}
+    async def _look_at_queue(self, owned: OwnedTurn) -> None:
+        (loaded,) = await self._ledger.view(owned.turn.run.session_id)
+        if loaded.session is not None and loaded.session.fence == owned.turn.fence:
+            queued = [row for row in loaded.runs if row.state is QUEUED]
+            owned.queue = {row.seq: self._runs.handle_of(row) for row in queued}
 
-    async def _put_by(self) -> None:
-        """Put by what turns have written, so that it is there if this process dies."""
-        points: list[tuple[DurableTurn, tuple[int, str | None], Checkpoint]] = []
-        for turn in self._turns.values():
-            with self._writing:
-                so_far = turn.length, turn.kept
-                text = "".join(turn.parts or ())
-            if so_far != turn.put_by and not turn.is_over():
-                points.append((turn, so_far, Checkpoint(turn.run.session_id, turn.fence, text, so_far[1])))
+    async def _checkpoint(self) -> None:
+        """Save what turns have written, so that it is there if this process dies."""
+        points: list[tuple[OwnedTurn, tuple[int, str | None], Checkpoint]] = []
+        for owned in self._turns.owned.values():
+            length, text, kept = owned.turn.output.so_far()
+            if (length, kept) != owned.checkpoint and not owned.is_over():
+                turn = owned.turn
+                point = Checkpoint(turn.run.session_id, turn.fence, text, kept)
+                points.append((owned, (length, kept), point))
         if points:
             await self._ledger.checkpoint([point for _, _, point in points])
-            for turn, so_far, _ in points:
-                turn.put_by = so_far
-
-    # What the dead have left.
-
-    async def _pay_debts(self) -> None:
-        await self._ledger.bury()
-        for _ in range(_ROUNDS):
-            if self._closing:
-                return
-            debts = await self._ledger.debts(self._enter_timeout)
-            if not any(debts) or self._closing or not await self._pay(debts):
-                return
+            for owned, so_far, _ in points:
+                owned.checkpoint = so_far
 
     async def _expire_keys(self) -> None:
         """Forget some of the idempotency keys that are too old; the next poll goes on if there are more."""
-        now = self._here().time()
+        now = self._loop.check_loop().time()
         if now >= self._expire_keys_at:
             self._expire_keys_at = now + _KEYS_EVERY
             if await self._ledger.expire_keys(KEPT_ON_A_LEDGER, _AT_ONCE) == _AT_ONCE:
                 self._expire_keys_at = now
 
-    async def _pay(self, debts: Debts) -> bool:
-        """Take the steps that are owed, and say whether one could be taken."""
+    # What the dead have left.
+
+    async def _recover_orphans(self) -> None:
+        await self._ledger.bury()
+        for _ in range(_ROUNDS):
+            if self._stepper.is_closing:
+                return
+            orphans = await self._ledger.debts(self._enter_timeout)
+            if not any(orphans) or self._stepper.is_closing or not await self._recover(orphans):
+                return
+
+    async def _recover(self, orphans: Debts) -> bool:
+        """Take the steps that the orphans need, and say whether one could be taken."""
+
+        def reap(step: Step) -> object:
+            return step.reap(retry=self._retry)
+
+        def claim(step: Step) -> object:
+            return step.claim()
 
         def entering(run_id: str) -> Callable[[Step], object]:
             return lambda step: step.enter(run_id)
 
         steps: list[tuple[Ask, Callable[[Step], object]]] = [
+            *((Ask(session_id, 0, "", 1, with_text=True), reap) for session_id in orphans.dead),
+            *((Ask(session_id, 0, "", 1), claim) for session_id in orphans.unowned),
             *(
-                (Ask(each, 0, "", 1, None, True), lambda step: step.reap(retry=self._retry))
-                for each in debts.dead
+                (Ask(session_id, 0, "", 0, run_id), entering(run_id))
+                for session_id, run_id in orphans.unentered
             ),
-            *((Ask(each, 0, "", 1), lambda step: step.claim()) for each in debts.unowned),
-            *((Ask(session, 0, "", 0, run), entering(run)) for session, run in debts.unentered),
         ]
-        paying = [self._stepping(ask, step, owner=False) for ask, step in steps]
-        came_of = await asyncio.gather(*paying, return_exceptions=True)
-        for (ask, _), result in zip(steps, came_of, strict=True):
+        sent = [self._stepper.send(ask, fn, owner=False) for ask, fn in steps]
+        results = await asyncio.gather(*sent, return_exceptions=True)
+        for (ask, _), result in zip(steps, results, strict=True):
             if isinstance(result, Recovered):
                 _log_recovered(ask.session_id, result)
             elif isinstance(result, State):
@@ -245,24 +267,14 @@ class Tending(Conducting):
                     logging.INFO, ask.run_id, ask.session_id,
                     "is %s now: its process accepted it, and did not enter it", result.value,
                 )  # fmt: skip
-        failed = [each for each in came_of if isinstance(each, BaseException)]
+        failed = [each for each in results if isinstance(each, BaseException)]
         for exc in failed:
-            complain(exc, "a debt could not be paid")
-        return len(failed) < len(came_of)
-
-    def _look_after(self, step: Step) -> None:
-        self._feed.wake()
-        others = {step.rows[run.run_id].holder for run in step.published}
-        if step.interrupted and step.row.owner is not None:
-            others.add(step.row.owner)
-        others.discard(self._name)
-        unowned = step.core.turn is not None and step.owner is None
-        if others or unowned:
-            self._ledger.hint(set() if unowned else others)
+            complain(exc, "what a dead process has left could not be recovered")
+        return len(failed) < len(results)
 
 
 def _log_recovered(session_id: str, recovered: Recovered) -> None:
-    """Say in the log what became of a turn that a process has left behind, a line for each run."""
+    """Log what became of a turn that a process has left behind, a line for each run."""
     level, outcome = {
         "lost": (logging.WARNING, "is lost: the process that ran its turn died"),
         "retried": (logging.WARNING, "runs again, attempt %d of %d: the process that ran its turn died"),

@@ -1,155 +1,178 @@
-"""The handles that callers and runners hold of what is on a ledger.
+"""The runs that a process knows: one handle for each, brought up to date by every step and every look.
 
-A handle is made in one process of what is known there. Its `state` is what was last seen from here: a step of
+A handle is made in one process of what is known there. Its state is what was last seen from here: a step of
 this process changes it at once, one of another when this process looks, at the latest when the run completes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import weakref
+from typing import TYPE_CHECKING, Final
 
-from turngate._errors import DispatcherClosed
-from turngate._lifecycle import COMPLETE, SETTLING
-from turngate._run import Covered, Run, Turn
-from turngate._waiters import Waiters
-from turngate.durable._ledger import LedgerGone
+from turngate._core import RunRecord
+from turngate._effects import announce, call_callbacks
+from turngate._guard import complain
+from turngate._handles import Run
+from turngate._lifecycle import COMPLETE, State
+from turngate.durable._rows import as_attachments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+
     from turngate._events import RunComplete
+    from turngate._handles import Home, Turn
+    from turngate._keys import RunName
     from turngate._prompt import OnComplete
-    from turngate.durable._dispatcher import DurableDispatcher
+    from turngate.durable._rows import RunRow
+    from turngate.durable._step import Step
+
+_ORDER: Final = {state: number for number, state in enumerate(State)}
+"""A run comes to its states in this order."""
 
 
-class DurableRun(Run):
-    """A run on a ledger; see `Run`."""
+class PendingAccept:
+    """What comes with a prompt and stays in this process, and the handle as soon as there is one."""
 
-    __slots__ = ("_turn", "_version")
+    __slots__ = ("context", "handle", "on_complete")
 
-    _turn: DurableTurn | None
-    """The turn that it is part of, if that runs in this process."""
-    _version: int
-    """The version of the session at which it was last seen."""
-
-    @property
-    def _home(self) -> DurableDispatcher:
-        return cast("DurableDispatcher", self._dispatcher)
-
-    async def wait(self) -> RunComplete:
-        """Return the RunComplete, at once if there is one, whichever process the run ends in.
-
-        When cancelled while waiting, neither the run nor anyone else who waits for it is touched. Raises
-        DispatcherClosed when this process's dispatcher closes first: the run goes on elsewhere, or later;
-        LedgerUnavailable when the ledger is gone for good; and UnknownRun when the run is purged before this
-        process has read its outcome.
-        """
-        loop = self._dispatcher._here()
-        self._home._watch(self)
-        if self.complete is None:
-            await self._dispatcher._check_wait(self)
-        while self.complete is None:
-            self._check_end_is_to_come()
-            if self._waiters is None:
-                self._waiters = Waiters()
-            await self._waiters.wait(loop)
-        return self.complete
-
-    @property
-    def lead(self) -> Run | None:
-        """The run whose turn this one is part of, as far as that is known in this process."""
-        self._dispatcher._in_thread()
-        if self._turn is not None:
-            return self._turn.run
-        if self.complete is not None and self.complete.folded_into is not None:
-            return self._home._handles.get(self.complete.folded_into)
-        return None if self._pieces is None else self
-
-    def _check_end_is_to_come(self) -> None:
-        """Raise if this process will not learn of the end of the run."""
-        self._check_not_forgotten()
-        if self._dispatcher._closed:
-            raise DispatcherClosed(f"the dispatcher is closed; run {self.run_id} goes on without it")
-        if self._home._gone is not None:
-            raise LedgerGone(str(self._home._gone))
-
-    def _listen(self) -> Waiters:
-        self._check_end_is_to_come()
-        self._home._watch(self)
-        return super()._listen()
-
-    def add_done_callback(self, callback: OnComplete) -> None:
-        """Have `callback` called once in this process, with the RunComplete, whichever way the run ends.
-
-        Raises UnknownRun if the run is known to be purged. A run that is purged later, before this process
-        has read its outcome, is logged as an error, and nothing is called.
-        """
-        super().add_done_callback(callback)
-        self._home._watch(self)
-
-    async def cancel(self) -> Covered:
-        """Cover this run or, when it is part of the active turn, the whole turn; as `cancel_run` does."""
-        if self.state is COMPLETE:  # by now another run may have its run_id
-            return Covered([])
-        return await self._home.cancel_run(self.run_id)
-
-    async def close(self) -> None:
-        """Release the run if it has not entered, otherwise do nothing. Idempotent."""
-        await self._home._release_run(self)
+    def __init__(self, context: Context, on_complete: OnComplete | None) -> None:
+        self.context = context
+        self.on_complete = on_complete
+        self.handle: Run | None = None
 
 
-class DurableTurn(Turn):
-    """One call of the runner for a turn on a ledger; see `Turn`.
+class KnownRuns:
+    """The handles of this process, and which of them it has to look for.
 
-    `fence` grows with every owner of the session's turn: hand it to the systems that the runner writes to, so
-    that they can refuse what comes from an owner that was given up. `attempt` counts from 1; a later one
-    answers the same runs from the beginning, after the process of the one before has died.
+    home    the dispatcher that the handles belong to
+    hooked  is told of each run whose RunComplete a hook receives, and of its position
     """
 
-    __slots__ = ("_attempt", "_fence", "_home", "_queue", "_was_asked", "given_up", "put_by")
-
-    def __init__(self, home: DurableDispatcher, runs: list[DurableRun], fence: int, attempt: int) -> None:
-        super().__init__(runs[0])
-        self._runs = [*runs]
+    def __init__(self, home: Home, hooked: Callable[[str, int], None]) -> None:
+        self.waited_for: dict[str, Run] = {}
+        """Runs whose end may be waited for in this process."""
+        self.unlooked: set[str] = set()
+        """Those of them that were not looked for yet."""
+        self.handles: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
         self._home = home
-        self._fence = fence
-        self._attempt = attempt
-        self._queue: dict[int, DurableRun] = {}
-        """What is queued behind it, as far as this process knows."""
-        self._was_asked = False
-        self.given_up = False
-        """Whether this process has lost the turn: nothing that it does counts any more."""
-        self.put_by: tuple[int, str | None] = 0, None
-        """How much of the text, and what beside it, the ledger has."""
+        self._hooked = hooked
 
-    @property
-    def attempt(self) -> int:
-        """Which attempt at the turn this is, from 1."""
-        return self._attempt
+    def watch(self, run: Run) -> None:
+        """Look for the end of the run until it is there."""
+        if run.state is not COMPLETE:
+            self.waited_for[run.run_id] = run
+            self.unlooked.add(run.run_id)
 
-    @property
-    def fence(self) -> int:
-        """A number that grows with every owner of the session's turn."""
-        return self._fence
+    def elsewhere(self) -> list[str]:
+        """Return the runs that are waited for and are not part of a turn of this process."""
+        return [run_id for run_id, run in self.waited_for.items() if run.turn is None]
 
-    async def fold(self) -> list[Run]:
-        """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
+    def handle_of(self, row: RunRow, complete: RunComplete | None = None, position: int = 0) -> Run:
+        """Return the one handle that this process has of the run, brought up to date.
 
-        When cancelled while waiting, what is taken in on record is among `runs` all the same. Raises
-        TurnEnded when the turn was given up for dead.
+        A row may have been read before a step that is known here already, so a handle never goes back to an
+        earlier state.
         """
-        return await self._home._fold_into(self)
+        handle = self.handles.get(row.run_id)
+        if handle is not None and (handle.session_id, handle.seq) != (row.session_id, row.seq):
+            if handle.complete is None:  # it is of a run that had the same id and was purged
+                self.is_purged(handle)
+            handle = None
+        if handle is None:
+            handle = self._new_handle(row)
+        record = handle.record
+        if record.complete is None:
+            if _ORDER[row.state] > _ORDER[record.state] and row.state is not COMPLETE:
+                record.state = row.state
+                handle.drop_hook_if_queued()
+            record.covered = record.covered or row.covered
+            if complete is not None:
+                self.complete(complete, position)
+        return handle
 
-    def waiting(self) -> list[Run]:
-        """Return what `fold` would take in, as far as this process knows; it looks again with every poll."""
-        self._home._here()
-        self._home._nobody.check_open(self, "fold into")
-        self._was_asked = True
-        waiting: list[Run] = []
-        for _, run in sorted(self._queue.items()):
-            if run.when_busy != "fold" or self.covered:
-                break
-            waiting.append(run)
-        return waiting
+    def seen(self, run: RunRecord, row: RunRow) -> Run:
+        """Return the handle of a run that a step has seen."""
+        return self.handle_of(row._replace(state=run.state, covered=run.covered))
 
-    def is_over(self) -> bool:
-        """Say whether the runner is over, or will not be called."""
-        return self.phase is SETTLING or self.given_up
+    def forgotten(self, name: RunName) -> Run:
+        """Return a handle of a run that is complete, and of which the ledger knows nothing any more."""
+        return Run(self._home, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
+
+    def _new_handle(self, row: RunRow) -> Run:
+        record = RunRecord(
+            row.session_id, row.run_id, row.seq, row.prompt, row.when_busy, row.state, covered=row.covered
+        )
+        handle = self.handles[row.run_id] = Run(self._home, record, as_attachments(row.attachments))
+        return handle
+
+    def accept(self, step: Step) -> None:
+        """Make the handles of what the step has taken in, before anything becomes of it."""
+        for run_id, pending in step.accepted.items():
+            self.handles.pop(run_id, None)  # of a run that had the same id and was purged
+            handle = self.handle_of(step.rows[run_id])
+            self.watch(handle)
+            if pending is not None:
+                pending.handle = handle
+                handle.context, handle.on_complete = pending.context, pending.on_complete
+
+    def see(self, step: Step, version: int) -> None:
+        """Bring the handles up to date with what the step has decided."""
+        for run_id, run in step.runs.items():
+            handle = self.handles.get(run_id)
+            if handle is not None and handle.complete is None and handle.version <= version:
+                handle.version = version
+                handle.record.covered = run.covered
+                if run.complete is None:
+                    handle.record.state = run.state
+                handle.drop_hook_if_queued()
+
+    def complete(self, complete: RunComplete, position: int = 0, turn: Turn | None = None) -> None:
+        """Tell those of this process who hold the run, once. It was completed at that position, if known.
+
+        `turn` is the turn of this process that the run was completed with.
+        """
+        handle = self.handles.get(complete.run_id)
+        if handle is None or handle.complete is not None:
+            return
+        ran_here = handle.turn is not None and handle.turn is turn and not turn.given_up
+        if ran_here and turn is not None and turn.output.is_closed:
+            handle.leave_turn()
+        else:
+            handle.turn = None
+            if complete.message_id is not None:
+                handle.pieces = (complete.text,) if complete.text else ()
+        handle.record.state, handle.record.complete = COMPLETE, complete
+        self._forget(handle)
+        if handle.on_complete is not None:
+            self._hooked(handle.run_id, position)
+        announce(handle, complete)
+        call_callbacks(handle, complete)
+
+    def is_purged(self, run: Run) -> None:
+        """Tell those who hold the run that the ledger has it no more.
+
+        It was complete then. Its outcome was purged before this process has read it.
+        """
+        self._forget(run)
+        self.handles.pop(run.run_id, None)
+        run.record.state, run.context = COMPLETE, None
+        if run.on_complete is not None or run.callbacks:
+            run.on_complete, run.callbacks = None, []
+            complain(None, "run %s was purged before its outcome was read: no callback is called", run.run_id)
+        wake(run)
+
+    def _forget(self, run: Run) -> None:
+        self.waited_for.pop(run.run_id, None)
+        self.unlooked.discard(run.run_id)
+
+    def wake_all(self) -> None:
+        """Let everyone who waits for a run, or reads its text, look again."""
+        for run in [*self.waited_for.values()]:
+            wake(run)
+
+
+def wake(run: Run) -> None:
+    """Let those who wait for the run, or read its text, look again."""
+    run.waiters.wake()
+    run.listeners.wake()

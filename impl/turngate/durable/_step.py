@@ -1,29 +1,27 @@
-"""One step of a session: rows, the unchanged core, rows again. No I/O; every ledger and process shares it.
+"""One step of a session: rows, the same core as in memory, rows again. No I/O.
 
-A step is made of the session as it was loaded. It calls the same methods of the same `SessionCore` that the
-dispatcher in memory calls, and every line that decides about a run is there. What the core asks for is dealt
-with here as far as it is a matter of record:
+A step begins with the session as it was loaded. It calls the methods of `SessionCore` that the dispatcher in
+memory calls, and every line that decides about a run is there. What the core asks for is performed here as
+far as it is a matter of record:
 
 1. A run that is cancelled on entry, and a covered turn whose runner was not called, settle in the same step.
 2. A turn that starts gets an owner and a new fence. It runs when the step is saved, never before.
 3. What its owner does to a turn (fold, begin, finish) counts only under the turn's fence: the number alone
    decides. A turn that was given up for dead has been given another one, or is over.
 
-Whoever notices does what nobody else will: `reap` ends the turn of a dead owner or runs it again, `claim`
-takes a turn that has none, `enter` lets in the run of a holder that is gone. Each is a step like any other.
+Any process may take over what a dead one has left: `reap` ends the turn of a dead owner or runs it again,
+`claim` takes a turn that has no owner, `enter` lets in the run of a holder that is gone. Each is a step like
+any other.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from turngate._core import SessionCore
+from turngate._core import RunRecord, SessionCore, TurnRecord
 from turngate._errors import RunConflict, TurngateError
-from turngate._journal import JournaledCore
 from turngate._lifecycle import ACCEPTED, QUEUED, RUNNING, WAITING
 from turngate._queue import Queue
-from turngate._run import Run, Turn
 from turngate.durable._rows import (
     REMEMBERED,
     Changes,
@@ -32,25 +30,20 @@ from turngate.durable._rows import (
     Moved,
     RunRow,
     SessionRow,
-    as_attachments,
-    as_json,
     digest_of,
 )
 
 if TYPE_CHECKING:
-    from turngate._core import Effect
-    from turngate._dispatcher import Dispatcher
-    from turngate._journal import Noted
+    from turngate._core import Decided
     from turngate._lifecycle import State
     from turngate._messages import Message
-    from turngate._prompt import Attachment, WhenBusy
+    from turngate._prompt import WhenBusy
     from turngate.durable._rows import KeyRow
+    from turngate.durable._runs import PendingAccept
 
 DIED: Final = "the process that ran the turn died"
 ATTEMPTS: Final = 3
-"""So often a turn is begun before it counts as lost, if it may be run again at all."""
-_NOBODY: Final = cast("Dispatcher", None)
-"""The dispatcher of the runs in a step, which nobody holds: callers and runners have handles of their own."""
+"""How often a turn is begun before it counts as lost, if it may be run again at all."""
 
 
 class Fenced(TurngateError):
@@ -86,10 +79,10 @@ class HeadOfQueue(Queue):
 class Step:
     """A session between the load and the save.
 
-    worker   who takes the step, and will own the turn that starts by it
+    worker   takes the step, and will own the turn that starts by it
     places   whether turns wait for places, so that none has begun when it starts
     closing  whether the worker takes no turn any more: what starts has no owner until another one claims it
-    history  whether the decisions are noted
+    history  whether the ledger keeps the decisions
     """
 
     def __init__(
@@ -111,8 +104,8 @@ class Step:
         self.attempts = self.row.attempts
         self.since = self.row.since
         self.next_seq = self.row.next_seq
-        self.published: list[Run] = []
-        self.started: Turn | None = None
+        self.published: list[RunRecord] = []
+        self.started: TurnRecord | None = None
         self.interrupted = False
         self.key: KeyRow | None = None
         """The key under which the step is taken, with its answer."""
@@ -121,19 +114,19 @@ class Step:
         self.messages: list[Message] = []
         self._places = places
         self._closing = closing
-        self._untold: deque[Noted] = deque()
-        kind = JournaledCore if history else SessionCore
-        self.core = kind(loaded.session_id, f"msg-{self.row.token}-", self._untold)
-        self.runs: dict[str, Run] = {}
+        self._keeps_history = history
+        self._history: list[dict[str, Any]] = []
+        self.core = SessionCore(loaded.session_id, f"msg-{self.row.token}-")
+        self.runs: dict[str, RunRecord] = {}
         self.rows: dict[str, RunRow] = {}
-        self.newcomers: dict[str, object] = {}
-        """The runs that this step takes in, with what whoever asked for it has given along."""
+        self.accepted: dict[str, PendingAccept | None] = {}
+        """The runs that this step takes in, with what stays in the process that has accepted them."""
         self._put_into_core()
 
     def _put_into_core(self) -> None:
         core = self.core
         core.mark = self.row.mark
-        active: list[tuple[int, Run]] = []
+        active: list[tuple[int, RunRecord]] = []
         core.queue = HeadOfQueue(self.row.queued)
         for row in sorted(self.loaded.runs, key=lambda row: row.seq):
             run = self._run_of(row)
@@ -148,21 +141,14 @@ class Step:
         if self.row.lead is not None:
             active.sort(key=lambda each: each[0])
             assert active[0][1].run_id == self.row.lead, f"{self.row} is not led by {active[0][1]}"
-            turn = core.turn = Turn(active[0][1], covered=self.row.covered)
-            turn._runs = [run for _, run in active]
+            turn = core.turn = TurnRecord(active[0][1], covered=self.row.covered)
+            turn.runs = [run for _, run in active]
             turn.phase = RUNNING if self.begun else WAITING
 
-    def _run_of(self, row: RunRow) -> Run:
-        run = Run(
-            _NOBODY,
-            row.session_id,
-            row.run_id,
-            row.seq,
-            row.prompt,
-            as_attachments(row.attachments),
-            row.when_busy,
+    def _run_of(self, row: RunRow) -> RunRecord:
+        run = RunRecord(
+            row.session_id, row.run_id, row.seq, row.prompt, row.when_busy, row.state, covered=row.covered
         )
-        run.state, run.covered = row.state, row.covered
         self.runs[row.run_id], self.rows[row.run_id] = run, row
         return run
 
@@ -172,72 +158,67 @@ class Step:
         self,
         run_id: str,
         prompt: str,
-        attachments: tuple[Attachment | str, ...],
+        attachments: str,
         when_busy: WhenBusy,
         queue_limit: int,
-        newcomer: object = None,
-    ) -> Run | None:
-        """Take a run in; None if it is known by this id already. Refuses what `Dispatcher.accept` refuses."""
+        pending: PendingAccept | None = None,
+    ) -> bool:
+        """Take a run in; False if its id is known already. Refuses what `Dispatcher.accept` refuses."""
         session_id = self.loaded.session_id
-        attached = as_json(attachments)
-        digest = digest_of(session_id, prompt, attached)
+        digest = digest_of(session_id, prompt, attachments)
         if self.loaded.known is not None:
             if self.loaded.known.row.digest != digest:
                 raise RunConflict(f"run {run_id!r} is known with another payload")
-            return None
-        if not self.core.is_quiet():
-            self.core.check_room(when_busy, queue_limit)
-            if when_busy == "interrupt":
-                self._perform(self.core.interrupt())
+            return False
         row = RunRow(
-            run_id, session_id, self.next_seq, ACCEPTED, when_busy, False, self.worker, 0, prompt, attached,
-            digest,
+            run_id, session_id, self.next_seq, ACCEPTED, when_busy, False, self.worker, 0, prompt,
+            attachments, digest,
         )  # fmt: skip
-        self.next_seq += 1
         run = self._run_of(row)
-        self.newcomers[run_id] = newcomer
-        self.core.accept(run)
-        return run
+        self._perform(self.core.accept(run, queue_limit))
+        self.next_seq += 1
+        self.accepted[run_id] = pending
+        return True
 
     def enter(self, run_id: str) -> State | None:
         """Let the run in, and return what was decided; None if it is not accepted (any more)."""
         run = self.runs.get(run_id)
         if run is None or run.state is not ACCEPTED:
             return None
-        effects = self.core.enter(run)
-        decided = run.state
-        self._perform(effects)
-        return decided
+        decided = self.core.enter(run)
+        state = run.state
+        self._perform(decided)
+        return state
 
     def release(self, run_id: str) -> None:
         """Complete a run that will not enter."""
         if (run := self.runs.get(run_id)) is not None:
             self._perform(self.core.release(run))
 
-    def cancel(self) -> list[Run]:
+    def cancel(self) -> list[RunRecord]:
         """Cover every run of the session; the whole queue must have been asked for."""
-        covered, effects = self.core.cancel()
-        self._perform(effects)
+        covered, decided = self.core.cancel()
+        self._perform(decided)
         return covered
 
-    def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> list[Run]:
+    def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> list[RunRecord]:
         """Cover this run, which must have been asked for, or the turn that it is part of."""
         run = self.runs.get(run_id)
         if run is None:
             return []
-        covered, effects = self.core.cancel_run(run, waiting_only=waiting_only)
-        self._perform(effects)
+        covered, decided = self.core.cancel_run(run, waiting_only=waiting_only)
+        self._perform(decided)
         return covered
 
-    def clear(self) -> list[Run]:
+    def clear(self) -> list[RunRecord]:
         """Drop what is queued; the whole queue must have been asked for."""
-        dropped, effects = self.core.clear()
-        self._perform(effects)
+        dropped, decided = self.core.clear()
+        self._perform(decided)
         return dropped
 
     # Inputs from the owner of the turn.
 
-    def _turn(self, fence: int) -> Turn:
+    def _turn(self, fence: int) -> TurnRecord:
         """Return the turn that has this fence; the number alone says whether it still counts."""
         turn = self.core.turn
         if turn is None or self.fence != fence:
@@ -250,25 +231,25 @@ class Step:
         self.begun = self.core.begin(turn)
         return self.begun
 
-    def fold(self, fence: int) -> list[Run]:
+    def fold(self, fence: int) -> list[RunRecord]:
         """Take the foldable runs into the turn; the whole queue must have been asked for."""
-        return self.core.fold(self._turn(fence))
+        taken, decided = self.core.fold(self._turn(fence))
+        self._perform(decided)
+        return taken
 
     def finish(
         self, fence: int, text: str, error: str | None, kept: str | None, unwritten: str | None = None
     ) -> None:
         """Complete the turn, write its messages and hand off; `unwritten` says why there are no messages."""
-        turn = self._turn(fence)
-        turn.kept = kept
-        self._settle(turn, text, error, unwritten)
+        self._settle(self._turn(fence), text, error, kept, unwritten)
 
     def give_up(self, fence: int) -> None:
-        """Leave a turn whose runner was not called to whoever claims it."""
+        """Leave a turn whose runner was not called to the process that claims it first."""
         if not self.begun:
             self._turn(fence)
             self.owner = None
 
-    # Inputs from whoever notices.
+    # Inputs from a process that finds what another has left.
 
     def claim(self) -> Recovered | None:
         """Take a turn that has no owner; None if there is none."""
@@ -288,8 +269,7 @@ class Step:
         if turn is None or self.owner is None or self.loaded.owner_lives:
             return None
         if turn.covered:
-            turn.kept = self.loaded.kept
-            self._settle(turn, self.loaded.text, None)
+            self._settle(turn, self.loaded.text, None, self.loaded.kept)
             return self._recovered("cancelled", turn)
         if not self.begun:
             self._own(turn)
@@ -302,36 +282,34 @@ class Step:
         return self._recovered("lost", turn)
 
     def _recovered(
-        self, what: Literal["lost", "retried", "cancelled", "taken over"], turn: Turn
+        self, what: Literal["lost", "retried", "cancelled", "taken over"], turn: TurnRecord
     ) -> Recovered:
         following = self.core.turn
         successors = () if following is None or following is turn else _names(following)
         return Recovered(what, _names(turn), self.attempts, successors, len(self.core.queue))
 
-    def _lose(self, turn: Turn) -> None:
-        turn.kept = self.loaded.kept
-        lost = [*turn._runs]
-        self._settle(turn, self.loaded.text, DIED)
-        for run in lost:
-            assert run.complete is not None
-            run.complete = run.complete._replace(outcome="lost")
+    def _lose(self, turn: TurnRecord) -> None:
+        turn.is_lost = True
+        self._settle(turn, self.loaded.text, DIED, self.loaded.kept)
 
     # What the core asks for.
 
-    def _perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
+    def _perform(self, decided: Decided) -> None:
+        if self._keeps_history:
+            self._history += [entry.line for entry in decided.entries]
+        for effect in decided.effects:
             match effect:
                 case ("publish", run):
                     self.published.append(run)
                 case ("start", turn) if turn.covered:
-                    self._settle(turn, "", None)
+                    self._settle(turn, "", None, None)
                 case ("start", turn):
                     self.attempts = 1
                     self._own(turn)
                 case ("interrupt", _):
                     self.interrupted = True
 
-    def _own(self, turn: Turn) -> None:
+    def _own(self, turn: TurnRecord) -> None:
         """Give the turn to this worker under a new fence; a worker that closes takes none."""
         self.fence = self.loaded.fresh
         self.owner = None if self._closing else self.worker
@@ -339,43 +317,59 @@ class Step:
         self.since = self.loaded.now
         self.started = None if self._closing else turn
 
-    def _settle(self, turn: Turn, text: str, error: str | None, unwritten: str | None = None) -> None:
+    def _settle(
+        self,
+        turn: TurnRecord,
+        text: str,
+        error: str | None,
+        kept: str | None,
+        unwritten: str | None = None,
+    ) -> None:
         """Write the turn and complete its runs: in one step there is no time for a cancel in between."""
         if turn is self.core.turn:
             self.started = None
-        self.core.end(turn, text, error)
+        self.core.end(turn, text, error, kept)
         messages = self.core.outcome(turn)
         if unwritten is None:
             self.messages += messages
-        self._perform(self.core.written(turn, messages, unwritten))
+        decided = self.core.written(turn, messages, unwritten)
+        assert decided is not None
+        self._perform(decided)
 
-    # What is to be written.
+    # What has to be written.
 
     def decision(self, step_id: str, came_of: Any) -> Decision:
-        """Return what the step has come to."""
+        """Return what the step decided."""
         self.changes = self._changes(step_id)
         return Decision(self.changes, came_of)
 
     def _changes(self, step_id: str) -> Changes | None:
-        places = {} if self.core.turn is None else {r.run_id: n for n, r in enumerate(self.core.turn._runs)}
+        places = {} if self.core.turn is None else {r.run_id: n for n, r in enumerate(self.core.turn.runs)}
         moved: list[Moved] = []
         new: list[RunRow] = []
         for run_id, run in self.runs.items():
             row = self.rows[run_id]
             state, covered, place = run.state, run.covered, places.get(run_id, row.place)
-            if run_id in self.newcomers:
+            if run_id in self.accepted:
                 new.append(row._replace(state=state, covered=covered, place=place))
             elif run.complete is None and (state, covered, place) != (row.state, row.covered, row.place):
                 moved.append(Moved(run_id, state, covered, place))
         done = [run.complete for run in self.published if run.complete is not None]
-        entries = [entry for entry, _ in self._untold]
         if not (new or moved or done) and self._after(self.row.version, self.row.recent) == self.row:
             return None  # a cancel or a clear that found nothing to do
         assert not (new and done) or new[0].run_id not in {complete.run_id for complete in done}
         after = self._after(self.row.version + 1, (*self.row.recent, step_id)[-REMEMBERED:])
         key = None if self.key is None else self.key._replace(step_id=step_id)
         return Changes(
-            self.loaded.session_id, self.loaded.session, after, new, moved, done, self.messages, entries, key
+            self.loaded.session_id,
+            self.loaded.session,
+            after,
+            new,
+            moved,
+            done,
+            self.messages,
+            self._history,
+            key,
         )
 
     def _after(self, version: int, recent: tuple[str, ...]) -> SessionRow:
@@ -385,10 +379,10 @@ class Step:
                 token, version, self.next_seq, core.mark, len(core.queue), fence=self.fence, recent=recent
             )
         return SessionRow(
-            token, version, self.next_seq, core.mark, len(core.queue), turn.run.run_id, self.owner,
+            token, version, self.next_seq, core.mark, len(core.queue), turn.lead.run_id, self.owner,
             self.fence, turn.covered, self.begun, self.attempts, self.since, recent,
         )  # fmt: skip
 
 
-def _names(turn: Turn) -> tuple[str, ...]:
-    return tuple(run.run_id for run in turn._runs)
+def _names(turn: TurnRecord) -> tuple[str, ...]:
+    return tuple(run.run_id for run in turn.runs)

@@ -11,9 +11,9 @@ but not before everything that was saved before the turn started.
 `LedgerCompletions`  the completions that can be read from any cursor on
 """
 
-from turngate.durable.feed._completions import LedgerCompletions
+from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
 from turngate.durable.feed._delivery import BEHIND
 from turngate.durable.feed._feed import Feed
 from turngate.durable.feed._host import Host
 
-__all__ = ["BEHIND", "Feed", "Host", "LedgerCompletions"]
+__all__ = ["BEHIND", "Feed", "Host", "LedgerCompletions", "LedgerCursor"]

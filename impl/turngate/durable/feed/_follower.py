@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from asyncio import Future, Task
 
     from turngate._events import Event, Subscription
-    from turngate.durable._flight import Flight
     from turngate.durable._ledger import Ledger, Moment, Place, Told
+    from turngate.durable._pending import PendingStep
     from turngate.durable.feed._delivery import Delivery
     from turngate.durable.feed._host import Host, News
     from turngate.durable.feed._relay import StreamRelay
@@ -41,7 +41,7 @@ class _Joiner:
     """A subscription without a beginning, and the steps that were under way when it was made."""
 
     reference: weakref.ref[Subscription]
-    steps: list[Flight]
+    steps: list[PendingStep]
     moment: Moment | None = None
 
 
@@ -174,12 +174,12 @@ class LedgerFollower:
             known, self.moment_known = self.moment_known, None
             known.set_result(None)
 
-    async def _saved_of(self, steps: list[Flight]) -> frozenset[int]:
+    async def _saved_of(self, steps: list[PendingStep]) -> frozenset[int]:
         """Return the positions of those steps that were saved.
 
         When the answer to a step is lost, its position is unknown; but a run that it completes can be found.
         """
-        positions = {await step.landed() for step in steps}
+        positions = {await step.result() for step in steps}
         in_doubt = {run_id for step in steps if not step.position for run_id in step.completes}
         if in_doubt:
             positions |= {known.position for known in await self._ledger.find([*in_doubt])}

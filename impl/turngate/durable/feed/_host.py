@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import Callable, Coroutine
 
-    from turngate.durable._flight import Flight
+    from turngate.durable._pending import PendingStep
 
 
 class Host(LoopCheck, Protocol):
@@ -20,7 +20,7 @@ class Host(LoopCheck, Protocol):
     async def ready(self) -> None:
         """Wait until the ledger is open; raise DispatcherClosed once the dispatcher is closed."""
 
-    def pending_steps(self) -> list[Flight]:
+    def pending_steps(self) -> list[PendingStep]:
         """Return the steps that this process has sent and that have not been answered yet."""
         ...
 
