@@ -1,7 +1,8 @@
 """The promises outlive the process: the same dispatcher on a ledger, for any number of processes."""
 
+from turngate._handles import Run as DurableRun
+from turngate._handles import Turn as DurableTurn
 from turngate.durable._dispatcher import DurableDispatcher, LedgerMessages
-from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import Ledger, LedgerUnavailable, NotStorable, OutcomeUnknown, PurgeCutShort
 from turngate.durable._postgres_ledger import PostgresLedger
 from turngate.durable._sqlite_ledger import SqliteLedger
