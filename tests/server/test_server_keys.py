@@ -239,6 +239,12 @@ def said(status: str, body: str, kind: str = "application/json", *more: str) -> 
 WITH_LIFE = said("200 OK", '{"covered": []}', "application/json", f"{LIFE}: one")
 BAD_GATEWAY = said("502 Bad", "<html>", "text/html")
 UNKNOWN = said("503 No", '{"type": "urn:turngate:problem:outcome-unknown"}', "application/problem+json")
+OF_A_GATEWAY = [
+    said("503 No", '{"type": "about:blank"}', "application/problem+json"),
+    said("503 No", '{"type": "urn:gateway:ledger-unavailable"}', "application/problem+json"),
+    said("503 No", '{"type": "urn:gatew', "application/problem+json"),
+]
+UNREADABLE = said("200 OK", "abcd", "application/json", "Content-Encoding: gzip")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +256,10 @@ UNKNOWN = said("503 No", '{"type": "urn:turngate:problem:outcome-unknown"}', "ap
         ([WITH_LIFE, BAD_GATEWAY, UNKNOWN], OutcomeUnknown, 3),
         ([WITH_LIFE, BAD_GATEWAY, said("401 No", "", "text/plain")], OutcomeUnknown, 3),
         ([said("401 No", "", "text/plain")], Refused, 1),
-        ([said("500 No", "", "text/plain")], Refused, 1),
+        ([said("404 No", '{"type": "about:blank"}', "application/problem+json")], Refused, 1),
+        *[([said(status, "", "text/plain")], OutcomeUnknown, 1) for status in ("500 No", "520 No", "408 No")],
+        *[([answer], OutcomeUnknown, 1) for answer in (*OF_A_GATEWAY, UNREADABLE)],
+        *[([WITH_LIFE, answer, UNKNOWN], OutcomeUnknown, 3) for answer in (*OF_A_GATEWAY, UNREADABLE)],
     ],
 )  # fmt: skip
 @in_loop

@@ -8,7 +8,8 @@ server carries it out once. A key protects only as long as the server remembers 
    again under the same key, with the name of the life in which the server remembers keys, as it was known
    before the call was first sent. A server of another life that does not know the key does nothing, and
    answers `outcome-unknown`.
-3. If that life is not known, or there is no patience left, OutcomeUnknown is raised.
+3. If that life is not known, there is no patience left, or somebody else than the server answered 408 or
+   another 5xx, OutcomeUnknown is raised.
 
 A prompt is sent again under its run_id in any life: if a server without a ledger was restarted, the run that
 it may have accepted died with it. A prompt that interrupts is bound to a life, for it cancels other runs.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 
 from turngate import DispatcherClosed, OutcomeUnknown
-from turngate.client._errors import Refused, Unreachable, error_in, is_problem
+from turngate.client._errors import OF_ANOTHER, Refused, Unreachable, error_in
 
 if TYPE_CHECKING:
     from turngate import TurngateError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _KEY_LIFE: Final = "turngate-key-life"
 _NOTHING_WAS_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _OF_PROXIES: Final = (502, 503, 504)
+_IN_DOUBT: Final = (408, *range(500, 600))
 _OF_THE_REQUEST: Final = ("malformed", "invalid", "unsupported-media-type", "too-large")
 """Refusals that every sending of the same request gets: it was never carried out."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -68,7 +70,7 @@ class Calls:
             error: TurngateError
             try:
                 response = await self._http.request(method, path, headers=_headers(key, life), **more)
-            except httpx2.TransportError as lost:
+            except (httpx2.TransportError, httpx2.DecodingError) as lost:
                 error = Unreachable(f"no answer within {self.patience:g} s: {lost or type(lost).__name__}")
                 error.__cause__ = lost
                 in_doubt = in_doubt or (changes and not isinstance(lost, _NOTHING_WAS_SENT))
@@ -83,9 +85,10 @@ class Calls:
                     if in_doubt or life is None or another in (None, life):
                         raise error
                     life = another  # the server of another life has done nothing, and nobody before it
-                elif _is_lost(response, error):
+                elif _is_lost(error):
                     in_doubt = in_doubt or changes
                 elif not _may_pass(error, method):
+                    in_doubt = in_doubt or (changes and _may_come_after(error))
                     if in_doubt and not _is_answer(error):
                         raise _unknown(method, path) from error
                     raise error
@@ -115,11 +118,16 @@ def _read(response: httpx2.Response) -> tuple[Any, TurngateError | None]:
         return None, Unreachable("the answer is not JSON: it was cut short, or is not of a Turngate server")
 
 
-def _is_lost(response: httpx2.Response, error: TurngateError) -> bool:
+def _is_lost(error: TurngateError) -> bool:
     """Say whether it is not the server that has answered, so that the server's own answer was lost."""
-    return isinstance(error, Unreachable) or (
-        response.status_code in _OF_PROXIES and not is_problem(response)
-    )
+    if isinstance(error, Refused):
+        return error.name == OF_ANOTHER and error.status in _OF_PROXIES
+    return isinstance(error, Unreachable)
+
+
+def _may_come_after(error: TurngateError) -> bool:
+    """Say whether somebody else failed, who may have done so after the server had acted."""
+    return isinstance(error, Refused) and error.name == OF_ANOTHER and error.status in _IN_DOUBT
 
 
 def _may_pass(error: TurngateError, method: str) -> bool:
