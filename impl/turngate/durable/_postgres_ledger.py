@@ -176,7 +176,10 @@ class PostgresLedger:
         stored = await connection.fetchrow(self._in_schema(sql.STORED))
         last, xid, shift, settled, old_home = stored
         first = xid + shift
-        if first <= last or (old_home is not None and old_home != home):
+        has_moved = old_home is not None and not _is_same_home(old_home, home)
+        if old_home is not None and not has_moved:
+            home = max(old_home, home, key=len)  # what another role has seen is kept
+        if first <= last or has_moved:
             if missing := await connection.fetch(sql.MISSING_TO_RESTORE, self.schema):
                 await self._refuse(connection, [row[0] for row in missing])
             shift = max(shift, last + 1 - xid)
@@ -566,6 +569,13 @@ class PostgresLedger:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
             complain(exc, "a task of the ledger has failed")
+
+
+def _is_same_home(one: str, other: str) -> bool:
+    """Say whether two notes of system and database are of the same; some roles cannot see the system."""
+    system, _, database = one.rpartition(".")
+    other_system, _, other_database = other.rpartition(".")
+    return database == other_database and (system == other_system or not system or not other_system)
 
 
 def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:
