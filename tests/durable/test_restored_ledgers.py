@@ -354,3 +354,40 @@ def test_cursors_are_good_after_a_restart(engine: str, tmp_path: Path) -> None:
                 await check_expired(d, [forged])
 
     check()
+
+
+def test_a_cursor_that_is_given_while_another_process_opens_the_ledger_is_good() -> None:
+    """The other one has begun its epoch and not committed it, and somebody goes on meanwhile."""
+    home = new_database()
+
+    @in_loop
+    async def check() -> None:
+        import asyncpg  # noqa: PLC0415 - the package may be missing, and then the cluster is
+
+        holder = await asyncpg.connect(home)
+        try:
+            async with DurableDispatcher(echo, PostgresLedger(home)) as d, asyncio.timeout(SOON):
+                await ask(d, "a")
+                async with holder.transaction():
+                    await holder.execute("LOCK TABLE turngate.epoch IN SHARE MODE")
+                    other = PostgresLedger(home)
+                    opening = asyncio.create_task(other.open())
+                    while not await holder.fetchval(IS_AWAITED):
+                        await asyncio.sleep(0.01)
+                    await ask(d, "b")
+                    cursors = [asyncio.create_task(d.end_cursor()) for _ in range(3)]
+                    await asyncio.sleep(0.1)
+                await opening
+                await ask(d, "c")
+                for cursor in cursors:
+                    assert [run for _, run in await kept(d, await cursor)] == ["c"]
+                await other.close()
+        finally:
+            await holder.close()
+
+    check()
+
+
+IS_AWAITED = """
+    SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'turngate.epoch'::regclass)
+"""

@@ -354,6 +354,9 @@ class PostgresLedger:
         ((snapshot, shift, settled),) = await self._fetch(sql.SNAPSHOT)
         oldest, following, running = snapshot.split(":")
         pending = frozenset(int(each) + shift for each in running.split(",") if each)
+        if pending:
+            # One of these may begin an epoch: a cursor of this moment is named by that one, or a later one.
+            await self._fetch(sql.LOCK_SHARED, self.schema)
         return Moment(max(int(oldest) + shift, settled), int(following) + shift, pending)
 
     async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:

@@ -30,6 +30,8 @@ _DONE_TYPES: Final = "text text boolean text text text"
 
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('turngate ' || $1::text, 7))"
+LOCK_SHARED: Final = LOCK.replace("xact_lock(", "xact_lock_shared(")
+"""Waits until nobody is opening the ledger."""
 HAS_VERSION: Final = "SELECT to_regclass('{s}.schema_version') IS NOT NULL"
 ENCODING: Final = "SELECT current_database(), current_setting('server_encoding')"
 MAY_MAKE: Final = """

@@ -48,8 +48,10 @@ _PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
 _ABOUT_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError)
 """What is raised because of a value: it will be refused again."""
-
-_RESTORED: Final = "an older ledger was restored while it was open; nothing more is written; restart to use what is there now"
+_RESTORED: Final = (
+    "an older ledger was restored while it was open; nothing more is written; restart to use what is there "
+    "now"
+)
 
 
 class _Job(NamedTuple):
