@@ -148,6 +148,8 @@ class PostgresLedger:
             await connection.execute(self._in_schema("CREATE SCHEMA {s}"))
         await connection.execute(self._in_schema(sql.MAKE_VERSION))
         version = await self._version(connection)  # another process may have been faster
+        if version == 1 and not await connection.fetchval(sql.HAS_ORDINALS, self.schema):
+            await connection.execute(self._in_schema(sql.GIVE_ORDINALS))
         for script in scripts[version : version + 1]:
             await connection.execute(self._in_schema(script))
             await connection.execute(self._in_schema(sql.PUT_VERSION), version + 1)
