@@ -18,7 +18,7 @@ from turngate._messages import MemoryMessages
 from turngate._places import Places
 from turngate._prompt import check_prompt, plain
 from turngate._run import Covered, Run
-from turngate._surroundings import running_loop
+from turngate._surroundings import BoundToLoop, running_loop
 from turngate._views import SessionView, view
 from turngate._words import counted
 
@@ -382,7 +382,8 @@ class Dispatcher(Closing):
         if moves:
             self._keep_journal()
         subscription = Subscription(
-            self,
+            BoundToLoop(self),
+            self._subscribers,
             session_id=session_id,
             moves=moves,
             delta_limit=self._delta_limit,

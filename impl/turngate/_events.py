@@ -5,16 +5,16 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from turngate._errors import SubscriberCutOff
+from turngate._lifecycle import State
 from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Iterable, Iterator
     from typing import Self
-
-    from turngate._lifecycle import State
-    from turngate._shell import Shell
 
 Outcome = Literal["finished", "failed", "cancelled", "cleared", "released", "lost"]
 
@@ -78,20 +78,49 @@ class Moved(NamedTuple):
 Event = RunComplete | Delta | Note | Moved
 
 
+def moved(entry: dict[str, Any]) -> Moved:
+    """Return the move that an entry of a recorded history describes."""
+    state, runs = entry.get("state"), entry.get("runs")
+    return Moved(
+        entry["session"],
+        entry["event"],
+        entry.get("run"),
+        entry.get("seq"),
+        None if state is None else State(state),
+        entry.get("into"),
+        None if runs is None else tuple(runs),
+    )
+
+
+class LoopCheck(Protocol):
+    """Refuses calls from outside of the loop that a dispatcher belongs to."""
+
+    def check_loop(self) -> AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is running here."""
+        ...
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread than the dispatcher's, and on another loop.
+
+        Unlike `check_loop`, it does not need a running loop.
+        """
+
+
 class Subscription:
     """The events of one session, or of all, from the moment of subscribing: iterate to receive them.
 
-    A reader that lags loses deltas and notes, counted in `dropped`, and never a RunComplete or a move. One
-    that leaves more than `complete_limit` of these unread is cut off: what is buffered is still delivered,
-    and then iterating raises SubscriberCutOff. On a ledger a subscription is also cut off when a RunComplete
-    cannot be told: it was purged first, or the ledger failed while the dispatcher closed. Iterating ends when
-    the subscription or the dispatcher closes. Cancelling a waiting reader loses no event. A subscription that
-    nobody holds any more receives nothing.
+    A reader that lags loses deltas and notes, counted in `dropped`, but never a RunComplete or a move. A
+    reader that leaves more than `complete_limit` of these unread is cut off: what is buffered is still
+    delivered, and then iterating raises SubscriberCutOff. On a ledger a subscription is also cut off when a
+    RunComplete cannot be delivered: it was purged first, or the ledger failed while the dispatcher closed.
+    Iterating ends when the subscription or the dispatcher closes. Cancelling a waiting reader loses no event.
+    A subscription that has been dropped receives nothing.
     """
 
     def __init__(
         self,
-        shell: Shell,
+        loop_check: LoopCheck,
+        subscribers: Subscribers,
         *,
         session_id: str | None,
         moves: bool,
@@ -102,23 +131,24 @@ class Subscription:
         self.session_id = session_id
         self.moves = moves
         self.dropped = 0
-        self._shell = shell
-        self._subscribers = shell._subscribers
+        self.closed = False
+        """Whether it receives nothing more; what is buffered can still be read."""
+        self._loop_check = loop_check
+        self._subscribers = subscribers
         self._delta_limit = delta_limit
         self._delta_bytes = delta_bytes
         self._complete_limit = complete_limit
         self._unread: deque[Event] = deque()
         self._sizes: deque[int] = deque()
-        """How many bytes each unread delta and note takes."""
+        """The bytes of each unread delta and note."""
         self._unread_bytes = 0
-        self._closed = False
         self._cut_off = ""
         """Why it was cut off, if it was."""
         self._waiters = Waiters()
-        self._subscribers.add(self)
+        subscribers.add(self)
 
-    def _receive(self, event: Event, size: int) -> None:
-        """Take an event in; one that may be dropped has a size."""
+    def receive(self, event: Event, size: int = 0) -> None:
+        """Buffer an event. One that has a size is dropped when the reader lags."""
         if size:
             if len(self._sizes) >= self._delta_limit or self._unread_bytes + size > self._delta_bytes:
                 self.dropped += 1
@@ -132,8 +162,8 @@ class Subscription:
         self._waiters.wake()
 
     def cut_off(self, why: str) -> None:
-        """Stop receiving, because what comes next is missing; reading raises SubscriberCutOff at the end."""
-        if not self._closed:
+        """Stop receiving because an event is missing; reading raises SubscriberCutOff at the end."""
+        if not self.closed:
             self._cut_off = why
             self._close()
 
@@ -145,12 +175,12 @@ class Subscription:
 
     def close(self) -> None:
         """Stop receiving; what is buffered can still be read. Idempotent."""
-        self._shell._in_thread()
+        self._loop_check.check_thread()
         self._close()
 
     def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self._subscribers.remove(self)
             self._waiters.wake()
 
@@ -164,11 +194,11 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        loop = self._shell._here()
+        loop = self._loop_check.check_loop()
         while not self._unread:
             if self._cut_off:
                 raise SubscriberCutOff(self._cut_off)
-            if self._closed:
+            if self.closed:
                 raise StopAsyncIteration
             self._subscribers.being_read.add(self)
             try:
@@ -180,12 +210,12 @@ class Subscription:
 
     def __repr__(self) -> str:
         about = "all sessions" if self.session_id is None else repr(self.session_id)
-        life = "cut off" if self._cut_off else "closed" if self._closed else "open"
+        life = "cut off" if self._cut_off else "closed" if self.closed else "open"
         return f"<Subscription to {about}: {life}, {len(self._unread)} unread, {self.dropped} dropped>"
 
 
 class Audience:
-    """Those who subscribed to each session, and to all, as long as somebody holds their subscriptions."""
+    """The subscriptions to each session, and to all sessions, for as long as their readers hold them."""
 
     def __init__(self) -> None:
         self.by_session: dict[str | None, dict[weakref.ref[Subscription], None]] = {}
@@ -197,8 +227,8 @@ class Audience:
         self.by_session.setdefault(about, {})[reference] = None
 
     def remove(self, subscription: Subscription) -> None:
-        """Deliver to the subscription no longer."""
-        # A reference that has a callback is equal to one that has none, as long as what it is of lives.
+        """Stop delivering to the subscription."""
+        # While the subscription lives, a reference with a callback equals one without.
         self._remove(subscription.session_id, weakref.ref(subscription))
 
     def _remove(self, about: str | None, reference: weakref.ref[Subscription]) -> None:
@@ -207,35 +237,45 @@ class Audience:
         if not of_session:
             self.by_session.pop(about, None)
 
+    def receivers(self, session_id: str) -> Iterator[Subscription]:
+        """Yield the subscriptions to this session, then those to all; some may go meanwhile."""
+        for about in (session_id, None):
+            yield from _living(self.by_session.get(about, ()))
+
+    def __iter__(self) -> Iterator[Subscription]:
+        """Yield every subscription; some may go meanwhile."""
+        for of_session in [*self.by_session.values()]:
+            yield from _living(of_session)
+
     def deliver(self, event: Event, size: int = 0) -> None:
-        """Give the event to those who subscribed to its session or to all; of a size if it may be dropped."""
-        for about in (event.session_id, None):
-            for reference in [*self.by_session.get(about, ())]:
-                subscription = reference()
-                if subscription is not None:
-                    subscription._receive(event, size)
+        """Deliver to the subscriptions to the event's session and to all; see `Subscription.receive`."""
+        for subscription in self.receivers(event.session_id):
+            subscription.receive(event, size)
 
     def close(self) -> None:
         """End every subscription after what it has received."""
-        for of_session in [*self.by_session.values()]:
-            for reference in [*of_session]:
-                subscription = reference()
-                if subscription is not None:
-                    subscription._close()
+        for subscription in self:
+            subscription._close()
+
+
+def _living(references: Iterable[weakref.ref[Subscription]]) -> Iterator[Subscription]:
+    for reference in [*references]:
+        if (subscription := reference()) is not None:
+            yield subscription
 
 
 class Subscribers:
-    """Who receives what.
+    """All subscriptions of a dispatcher.
 
-    What a turn writes and notes goes to everybody. Those `to_moves` are told everything else in the order in
-    which it is decided; the others receive RunCompletes as they are published, unless a hook receives them.
+    All of them receive what turns write and note. Those `to_moves` receive everything else in the order of
+    the decisions; the others receive RunCompletes as they are published, except those that a hook receives.
     """
 
     def __init__(self) -> None:
         self.to_moves = Audience()
         self.to_completes = Audience()
         self.being_read: set[Subscription] = set()
-        """Held here because the task that reads one may be known to nobody else."""
+        """Keeps a subscription alive whose only holder is the task that waits for its next event."""
 
     def _audience(self, subscription: Subscription) -> Audience:
         return self.to_moves if subscription.moves else self.to_completes
@@ -245,15 +285,15 @@ class Subscribers:
         self._audience(subscription).add(subscription)
 
     def remove(self, subscription: Subscription) -> None:
-        """Deliver to the subscription no longer."""
+        """Stop delivering to the subscription."""
         self._audience(subscription).remove(subscription)
 
     def listen(self) -> bool:
-        """Say whether there is anybody at all."""
+        """Say whether there is any subscription."""
         return bool(self.to_completes.by_session or self.to_moves.by_session)
 
     def stream(self, event: Delta | Note, size: int) -> None:
-        """Deliver what a turn has written or noted, which takes so many bytes."""
+        """Deliver what a turn has written or noted; `size` is its bytes."""
         self.to_completes.deliver(event, size)
         self.to_moves.deliver(event, size)
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from turngate._core import SessionCore
-from turngate._events import Moved
+from turngate._events import moved
 from turngate._guard import deal_with, log, say
 from turngate._lifecycle import COMPLETE, State
 
@@ -68,7 +68,7 @@ class Journal:
             self._record(self.record, entry)
         if self._audience.by_session and "session" in entry:
             try:
-                self._audience.deliver(_moved(entry) if complete is None else complete)
+                self._audience.deliver(moved(entry) if complete is None else complete)
             except BaseException as exc:
                 deal_with(exc, "delivering %s raised", entry)
 
@@ -81,19 +81,6 @@ class Journal:
         except BaseException as exc:
             self.record = None
             deal_with(exc, "the recording raised at %s, and stops there", entry)
-
-
-def _moved(entry: Entry) -> Moved:
-    state, runs = entry.get("state"), entry.get("runs")
-    return Moved(
-        entry["session"],
-        entry["event"],
-        entry.get("run"),
-        entry.get("seq"),
-        None if state is None else State(state),
-        entry.get("into"),
-        None if runs is None else tuple(runs),
-    )
 
 
 class JournaledCore(SessionCore):

@@ -112,6 +112,21 @@ class Surroundings:
             self._start(turn)
 
 
+class BoundToLoop:
+    """The `LoopCheck` of a dispatcher."""
+
+    def __init__(self, owner: Surroundings) -> None:
+        self._owner = owner
+
+    def check_loop(self) -> AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is running here."""
+        return self._owner._here()
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread than the dispatcher's, and on another loop."""
+        self._owner._in_thread()
+
+
 def _lives(task: asyncio.Task[object]) -> bool:
     """Say whether a task goes on, unlike all those on a loop that comes to its end."""
     if task.cancelling() or isinstance(task, StandIn | CleanUp) or task in _CANCELLED_FROM_OUTSIDE:

@@ -332,7 +332,7 @@ async def test_a_reader_that_nobody_else_holds_is_not_collected_while_it_waits()
 async def test_a_subscriber_that_goes_while_an_event_is_delivered_costs_nobody_theirs() -> None:
     async with Dispatcher(echo) as d:
         first, second, third = d.subscribe(), [d.subscribe()], d.subscribe()
-        first._receive = lambda *_: second.clear()  # type: ignore[method-assign]  # to have one go meanwhile
+        first.receive = lambda *_: second.clear()  # type: ignore[method-assign]  # to have one go meanwhile
         await d.ask("s", "p")
         assert text_of(await anext(third)) == "p"
         fourth = [d.subscribe()]

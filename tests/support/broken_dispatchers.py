@@ -201,9 +201,9 @@ class NeverCutsOff(_Subscribing):
     """Lets a subscriber lag for ever."""
 
     class kind(Subscription):
-        def _receive(self, event: Event, size: int) -> None:
+        def receive(self, event: Event, size: int = 0) -> None:
             self._complete_limit = len(self._unread) + 1
-            super()._receive(event, size)
+            super().receive(event, size)
 
 
 class CutsOffTooSoon(Dispatcher):
@@ -229,7 +229,7 @@ class _Skipping(Audience):
             nth = 0
             while nth < len(to := [*self.by_session.get(about, ())]):
                 if (subscription := to[nth]()) is not None:
-                    subscription._receive(event, size)
+                    subscription.receive(event, size)
                 nth += 1
 
 

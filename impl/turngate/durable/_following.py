@@ -17,9 +17,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import CursorExpired, DispatcherClosed, TurngateError
-from turngate._events import Subscription
+from turngate._events import Subscription, moved
 from turngate._guard import complain, describe
-from turngate._journal import _moved
+from turngate._surroundings import BoundToLoop
 from turngate._waiters import Waiters
 from turngate.durable._conducting import Conducting
 from turngate.durable._ledger import LedgerUnavailable, Moment
@@ -98,7 +98,8 @@ class Following(Conducting):
         if moves and not self._ledger.history:
             raise ValueError("moves are read from the history, which this ledger does not keep")
         subscription = Subscription(
-            self,
+            BoundToLoop(self),
+            self._subscribers,
             session_id=session_id,
             moves=moves,
             delta_limit=self._delta_limit,
@@ -124,7 +125,7 @@ class Following(Conducting):
         """
         loop = self._here()
         while (began := self._began.get(subscription)) is None:
-            if subscription._closed or self._closed:
+            if subscription.closed or self._closed:
                 raise DispatcherClosed("the subscription was closed before it had begun")
             await self._joined.wait(loop)
         found = began
@@ -186,7 +187,7 @@ class Following(Conducting):
                 self._subscribers.begin(subscription, beginning)
                 self._began[subscription] = beginning
                 for event in passed:
-                    subscription._receive(event, 0)
+                    subscription.receive(event)
             self._joining.remove(joiner)
             self._joined.wake()
 
@@ -316,7 +317,7 @@ class Following(Conducting):
                 at,
                 (known.get(entry["run"]) or Gap(step.session_id, entry["run"]))
                 if entry["event"] == "complete"
-                else _moved(entry),
+                else moved(entry),
             )
             for at, step, entry in entries
         ]

@@ -156,7 +156,7 @@ class GatedSubscribers(Subscribers):
                         f"the RunComplete of run {event.run_id} was purged before it was told"
                     )
                 else:
-                    subscription._receive(event, 0)
+                    subscription.receive(event)
 
     def stream(self, event: Delta | Note, size: int) -> None:
         """Deliver what a turn has written or noted, or keep it until the turn is gated no longer."""
