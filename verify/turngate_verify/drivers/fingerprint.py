@@ -96,7 +96,7 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
         if name not in _LEFT_OUT
     ]
     subscribers = [
-        (len(each._unread), each._closed)
+        (len(each._unread), each.closed)
         for audience in (dispatcher._subscribers.to_completes, dispatcher._subscribers.to_moves)
         for of_session in audience.by_session.values()
         for reference in of_session

@@ -23,7 +23,7 @@ from turngate import (
     TurngateError,
     UnknownRun,
 )
-from turngate._journal import _moved
+from turngate._events import moved
 from turngate.durable import LedgerUnavailable
 from turngate_verify.world.ledger_world import LedgerWorld
 from turngate_verify.world.memory_ledger import completions
@@ -266,7 +266,7 @@ class Onlookers:
         """Return the moves and RunCompletes that a subscriber is owed."""
         tables = self.world.tables
         return [
-            tables.complete[entry["run"]].complete if entry["event"] == "complete" else _moved(entry)
+            tables.complete[entry["run"]].complete if entry["event"] == "complete" else moved(entry)
             for step in tables.history[subscriber.moved :]
             if not self._is_behind(subscriber, step.position)
             for entry in step.entries
