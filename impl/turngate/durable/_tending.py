@@ -16,10 +16,10 @@ from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._lifecycle import RUNNING, State
 from turngate._words import counted
 from turngate.durable._ledger import Checkpoint, LedgerGone
-from turngate.durable._relaying import Relaying
 from turngate.durable._rows import Ask
 from turngate.durable._step import ATTEMPTS, Recovered
-from turngate.durable._telling import BEHIND
+from turngate.durable.feed._delivery import BEHIND
+from turngate.durable.feed._relay import Relaying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -23,7 +23,7 @@ from turngate._surroundings import BoundToLoop
 from turngate._waiters import Waiters
 from turngate.durable._conducting import Conducting
 from turngate.durable._ledger import LedgerUnavailable, Moment
-from turngate.durable._telling import BEHIND, Beginning, Gap, GatedSubscribers, Lane
+from turngate.durable.feed._delivery import BEHIND, Beginning, Gap, GatedSubscribers, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable

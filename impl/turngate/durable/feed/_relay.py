@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate._events import Delta, Note, size_of
 from turngate._guard import complain
 from turngate._surroundings import running_loop
-from turngate.durable._following import Following
 from turngate.durable._ledger import LedgerUnavailable
+from turngate.durable.feed._follower import Following
 
 if TYPE_CHECKING:
     from turngate._run import Turn

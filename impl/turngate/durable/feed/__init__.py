@@ -1,0 +1,1 @@
+"""What a process learns of the ledger, and tells its subscribers."""
