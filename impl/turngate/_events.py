@@ -106,6 +106,17 @@ class LoopCheck(Protocol):
         """
 
 
+class TurnStream(Protocol):
+    """Takes what turns write and note."""
+
+    def listen(self) -> bool:
+        """Say whether anyone receives it."""
+        ...
+
+    def stream(self, event: Delta | Note, size: int) -> None:
+        """Deliver what a turn has written or noted; `size` is its bytes."""
+
+
 class Subscription:
     """The events of one session, or of all, from the moment of subscribing: iterate to receive them.
 

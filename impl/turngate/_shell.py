@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 from turngate._clean_up import clean_up
 from turngate._core import SessionCore
 from turngate._errors import TurnEnded, WouldDeadlock
-from turngate._events import Delta, Note, Subscribers, size_of
+from turngate._events import Delta, Note, Subscribers, TurnStream, size_of
 from turngate._guard import complain, deal_with, describe
 from turngate._journal import Journal, JournaledCore
 from turngate._json import given_back, taken
@@ -74,6 +74,8 @@ class Shell(Surroundings):
         self._sessions: dict[str, SessionCore] = {}
         self._runs: dict[str, Run] = {}
         self._subscribers = Subscribers()
+        self._stream: TurnStream = self._subscribers
+        """Takes what turns write and note."""
         self._journal = Journal(record, self._subscribers.to_moves)
         self._performing: list[Effect] | None = None
         self._writing = threading.Lock()
@@ -305,9 +307,9 @@ class Shell(Surroundings):
             if earlier is not None:
                 self._send(earlier)
             self._wake_listeners(turn)
-            if self._subscribers.listen():
+            if self._stream.listen():
                 delta = Delta(run.session_id, run.run_id, text, offset)
-                self._subscribers.stream(delta, size_of(delta))
+                self._stream.stream(delta, size_of(delta))
             return
         with self._writing:
             offset = self._session(run.session_id).write(turn, text)
@@ -358,7 +360,7 @@ class Shell(Surroundings):
 
     def _send(self, unsent: Sequence[tuple[Delta | Note, int]]) -> None:
         for event, size in unsent:
-            self._subscribers.stream(event, size)
+            self._stream.stream(event, size)
 
     def _wake_listeners(self, turn: Turn) -> None:
         for run in turn._runs:

@@ -17,7 +17,7 @@ from ledgers import MakeLedger, on_each
 from turngate import Delta, Note, RunComplete, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.durable._rows import Ask, Decide, Decision
-from turngate.durable.feed._relay import _messages
+from turngate.durable.feed._relay import pack
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 
@@ -110,7 +110,7 @@ async def test_nothing_is_relayed_that_nobody_listens_to(make: MakeLedger) -> No
             Delta("s", run.run_id, "text", 0),
             Note("s", run.run_id, "note", 1),
         ]
-        assert not one._to_say
+        assert not one._feed.relay.outbox
         write.orders.put_nowait(None)
         await run
 
@@ -141,7 +141,7 @@ async def test_what_is_lost_is_counted() -> None:
             while not write.orders.empty():
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-            await one._say()
+            await one._feed.flush()
 
         await say(("write", "a"), ("note", 1))
         loses = True
@@ -154,12 +154,12 @@ async def test_what_is_lost_is_counted() -> None:
         ]  # fmt: skip
         assert events.dropped == 3  # a piece of text, and two notes
         assert other.dropped == 0
-        two._overhear("nonsense")
-        two._overhear('[["s"]]')
+        two._feed.relay.on_message("nonsense")
+        two._feed.relay.on_message('[["s"]]')
         write.orders.put_nowait(None)
         complete = await run
         assert await anext(events) == complete
-        two._overhear(json.dumps([["s", run.run_id, 3, "too late"]]))
+        two._feed.relay.on_message(json.dumps([["s", run.run_id, 3, "too late"]]))
         events.close()
         assert [event async for event in events] == []
 
@@ -170,7 +170,7 @@ def test_messages_are_short_and_lose_no_text() -> None:
         ["s", "r", 0, "kind", "y" * 500],
         ["s", "r", 500, "\U0001f600" * 90],
     ]
-    messages = _messages(said, 120)
+    messages = pack(said, 120)
     assert max(map(len, messages)) <= 120
     heard = [each for message in messages for each in json.loads(message)]
     assert "".join(each[3] for each in heard) == "x" * 500 + "\U0001f600" * 90
@@ -178,7 +178,7 @@ def test_messages_are_short_and_lose_no_text() -> None:
     for each in heard:
         assert each[2] == offset
         offset += len(each[3])
-    assert len(_messages(said[:1] * 3, 10_000)) == 1
+    assert len(pack(said[:1] * 3, 10_000)) == 1
 
 
 def leave_dead_socket(folder: Path, name: str) -> None:

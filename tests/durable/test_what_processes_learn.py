@@ -291,7 +291,7 @@ async def test_who_subscribes_around_a_finish_is_told_of_it(
         await still(d)
         agent.finish(after)
         assert (await _next_complete(events)).run_id == "after"
-        assert not d._by_hook
+        assert not d._feed.follower.hooked
 
 
 def spoil_answer(ledger: Any, answer: str, saved: asyncio.Event, may_answer: asyncio.Event) -> None:
@@ -344,16 +344,18 @@ async def test_what_a_gated_turn_streams_is_bounded_and_what_is_dropped_is_count
         await hold_back(d)
         run = await d.submit("s", "p")
         await until(lambda: mine.dropped)
-        await until(lambda: mine.dropped + sum(len(each) for _, each in d._subscribers.gated.values()) == 51)
+        await until(
+            lambda: mine.dropped + sum(len(each) for _, each in d._feed.delivery.gates.values()) == 51
+        )
         assert (mine.dropped, moves.dropped, others.dropped) == (41, 41, 0)
-        assert d._subscribers._held == 10
+        assert d._feed.delivery.held == 10
         let_go(d)
         go_on.set()
         complete = await run
         deltas = [await anext(mine) for _ in range(10)]
         assert [event.offset for event in deltas if isinstance(event, Delta)] == [*range(0, 1_000, 100)]
         assert await _next_complete(mine) == await _next_complete(moves) == complete
-        assert (d._subscribers._held, d._subscribers._held_bytes, d._subscribers.gated) == (0, 0, {})
+        assert (d._feed.delivery.held, d._feed.delivery.held_bytes, d._feed.delivery.gates) == (0, 0, {})
 
 
 async def hold_back(d: DurableDispatcher) -> None:
@@ -419,7 +421,7 @@ async def test_hooks_leave_nothing_behind(make: MakeLedger, moves: bool | None) 
                 told.append(await _next_complete(events))
             assert len(told) == (21 if events.moves else 1)
         assert len(hooked) == 20
-        await until(lambda: not d._by_hook)
+        await until(lambda: not d._feed.follower.hooked)
 
 
 # The end.

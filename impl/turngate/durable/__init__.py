@@ -5,7 +5,7 @@ from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import Ledger, LedgerUnavailable, NotStorable, OutcomeUnknown, PurgeCutShort
 from turngate.durable._postgres_ledger import PostgresLedger
 from turngate.durable._sqlite_ledger import SqliteLedger
-from turngate.durable.feed._follower import LedgerCompletions
+from turngate.durable.feed import LedgerCompletions
 
 __all__ = [
     "DurableDispatcher",

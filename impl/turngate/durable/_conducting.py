@@ -27,15 +27,9 @@ REFUSED_BY_LEDGER: Final = "the ledger refuses to store what the turn came to"
 class Conducting(Worker):
     """A worker that calls runners."""
 
-    _poll: float
-
     def _conduct(self, turn: DurableTurn, position: int) -> None:
-        self._gate(turn, position)
+        self._feed.begin_turn(turn.run.run_id, position)
         self._start(turn)
-
-    def _gate(self, turn: DurableTurn, position: int) -> None:
-        """Hold back what the turn streams until subscribers know what came before; see `Following`."""
-        raise NotImplementedError
 
     def _start(self, turn: Turn) -> None:
         """Make the task of the turn as soon as there is a place, in the context of its lead's accept."""
@@ -138,6 +132,7 @@ class Conducting(Worker):
 
     async def _finish(self, turn: Any) -> None:
         """Put the outcome on record: tried again as long as the turn is this process's."""
+        await self._feed.end_turn(turn.run.run_id)
         ask = Ask(turn.run.session_id, 0, "", head=1)
 
         unwritten: str | None = None

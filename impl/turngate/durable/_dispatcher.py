@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self, TextIO, Unpack
 
-    from turngate._events import RunComplete
+    from turngate._events import RunComplete, Subscription
     from turngate._keys import Answer, RunName
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from turngate.durable._ledger import Ledger
     from turngate.durable._rows import Known, Loaded
     from turngate.durable._step import Step
+    from turngate.durable.feed import LedgerCompletions
 
 _LONGEST_NAME: Final = 512
 """Characters that the id of a session or a run may have: databases index no more."""
@@ -563,6 +564,42 @@ class DurableDispatcher(Ending):
         for known in await self._ledger.find([run_id]):
             return self._handle_of(known.row, known.complete, known.position)
         return None
+
+    # What happens.
+
+    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
+        """Receive the events of the session, or of all, from now on; see `Subscription`.
+
+        RunCompletes, and with `moves` every accept, enter, fold, handoff, cancel and clear, are those of all
+        processes, in each session in the order of its steps. Deltas and notes of turns that run in this
+        process come at once. Those of other processes come in chunks a little later, and may be lost; as far
+        as that is known, it is counted in `dropped`. A RunComplete that a hook of this process receives is
+        not delivered here again, except with `moves`; in other processes it is.
+        """
+        return self._feed.subscribe(session_id, moves=moves)
+
+    async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
+        """Wait until it is known where a subscription begins; return a function that tells what it brings.
+
+        The function takes a cursor of `completions`, and says whether the subscription brings the RunComplete
+        that came with it. Raises DispatcherClosed when the subscription is closed before it has begun.
+        """
+        return await self._feed.beginning(subscription)
+
+    def completions(self, after: str | None = None, *, until: str | None = None) -> LedgerCompletions:
+        """Return `(cursor, RunComplete)` of each complete run of every process, oldest kept first.
+
+        An async iterator. At the end it waits for more, until the dispatcher is closed. `after` is a cursor
+        that it gave, here or in another process: go on behind it. `until` is one too: end there, at once if
+        that is not behind `after`. Nothing appears later before a cursor already given. Raises CursorExpired,
+        here or while iterating, when what comes behind `after` may have been purged, or when a cursor is of
+        another ledger.
+        """
+        return self._feed.completions(after, until)
+
+    async def end_cursor(self) -> str:
+        """Return the cursor behind which `completions(after=)` gives what completes from now on."""
+        return await self._feed.end_cursor()
 
     def __repr__(self) -> str:
         life = "closed" if self._closed else "closing" if self._closing else "open"

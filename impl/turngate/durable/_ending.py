@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._errors import ClosedFromRunner
-from turngate._guard import complain, describe, say
+from turngate._guard import complain, say
 from turngate._lifecycle import RUNNING, WAITING
 from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _REMINDER: Final = 2.0
 _PATIENCE: Final = 10.0
 """Seconds after `finish` for which a close tries to put on record what became of the turns, at most."""
-_TRIES: Final = 100
-_PAUSE: Final = 0.01
-"""Seconds between two attempts to read the last of it."""
 _LOOKS_EVERY: Final = 0.1
 """Seconds after which a close looks again what it waits for, once `finish` is over."""
 _MOMENT: Final = 1.0
@@ -88,8 +85,7 @@ class Ending(Tending):
             complain(exc, "closing raised")
         finally:
             self._closed = True
-            self._guard("closing the subscriptions", self._subscribers.close)
-            self._news.set()
+            self._guard("closing the subscriptions", self._feed.close)
             for run in [*self._held.values()]:
                 self._wake_waiters(run)
             self._guard("waking those who close", self._close_waiters.wake)
@@ -181,28 +177,6 @@ class Ending(Tending):
             if turn.covered and turn.phase is RUNNING:
                 self._interrupt(turn)
 
-    async def _read_to_the_end(self) -> None:
-        """Let the subscribers have all that this process has done: others may hold the horizon back.
-
-        Those who cannot be told all of it are cut off.
-        """
-        why = "a transaction elsewhere held back what the ledger tells"
-        loop = self._here()
-        until = loop.time() + min(self._lease, _PATIENCE)
-        for _ in range(_TRIES):
-            try:
-                async with asyncio.timeout(_MOMENT if self._gave_up else None):
-                    if await self._read_on() > self._last_position:
-                        return
-            except Exception as exc:
-                why = describe(exc)
-                complain(exc, "the last events on the ledger could not be read yet")
-                if self._gave_up or loop.time() >= until:
-                    break
-            await asyncio.sleep(_PAUSE)
-        complain(None, "subscribers are not told the last of what this process has done: %s", why)
-        self._subscribers.cut_off(f"the dispatcher was closed before everything was told: {why}")
-
     async def _call_before_ledger_closes(self) -> None:
         for call in self._before_ledger_closes:
             try:
@@ -215,20 +189,22 @@ class Ending(Tending):
         if self._tender is not None:
             self._tender.cancel()
         if not self._gave_up:
-            await self._say()
-        if self._follower is not None:
-            await self._read_to_the_end()
+            await self._feed.flush()
+        if self._feed.following:
+            await self._feed.read_to(
+                self._last_position,
+                patience=min(self._lease, _PATIENCE),
+                answer_within=_MOMENT if self._gave_up else None,
+            )
             await self._call_before_ledger_closes()
         name, self._name = self._name, _GONE  # from here on its lease is nobody's business
         self._lets_go = True
+        self._feed.stop()
         try:
             async with asyncio.timeout(_MOMENT if self._gave_up else None):
                 await self._ledger.retire(name)
         except Exception as exc:
             complain(exc, "the worker could not take its leave")
-        if self._follower is not None:
-            self._follower.cancel()
-            self._stop_following()
         await self._supervisor.close()
         try:
             await self._ledger.close()

@@ -15,11 +15,11 @@ from turngate._guard import complain, say
 from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._lifecycle import RUNNING, State
 from turngate._words import counted
+from turngate.durable._conducting import Conducting
 from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._rows import Ask
 from turngate.durable._step import ATTEMPTS, Recovered
-from turngate.durable.feed._delivery import BEHIND
-from turngate.durable.feed._relay import Relaying
+from turngate.durable.feed import BEHIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -38,15 +38,14 @@ _ROUNDS: Final = 20
 """So many times in a row debts are paid before anything else is looked after."""
 
 
-class Tending(Relaying):
+class Tending(Conducting):
     """A worker that looks after things."""
 
     def __init__(
-        self, *args: Any, on_death: str, poll: float, enter_timeout: float, checkpoint: float, **limits: int
+        self, *args: Any, on_death: str, poll: float, enter_timeout: float, checkpoint: float, **limits: Any
     ) -> None:
-        super().__init__(*args, **limits)
+        super().__init__(*args, poll=poll, **limits)
         self._retry = on_death == "retry"
-        self._poll = poll
         self._enter_timeout = enter_timeout
         self._checkpoint_every = checkpoint
         self._woken = asyncio.Event()
@@ -64,7 +63,7 @@ class Tending(Relaying):
     def _wake(self) -> None:
         """Look soon: somebody may have done something."""
         self._woken.set()
-        self._news.set()
+        self._feed.wake()
 
     async def _tend(self) -> None:
         """Look after everything, again and again. What fails does not keep the rest from being done."""
@@ -252,7 +251,7 @@ class Tending(Relaying):
         return len(failed) < len(came_of)
 
     def _look_after(self, step: Step) -> None:
-        self._news.set()
+        self._feed.wake()
         others = {step.rows[run.run_id].holder for run in step.published}
         if step.interrupted and step.row.owner is not None:
             others.add(step.row.owner)

@@ -30,10 +30,11 @@ from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, O
 from turngate.durable._rows import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 from turngate.durable._tasks import Tasks
+from turngate.durable.feed import Feed
 
 if TYPE_CHECKING:
-    from asyncio import Future, Task
-    from collections.abc import Awaitable, Callable
+    from asyncio import AbstractEventLoop, Future, Task
+    from collections.abc import Awaitable, Callable, Coroutine
     from contextvars import Context
 
     from turngate._dispatcher import Dispatcher
@@ -68,15 +69,52 @@ class Newcomer:
         self.handle: DurableRun | None = None
 
 
+class _FeedHost:
+    """What the feed of a worker needs of it; see `turngate.durable.feed.Host`."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def check_loop(self) -> AbstractEventLoop:
+        return self._worker._here()
+
+    def check_thread(self) -> None:
+        self._worker._in_thread()
+
+    async def ready(self) -> None:
+        await self._worker._opens()
+
+    def pending_steps(self) -> list[Flight]:
+        return [*self._worker._flights]
+
+    def has_hook(self, run_id: str) -> bool:
+        handle = self._worker._handles.get(run_id)
+        return handle is not None and handle.on_complete is not None
+
+    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
+        return self._worker._supervisor.start(name, run)
+
+
 class Worker(Tasks):
     """What takes steps, and what it holds in this process."""
 
     def __init__(
-        self, runner: Runner, ledger: Ledger, messages: Messages, places: Places | None, lease: float
+        self,
+        runner: Runner,
+        ledger: Ledger,
+        messages: Messages,
+        places: Places | None,
+        lease: float,
+        *,
+        poll: float,
+        **limits: int,
     ) -> None:
         super().__init__(runner, messages, None, 5.0, places)
         self._ledger = ledger
         self._lease = lease
+        self._poll = poll
+        self._feed = Feed(ledger, _FeedHost(self), poll=poll, **limits)
+        self._stream, self._subscribers = self._feed, self._feed.subscribers
         self._name = 0
         """The name of this worker on the ledger, 0 while it has none."""
         self._former: set[int] = set()
@@ -95,8 +133,6 @@ class Worker(Tasks):
         """How many steps are under way."""
         self._flights: dict[Flight, None] = {}
         """Those that were sent."""
-        self._from_here: Future[None] | None = None
-        """Done when it is known where the subscriptions begin that nothing may overtake."""
         self._turns: dict[int, DurableTurn] = {}
         """The turns of this process by their fences."""
         self._running: dict[Task[Any], DurableTurn] = {}
@@ -118,6 +154,11 @@ class Worker(Tasks):
     # Opening.
 
     async def _ready(self) -> None:
+        """Open, and wait until a step may be sent that must not overtake a subscription."""
+        await self._opens()
+        await self._feed.until_joined()
+
+    async def _opens(self) -> None:
         """Open the ledger and register, once; whoever is cancelled meanwhile stops nobody else."""
         self._here()
         if self._closed:
@@ -246,8 +287,7 @@ class Worker(Tasks):
         `fn` is pure, and may be called more than once. What the `owner` of a turn does is not done again
         under another name: raises Fenced when the lease is lost.
         """
-        if not self._is_open or self._closed or self._from_here is not None:
-            await self._ready()
+        await self._ready()
         ask = Ask(session_id, 0, "", head, run_id, is_new=is_new, key=key)
         answer: Future[T] = self._here().create_future()
         self._send_off(self._answering(answer, ask, fn, owner=owner))
@@ -266,17 +306,11 @@ class Worker(Tasks):
             if not answer.done():
                 answer.set_result(came_of)
 
-    async def _until_joined(self) -> None:
-        """Wait until it is known where every subscription begins."""
-        while self._from_here is not None:
-            await asyncio.shield(self._from_here)
-
     async def _stepping(self, ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> T:
         self._steps += 1
         flight = Flight()
         try:
-            if self._from_here is not None:
-                await self._until_joined()
+            await self._feed.until_joined()
             self._flights[flight] = None
             while True:
                 self._check_not_let_go()
@@ -441,7 +475,7 @@ class Worker(Tasks):
             handle._pieces = (complete.text,) if complete.text else ()
         handle.state, handle.complete = COMPLETE, complete
         if handle.on_complete is not None:
-            self._hooked(handle.run_id, position)
+            self._feed.hooked(handle.run_id, position)
         self._publish(handle)
         handle._turn = None
 
@@ -513,10 +547,6 @@ class Worker(Tasks):
 
     def _look_after(self, step: Step) -> None:
         """Let others know what concerns them; see `Tending`."""
-        raise NotImplementedError
-
-    def _hooked(self, run_id: str, position: int) -> None:
-        """Note that a hook receives the RunComplete; see `Following`."""
         raise NotImplementedError
 
     # Handles.

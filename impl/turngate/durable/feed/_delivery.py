@@ -1,222 +1,206 @@
-"""Who is told what of the ledger, from where on, and in which order. Nothing here does any I/O.
+"""Which subscription receives which event, and in which order. Nothing here does I/O.
 
-Two lanes lead to the subscribers: the completions, and every move. Both are walked by position, together, so
-that what a turn streams comes between what happened before its start and what happened after it, for those of
-either lane.
+Events of the ledger reach the subscriptions on two lanes: completions, and all moves. Both lanes are walked
+together, by position. What a turn streams is delivered after everything that was saved before the turn
+started, and before everything that was saved later, on either lane.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from turngate._events import RunComplete, Subscribers, Subscription
+from turngate._events import RunComplete, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from turngate._events import Audience, Delta, Event, Note
-    from turngate.durable._ledger import Moment
+    from turngate._events import Audience, Delta, Event, Note, Subscribers
+    from turngate.durable._ledger import Moment, Place
 
 BEHIND: Final = 2**31 - 1
 """An ordinal behind every other."""
-_OVER: Final = 4_096
+_COMPLETE_RUNS: Final = 4_096
 
 
 class Beginning(NamedTuple):
-    """Where a subscription begins: behind what was there at a moment, but for steps that were under way."""
+    """Where a subscription begins: after what could be read at a moment, except steps then under way."""
 
     moment: Moment
     under_way: frozenset[int]
 
     def is_behind(self, position: int) -> bool:
-        """Say whether what is at this position was before the beginning."""
+        """Say whether the position is before the beginning."""
         return self.moment.has(position) and position not in self.under_way
 
-    def is_all_behind(self, position: int) -> bool:
-        """Say whether everything up to this position was before the beginning."""
-        lowest = min(self.moment.until, *self.moment.pending, *self.under_way)
-        return position < lowest
-
     def first(self) -> int:
-        """Return the lowest position of which there may be something to tell."""
-        return min(self.moment.horizon, *self.under_way, self.moment.until)
+        """Return the lowest position at which there may be something to deliver."""
+        return min(self.moment.horizon, self.moment.until, *self.under_way)
 
 
 class Gap(NamedTuple):
-    """What stands in a lane for a RunComplete that was purged before it could be read."""
+    """Stands for a RunComplete that was purged before it could be read."""
 
     session_id: str
     run_id: str
 
 
+class Batch(NamedTuple):
+    """What one read of the ledger returned for a lane."""
+
+    events: list[tuple[int, Event | Gap]]
+    """Each with its position, in order."""
+    horizon: int
+    purged: Place
+    """The last place that was purged."""
+    end: Place
+    """The place of the last of the events, or where the read began."""
+    more: bool
+    """Whether there may be more events below the horizon."""
+
+
 class Lane:
-    """One kind of event on its way to those who subscribed to it."""
+    """One kind of event on its way to its audience."""
 
     def __init__(self, audience: Audience) -> None:
         self.audience = audience
         self.in_use = False
-        """Whether it is walked; if not, it begins where its next subscriber does."""
-        self.at = (-1, -1)
+        """Whether it is walked; if not, it begins where its next subscription does."""
+        self.at: Place = (-1, -1)
+        """Everything up to this place has been loaded."""
         self.coming: deque[tuple[int, Event | Gap]] = deque()
+        """What has been loaded and not delivered, by position."""
         self.more = True
-        """Whether there may be more, behind what is coming and below the horizon."""
+        """Whether there may be more between what has been loaded and the horizon."""
         self.horizon = 0
 
     def begin(self, first: int) -> None:
-        """Walk on from this position, unless it is walked already."""
+        """Walk on from this position, unless the lane is walked already."""
         if not self.in_use:
             self.in_use = True
             self.at, self.horizon, self.more = (first - 1, BEHIND), first, True
             self.coming.clear()
 
-    def load(self, events: list[tuple[tuple[int, int], Event | Gap]], horizon: int) -> None:
-        """Take in what comes next, in order."""
-        self.coming += [(position, event) for (position, _), event in events]
-        self.horizon = horizon
-        if events:
-            self.at = events[-1][0]
-
-    def settle(self) -> None:
-        """Take note that nothing more will appear below the horizon, if everything there was loaded."""
-        if not self.more:
+    def load(self, batch: Batch) -> None:
+        """Add what comes next."""
+        self.coming += batch.events
+        self.horizon, self.more, self.at = batch.horizon, batch.more, batch.end
+        if not self.more:  # nothing can appear below the horizon any more
             self.at = max(self.at, (self.horizon - 1, BEHIND))
 
-    def passed(self, position: int) -> bool:
-        """Say whether what is at this position was loaded before, so that it will not be again."""
+    def has_loaded(self, position: int) -> bool:
+        """Say whether the position has been loaded, and will not be again."""
         return self.in_use and position <= self.at[0]
 
-    def coming_at(self, position: int) -> list[Event | Gap]:
-        """Return what was loaded of this position and is not told yet."""
-        return [event for at, event in self.coming if at == position]
-
     def next(self) -> int:
-        """Return the position of what comes next: at least the horizon, if nothing is known to come."""
+        """Return the position of the next event; the horizon if none is known."""
         return self.coming[0][0] if self.coming else self.horizon
 
 
-class GatedSubscribers(Subscribers):
-    """Subscribers who are told what the ledger has, from their beginnings on.
+class Delivery:
+    """Delivers to each subscription from its beginning on, and what turns stream at its place in that order.
 
-    What a turn streams is held back while the turn is `gated`, by its lead run. What all of them hold back
-    together is limited like what one subscriber leaves unread; the rest is dropped, and counted by those who
-    would have received it.
+    The gate of a turn holds back what the turn streams until everything before its start has been delivered.
+    All gates together hold back as much as one subscription may leave unread; the rest is dropped, and
+    counted by the subscriptions that would have received it.
     """
 
-    def __init__(self, delta_limit: int, delta_bytes: int) -> None:
-        super().__init__()
-        self.gated: dict[str, tuple[int, list[tuple[Delta | Note, int]]]] = {}
+    def __init__(self, subscribers: Subscribers, delta_limit: int, delta_bytes: int) -> None:
+        self.subscribers = subscribers
         self._delta_limit = delta_limit
         self._delta_bytes = delta_bytes
-        self._held = 0
-        """How many events the gated turns hold back."""
-        self._held_bytes = 0
+        self.completes = Lane(subscribers.to_completes)
+        self.moves = Lane(subscribers.to_moves)
         self.beginnings: weakref.WeakKeyDictionary[Subscription, Beginning] = weakref.WeakKeyDictionary()
-        self.relay: Callable[[Delta | Note], None] | None = None
-        """Called with what the turns of this process stream."""
-        self.over: dict[str, None] = {}
-        """The runs whose RunCompletes were told last."""
-        self.completes = Lane(self.to_completes)
-        self.moves = Lane(self.to_moves)
+        self.gates: dict[str, tuple[int, list[tuple[Delta | Note, int]]]] = {}
+        """By the lead run of a turn, the position of its start, and what is held back with its size."""
+        self.held = self.held_bytes = 0
+        """How much all gates hold back."""
+        self.complete_runs: dict[str, None] = {}
+        """The runs whose RunCompletes were delivered last."""
 
     def lane_of(self, subscription: Subscription) -> Lane:
         """Return the lane that leads to the subscription."""
         return self.moves if subscription.moves else self.completes
 
-    def begin(self, subscription: Subscription, beginning: Beginning) -> None:
-        """Tell the subscription what comes from there on."""
-        self.beginnings[subscription] = beginning
-        self.lane_of(subscription).begin(beginning.first())
-
     def lanes(self) -> list[Lane]:
-        """Return the lanes that somebody listens to."""
+        """Return the lanes that lead to any subscription."""
         for lane in (self.completes, self.moves):
             lane.in_use = lane.in_use and bool(lane.audience.by_session)
         return [lane for lane in (self.completes, self.moves) if lane.in_use]
 
-    def tell(self, audience: Audience, event: Event | Gap, position: int) -> None:
-        """Deliver what is at this position, behind what the turns have streamed that started before it."""
-        self.open(position)
+    def begin(self, subscription: Subscription, beginning: Beginning) -> None:
+        """Deliver what comes from there on."""
+        self.beginnings[subscription] = beginning
+        self.lane_of(subscription).begin(beginning.first())
+
+    def deliver(self, lane: Lane, event: Event | Gap, position: int) -> None:
+        """Deliver an event of the ledger, after what turns have streamed that started before it."""
+        self.open_gates(position)
         if isinstance(event, RunComplete):
-            self.over[event.run_id] = None
-            if len(self.over) > _OVER:
-                del self.over[next(iter(self.over))]
-        if not self.beginnings and not isinstance(event, Gap):
-            audience.deliver(event)
-            return
-        for about in (event.session_id, None):
-            for reference in [*audience.by_session.get(about, ())]:
-                subscription = reference()
-                beginning = None if subscription is None else self.beginnings.get(subscription)
-                if subscription is None or (beginning is not None and beginning.is_behind(position)):
-                    continue
-                if isinstance(event, Gap):
-                    subscription.cut_off(
-                        f"the RunComplete of run {event.run_id} was purged before it was told"
-                    )
-                else:
-                    subscription.receive(event)
+            self.complete_runs[event.run_id] = None
+            if len(self.complete_runs) > _COMPLETE_RUNS:
+                del self.complete_runs[next(iter(self.complete_runs))]
+        for subscription in lane.audience.receivers(event.session_id):
+            beginning = self.beginnings.get(subscription)
+            if beginning is not None and beginning.is_behind(position):
+                continue
+            if isinstance(event, Gap):
+                subscription.cut_off(f"the RunComplete of run {event.run_id} was purged before it was told")
+            else:
+                subscription.receive(event)
 
     def stream(self, event: Delta | Note, size: int) -> None:
-        """Deliver what a turn has written or noted, or keep it until the turn is gated no longer."""
-        if self.relay is not None:
-            self.relay(event)
-        held = self.gated.get(event.run_id)
-        if held is None:
-            super().stream(event, size)
-        elif self._held >= self._delta_limit or self._held_bytes + size > self._delta_bytes:
-            self._drop(event, 1)
+        """Deliver what a turn of this process has written or noted, or hold it back at the turn's gate."""
+        gate = self.gates.get(event.run_id)
+        if gate is None:
+            self.subscribers.stream(event, size)
+        elif self.held >= self._delta_limit or self.held_bytes + size > self._delta_bytes:
+            self._count_dropped(event, 1)
         else:
-            held[1].append((event, size))
-            self._held += 1
-            self._held_bytes += size
+            gate[1].append((event, size))
+            self.held += 1
+            self.held_bytes += size
 
-    def _drop(self, event: Delta | Note, number: int) -> None:
-        """Count events that those who would receive this one do not get."""
-        for audience in (self.to_completes, self.to_moves):
-            for about in (event.session_id, None):
-                for reference in audience.by_session.get(about, ()):
-                    if (subscription := reference()) is not None:
-                        subscription.dropped += number
-
-    def overheard(self, event: Delta | Note, size: int, missing: int) -> None:
-        """Deliver what a turn of another process has streamed; before it, so many events are missing."""
+    def stream_remote(self, event: Delta | Note, size: int, missing: int) -> None:
+        """Deliver what a turn of another process has streamed; `missing` events before it were lost."""
         if missing > 0:
-            self._drop(event, missing)
-        for audience in (self.to_completes, self.to_moves):
-            audience.deliver(event, size)
+            self._count_dropped(event, missing)
+        self.subscribers.stream(event, size)
 
-    def open(self, below: float) -> None:
-        """Deliver what the turns have streamed that started at a position below this one."""
-        for run_id, (position, events) in [*self.gated.items()]:
+    def _count_dropped(self, event: Delta | Note, number: int) -> None:
+        for lane in (self.completes, self.moves):
+            for subscription in lane.audience.receivers(event.session_id):
+                subscription.dropped += number
+
+    def gate(self, run_id: str, position: int) -> None:
+        """Hold back what the turn of this run streams until everything up to the position is delivered."""
+        self.gates[run_id] = position, []
+
+    def open_gates(self, below: float) -> None:
+        """Deliver what was held back of the turns that started at a position below this one."""
+        for run_id, (position, events) in [*self.gates.items()]:
             if position < below:
-                del self.gated[run_id]
-                self._held -= len(events)
+                del self.gates[run_id]
+                self.held -= len(events)
                 for event, size in events:
-                    self._held_bytes -= size
-                    super().stream(event, size)
+                    self.held_bytes -= size
+                    self.subscribers.stream(event, size)
 
-    def cut_off_before(self, lane: Lane, position: int) -> None:
-        """Cut off those of a lane who may have to be told what was up to this position, and is purged."""
-        for of_session in [*lane.audience.by_session.values()]:
-            for reference in [*of_session]:
-                subscription = reference()
-                beginning = None if subscription is None else self.beginnings.get(subscription)
-                if subscription is not None and (beginning is None or not beginning.is_all_behind(position)):
-                    subscription.cut_off("RunCompletes or moves were purged before they were told")
+    def cut_off_purged(self, lane: Lane, position: int) -> None:
+        """Cut off the subscriptions that may have missed something up to this position, which is purged."""
+        for subscription in lane.audience:
+            beginning = self.beginnings.get(subscription)
+            if beginning is None or position >= beginning.first():
+                subscription.cut_off("RunCompletes or moves were purged before they were told")
 
     def cut_off(self, why: str) -> None:
-        """Cut off everybody."""
-        for audience in (self.to_completes, self.to_moves):
-            for of_session in [*audience.by_session.values()]:
-                for reference in [*of_session]:
-                    if (subscription := reference()) is not None:
-                        subscription.cut_off(why)
+        """Cut off every subscription."""
+        for lane in (self.completes, self.moves):
+            for subscription in lane.audience:
+                subscription.cut_off(why)
 
-    def reached(self, horizon: int) -> None:
-        """Take note that everybody has been told what there is below the horizon."""
-        self.open(horizon)
-        for subscription, beginning in [*self.beginnings.items()]:
-            if beginning.moment.until <= horizon:
-                del self.beginnings[subscription]
+    def stop(self) -> None:
+        """Open all gates; the next subscription begins afresh."""
+        self.completes.in_use = self.moves.in_use = False
+        self.open_gates(math.inf)

@@ -1,491 +1,313 @@
-"""Telling the subscribers of this process what every process does, in the order of the ledger.
-
-RunCompletes and moves are read from the ledger, those of this process too: so there is one order for all of
-them, in each session that of its steps. What the turns of this process write is streamed at once, but a turn
-is held back until the subscribers have been told what happened up to its start.
-
-A subscription begins at a moment that the ledger names. What this process sends after `subscribe` waits for
-that moment, and what it had sent before without an answer is told on whichever side it falls: whoever
-subscribes while a run is not complete, as far as this process knows, is told when it is.
-"""
+"""Reads the ledger for the subscriptions of this process, and gives each of them a beginning."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from turngate._errors import CursorExpired, DispatcherClosed, TurngateError
-from turngate._events import Subscription, moved
-from turngate._guard import complain, describe
-from turngate._surroundings import BoundToLoop
+from turngate._errors import DispatcherClosed, TurngateError
+from turngate._events import moved
+from turngate._guard import complain, deal_with, describe
 from turngate._waiters import Waiters
-from turngate.durable._conducting import Conducting
-from turngate.durable._ledger import LedgerUnavailable, Moment
-from turngate.durable.feed._delivery import BEHIND, Beginning, Gap, GatedSubscribers, Lane
+from turngate.durable._ledger import LedgerGone, LedgerUnavailable
+from turngate.durable.feed._delivery import BEHIND, Batch, Beginning, Gap, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
+    from asyncio import Future, Task
 
-    from turngate._events import Event, RunComplete
+    from turngate._events import Event, Subscription
     from turngate.durable._flight import Flight
-    from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Finished, Place, Told
+    from turngate.durable._ledger import Ledger, Moment, Place, Told
+    from turngate.durable.feed._delivery import Delivery
+    from turngate.durable.feed._host import Host, News
+    from turngate.durable.feed._relay import StreamRelay
 
 _PAGE: Final = 500
-_DIGITS: Final = 19
-"""No number in a cursor has so many."""
-_SOON: Final = 0.005
-_LATER: Final = 0.2
-_NOBODY_ASKS: Final = 2**62
-"""A horizon behind everything."""
+_SHORTEST: Final = 0.005
+_LONGEST: Final = 0.2
+"""Seconds between two reads while a gate is closed."""
+_TRIES: Final = 100
+_PAUSE: Final = 0.01
+"""How often the last events are read before a close gives up, and the seconds in between."""
+_EVERYTHING: Final = sys.maxsize
+"""The horizon when there is nothing to read for anyone."""
 
 
-class News(asyncio.Event):
-    """Set when there may be something to read; counted, for several wait and none may clear it for others."""
-
-    count = 0
-
-    def set(self) -> None:
-        """Wake those who wait."""
-        self.count += 1
-        super().set()
-
-
+@dataclass(eq=False, slots=True)
 class _Joiner:
-    """Who has subscribed and has no beginning yet, and the steps that were under way then."""
+    """A subscription without a beginning, and the steps that were under way when it was made."""
 
-    __slots__ = ("flights", "moment", "reference")
-
-    def __init__(self, reference: weakref.ref[Subscription], flights: list[Flight]) -> None:
-        self.reference = reference
-        self.flights = flights
-        self.moment: Moment | None = None
+    reference: weakref.ref[Subscription]
+    steps: list[Flight]
+    moment: Moment | None = None
 
 
-class Following(Conducting):
-    """A worker that reads the ledger for its subscribers."""
+class LedgerFollower:
+    """Delivers the moves and RunCompletes of all processes, as long as there are subscriptions.
 
-    def __init__(self, *args: Any, delta_limit: int, delta_bytes: int, complete_limit: int) -> None:
-        super().__init__(*args)
-        self._subscribers: GatedSubscribers = GatedSubscribers(delta_limit, delta_bytes)
-        self._delta_limit = delta_limit
-        self._delta_bytes = delta_bytes
-        self._complete_limit = complete_limit
-        self._follower: asyncio.Task[None] | None = None
-        self._joining: list[_Joiner] = []
-        """Those who have subscribed and have no beginning yet."""
-        self._began: weakref.WeakKeyDictionary[Subscription, Beginning] = weakref.WeakKeyDictionary()
-        self._joined = Waiters()
-        """Those who wait for a subscription to have a beginning."""
-        self._news = News()
+    A subscription begins at a moment that the ledger names, which takes a while. Steps that this process
+    sends after `join` wait until that moment is known, so they come after it. Steps that were under way then
+    are delivered whichever side of the moment they were saved on: a run that this process believed to be in
+    flight when the subscription was made completes within the subscription.
+    """
+
+    def __init__(
+        self, ledger: Ledger, host: Host, news: News, delivery: Delivery, relay: StreamRelay
+    ) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._news = news
+        self._delivery = delivery
+        self._relay = relay
+        self.task: Task[None] | None = None
+        """Reads the ledger while there are subscriptions."""
         self._reading = asyncio.Lock()
-        self._by_hook: dict[str, int] = {}
-        """The runs whose RunComplete a hook receives, and its position, until that is read."""
+        self.moment_known: Future[None] | None = None
+        """Done when the ledger has named the moment of every subscription that steps must not overtake."""
+        self.joined = Waiters()
+        """Tasks that wait for a subscription to have a beginning."""
+        self.joining: list[_Joiner] = []
+        self.hooked: dict[str, int] = {}
+        """Runs whose RunComplete a hook has received, with its position, until that has been read."""
 
-    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
-        """Receive the events of the session, or of all, from now on; see `Subscription`.
+    def stop(self) -> None:
+        """Stop reading, and let go of everything that waits for it. Idempotent."""
+        if self.task is not None:
+            self.task.cancel()
+            self._is_over()
 
-        RunCompletes, and with `moves` every accept, enter, fold, handoff, cancel and clear, are those of all
-        processes, in each session in the order of its steps. Deltas and notes come at once from the turns
-        that run in this process; from elsewhere they come in chunks a little later, and may be lost, which is
-        counted in `dropped` as far as it is known. A RunComplete that a hook of this process receives is not
-        told again here, except with `moves`; in other processes it is.
-        """
-        loop = self._here()
-        if moves and not self._ledger.history:
-            raise ValueError("moves are read from the history, which this ledger does not keep")
-        subscription = Subscription(
-            BoundToLoop(self),
-            self._subscribers,
-            session_id=session_id,
-            moves=moves,
-            delta_limit=self._delta_limit,
-            delta_bytes=self._delta_bytes,
-            complete_limit=self._complete_limit,
-        )
-        if self._closed:
-            subscription.close()
-            return subscription
-        if self._from_here is None:
-            self._from_here = loop.create_future()
-        self._joining.append(_Joiner(weakref.ref(subscription), [*self._flights]))
-        self._news.set()
-        if self._follower is None:
-            self._follower = self._supervisor.start("reading the ledger for subscribers", self._follow)
-        return subscription
-
-    async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
-        """Wait until it is known where a subscription begins; return a function that tells what it brings.
-
-        The function takes a cursor of `completions`, and says whether the subscription brings the RunComplete
-        that came with it. Raises DispatcherClosed when the subscription is closed before it has begun.
-        """
-        loop = self._here()
-        while (began := self._began.get(subscription)) is None:
-            if subscription.closed or self._closed:
-                raise DispatcherClosed("the subscription was closed before it had begun")
-            await self._joined.wait(loop)
-        found = began
-        return lambda cursor: not found.is_behind(_place(cursor)[1][0])
-
-    async def _ready(self) -> None:
-        """Open; what comes after a subscription waits until it is known where that begins."""
-        await super()._ready()
-        await self._until_joined()
+    def _is_over(self) -> None:
+        self.task = None
+        self.joining.clear()
+        if self.moment_known is not None:
+            if not self.moment_known.done():
+                self.moment_known.set_result(None)
+            self.moment_known = None
+        self.hooked.clear()
+        self.joined.wake()
+        self._delivery.stop()
+        self._relay.stop_listening()
 
     async def _follow(self) -> None:
-        """Read and deliver, as long as somebody is subscribed."""
-        soon, reached = _SOON, -1
-        while self._subscribers.listen() and not self._closed:
+        pause, reached = _SHORTEST, -1
+        while self._delivery.subscribers.listen() and not self._news.closed:
             heard, horizon = self._news.count, reached
             try:
-                await super()._ready()
-                horizon = await self._read_on()
+                await self._host.ready()
+                horizon = await self.read()
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
-                self._is_not_joined(exc)
-                if not self._closed and self._gone is None:
+                self._fail_joining(exc)
+                if not self._news.closed and not isinstance(exc, LedgerGone):
                     complain(exc, "subscribers are not told yet what happens on the ledger")
             # A transaction that is open elsewhere may hold the horizon back for a long time.
-            soon = _SOON if horizon != reached else min(2 * soon, _LATER)
+            pause = _SHORTEST if horizon != reached else min(2 * pause, _LONGEST)
             reached = horizon
-            await self._wait_for_news(heard, soon if self._subscribers.gated else None)
-        self._stop_following()
+            await self._news.wait(heard, pause if self._delivery.gates else None)
+        self._is_over()
 
-    def _stop_following(self) -> None:
-        self._follower = None
-        self._joining.clear()
-        self._subscribers.beginnings.clear()
-        self._subscribers.completes.in_use = self._subscribers.moves.in_use = False
-        if self._from_here is not None:
-            if not self._from_here.done():
-                self._from_here.set_result(None)
-            self._from_here = None
-        self._by_hook.clear()
-        self._joined.wake()
-        self._subscribers.open(math.inf)
+    # Beginnings.
 
-    def _is_not_joined(self, why: BaseException) -> None:
-        """Tell those who wait for the beginning of a subscription that it is not known yet."""
-        if self._from_here is not None:
-            _fail(self._from_here, why)
-            self._from_here = self._here().create_future()
+    def join(self, subscription: Subscription) -> None:
+        """Give a new subscription a beginning, which takes a while."""
+        if self.moment_known is None:
+            self.moment_known = self._host.check_loop().create_future()
+        self.joining.append(_Joiner(weakref.ref(subscription), self._host.pending_steps()))
+        self._news.wake()
+        if self.task is None:
+            self.task = self._host.supervise("reading the ledger for subscribers", self._follow)
+
+    async def until_joined(self) -> None:
+        """Wait until steps may be sent; raise LedgerUnavailable if the moment cannot be learnt now."""
+        while self.moment_known is not None:
+            await asyncio.shield(self.moment_known)
+
+    async def beginning(self, subscription: Subscription) -> Beginning:
+        """Wait for the beginning of a subscription; raise DispatcherClosed if it is closed before."""
+        loop = self._host.check_loop()
+        while (beginning := self._delivery.beginnings.get(subscription)) is None:
+            if subscription.closed or self._news.closed:
+                raise DispatcherClosed("the subscription was closed before it had begun")
+            await self.joined.wait(loop)
+        return beginning
+
+    def _fail_joining(self, why: Exception) -> None:
+        """Tell the steps that wait for the moment of a subscription that it is not known yet."""
+        if self.moment_known is None:
+            return
+        if not isinstance(why, TurngateError):
+            cause, why = why, LedgerUnavailable(f"a subscription cannot begin: {describe(why)}")
+            why.__cause__ = cause
+        self.moment_known.set_exception(why)
+        self.moment_known.exception()  # no step may be waiting
+        self.moment_known = self._host.check_loop().create_future()
 
     async def _let_join(self) -> None:
-        """Give a beginning to those who have none yet. What fails here is done again at the next reading."""
-        while self._joining:
-            await self._name_moment()
-            joiner = self._joining[0]
+        """Give all new subscriptions a beginning. What fails here is tried again with the next read."""
+        while self.joining:
+            await self._learn_moment()
+            joiner = self.joining[0]
             assert joiner.moment is not None
-            under_way = await self._under_way(joiner.flights)
+            under_way = await self._saved_of(joiner.steps)
             subscription = joiner.reference()
             if subscription is not None:
-                beginning = Beginning(joiner.moment, under_way)
-                passed = await self._passed(subscription, under_way)
-                self._subscribers.begin(subscription, beginning)
-                self._began[subscription] = beginning
-                for event in passed:
+                missed = await self._missed(subscription, under_way)
+                self._delivery.begin(subscription, Beginning(joiner.moment, under_way))
+                for event in missed:
                     subscription.receive(event)
-            self._joining.remove(joiner)
-            self._joined.wake()
+            self.joining.remove(joiner)
+            self.joined.wake()
+        if self._delivery.subscribers.listen():
+            self._relay.listen()
 
-    async def _name_moment(self) -> None:
-        """Have the ledger name the moment at which those begin who have subscribed by now."""
-        unnamed = [joiner for joiner in self._joining if joiner.moment is None]
+    async def _learn_moment(self) -> None:
+        """Have the ledger name the moment of all subscriptions that have none yet."""
+        unnamed = [joiner for joiner in self.joining if joiner.moment is None]
         if not unnamed:
             return
         moment = await self._ledger.moment()
         for joiner in unnamed:
             joiner.moment = moment
-        if self._from_here is not None and all(joiner.moment is not None for joiner in self._joining):
-            from_here, self._from_here = self._from_here, None
-            from_here.set_result(None)
+        if self.moment_known is not None and all(joiner.moment is not None for joiner in self.joining):
+            known, self.moment_known = self.moment_known, None
+            known.set_result(None)
 
-    async def _under_way(self, flights: list[Flight]) -> frozenset[int]:
-        """Return the positions of the steps that were under way, as far as they were saved.
+    async def _saved_of(self, steps: list[Flight]) -> frozenset[int]:
+        """Return the positions of those steps that were saved.
 
-        Of a step whose answer was lost the position is not known, but that of the completion of a run is.
+        When the answer to a step is lost, its position is unknown; but a run that it completes can be found.
         """
-        positions = {await flight.landed() for flight in flights}
-        in_doubt = {run_id for flight in flights if not flight.position for run_id in flight.completes}
+        positions = {await step.landed() for step in steps}
+        in_doubt = {run_id for step in steps if not step.position for run_id in step.completes}
         if in_doubt:
             positions |= {known.position for known in await self._ledger.find([*in_doubt])}
         return frozenset(positions) - {0}
 
-    async def _passed(self, subscription: Subscription, under_way: frozenset[int]) -> list[Event]:
-        """Return what the subscription is owed of positions that its lane has passed already."""
-        lane = self._subscribers.lane_of(subscription)
-        events: list[Event] = []
-        for position in sorted(under_way):
-            if lane.passed(position):
-                coming = lane.coming_at(position)
-                events += [
-                    event
-                    for event in await self._events_at(lane, position)
-                    if subscription.session_id in (None, event.session_id) and event not in coming
-                ]
-        return events
+    async def _missed(self, subscription: Subscription, under_way: frozenset[int]) -> list[Event]:
+        """Return the events at these positions that the lane of the subscription has passed already."""
+        lane = self._delivery.lane_of(subscription)
+        missed: list[Event] = []
+        for position in sorted(filter(lane.has_loaded, under_way)):
+            batch = await self._read_batch(lane, (position - 1, BEHIND))
+            missed += [
+                event
+                for at, event in batch.events
+                if at == position
+                and subscription.session_id in (None, event.session_id)
+                and (at, event) not in lane.coming
+                and not isinstance(event, Gap)
+                and not self._is_for_hook(lane, event)
+            ]
+        return missed
 
-    async def _events_at(self, lane: Lane, position: int) -> list[Event]:
-        at = (position - 1, BEHIND)
-        if lane is self._subscribers.completes:
-            _, _, finished = await self._ledger.finished(at, _PAGE)
-            found = [each.complete for each in finished if each.position == position]
-            return [complete for complete in found if not self._is_hooked(complete.run_id)]
-        _, _, told = await self._ledger.told(at, _PAGE)
-        events = await self._events_of([each for each in told if each.position == position])
-        return [event for _, event in events if not isinstance(event, Gap)]
+    # Reading.
 
-    async def _wait_for_news(self, heard: int, within: float | None = None) -> None:
-        """Wait until this process has done something, another may have, or a while has passed.
-
-        `heard` is the count of news before whoever waits has looked: what came meanwhile is not waited for.
-        """
-        if self._news.count != heard:
-            return
-        self._news.clear()
-        try:
-            async with asyncio.timeout(self._poll if within is None else within):
-                await self._news.wait()
-        except TimeoutError:
-            pass
-
-    async def _read_on(self) -> int:
-        """Deliver what there is, let the turns stream that started before, and return the horizon."""
+    async def read(self) -> int:
+        """Deliver everything below the horizon, and return the horizon."""
         async with self._reading:
             await self._let_join()
-            for lane in self._subscribers.lanes():
+            for lane in self._delivery.lanes():
                 lane.more = True
             return await self._walk()
 
+    async def read_to(self, position: int, *, patience: float, answer_within: float | None) -> None:
+        """Deliver everything up to this position, before the ledger is closed.
+
+        Failures are retried for `patience` seconds; if an answer has to come within some seconds, the first
+        failure counts. Subscriptions that cannot be told everything are cut off.
+        """
+        why = "a transaction elsewhere held back what the ledger tells"
+        loop = self._host.check_loop()
+        deadline = loop.time() + patience
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(answer_within):
+                    if await self.read() > position:
+                        return
+            except Exception as exc:
+                why = describe(exc)
+                complain(exc, "the last events on the ledger could not be read yet")
+                if answer_within is not None or loop.time() >= deadline:
+                    break
+            await asyncio.sleep(_PAUSE)
+        complain(None, "subscribers are not told the last of what this process has done: %s", why)
+        self._delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
+
     async def _walk(self) -> int:
-        """Walk the lanes by position, together, as far as it is known what comes next in each."""
-        subscribers = self._subscribers
-        while lanes := subscribers.lanes():
+        """Walk the lanes together, by position, as far as the next event of each is known."""
+        while lanes := self._delivery.lanes():
             for lane in lanes:
                 if lane.more and not lane.coming:
                     await self._load(lane)
-            if self._joining:
+            if self.joining:
                 await self._let_join()
                 continue
             lane = min(lanes, key=Lane.next)
             while lane.coming:
-                self._guard("delivering an event", self._tell, lane)
+                self._deliver_next(lane)
                 if lane.more and not lane.coming:
                     break
                 lane = min(lanes, key=Lane.next)
             else:
-                subscribers.reached(lane.horizon)
-                self._forget_hooked(lane.horizon)
+                self._delivery.open_gates(lane.horizon)
+                self.hooked = {run_id: at for run_id, at in self.hooked.items() if at >= lane.horizon}
                 return lane.horizon
-        return _NOBODY_ASKS
+        return _EVERYTHING
 
     async def _load(self, lane: Lane) -> None:
-        """Find out what comes next in a lane."""
-        if lane is self._subscribers.completes:
-            purged, horizon, finished = await self._ledger.finished(lane.at, _PAGE)
-            self._check_purged(lane, purged)
-            lane.load([((each.position, each.ordinal), each.complete) for each in finished], horizon)
-            lane.more = len(finished) == _PAGE
-            lane.settle()
-            return
-        purged, horizon, told = await self._ledger.told(lane.at, _PAGE)
-        self._check_purged(lane, purged)
-        lane.load(await self._events_of(told), horizon)
-        lane.more = len(told) == _PAGE
-        if told:
-            lane.at = told[-1].position, told[-1].ordinal
-        lane.settle()
+        batch = await self._read_batch(lane, lane.at)
+        if lane.at < batch.purged:
+            self._delivery.cut_off_purged(lane, batch.purged[0])
+        lane.load(batch)
 
-    def _check_purged(self, lane: Lane, purged: Place) -> None:
-        """Cut off those who have not been told what was purged meanwhile."""
-        if lane.at < purged:
-            self._subscribers.cut_off_before(lane, purged[0])
-            lane.at = purged
+    async def _read_batch(self, lane: Lane, after: Place) -> Batch:
+        if lane is self._delivery.completes:
+            purged, horizon, finished = await self._ledger.finished(after, _PAGE)
+            events: list[tuple[int, Event | Gap]] = [(each.position, each.complete) for each in finished]
+            end, more = [each[:2] for each in finished[-1:]], len(finished) == _PAGE
+        else:
+            purged, horizon, told = await self._ledger.told(after, _PAGE)
+            events = await self._events_of(told)
+            end, more = [each[:2] for each in told[-1:]], len(told) == _PAGE
+        return Batch(events, horizon, purged, max([after, purged, *end]), more)
 
-    async def _events_of(self, told: list[Told]) -> list[tuple[tuple[int, int], Event | Gap]]:
-        """Return the moves and RunCompletes of steps, each with its place."""
-        entries = [((step.position, step.ordinal), step, entry) for step in told for entry in step.entries]
-        complete = [entry["run"] for _, _, entry in entries if entry["event"] == "complete"]
-        known = (
-            {each.row.run_id: each.complete for each in await self._ledger.find(complete)} if complete else {}
-        )
+    async def _events_of(self, told: list[Told]) -> list[tuple[int, Event | Gap]]:
+        """Return the moves and RunCompletes of these steps."""
+        entries = [(step, entry) for step in told for entry in step.entries]
+        completed = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
+        found = await self._ledger.find(completed) if completed else []
+        known = {each.row.run_id: each.complete for each in found}
         return [
             (
-                at,
+                step.position,
                 (known.get(entry["run"]) or Gap(step.session_id, entry["run"]))
                 if entry["event"] == "complete"
                 else moved(entry),
             )
-            for at, step, entry in entries
+            for step, entry in entries
         ]
 
-    def _tell(self, lane: Lane) -> None:
+    def _deliver_next(self, lane: Lane) -> None:
         position, event = lane.coming.popleft()
-        if lane is not self._subscribers.completes or not self._is_hooked(event.run_id):
-            self._subscribers.tell(lane.audience, event, position)
-
-    def _is_hooked(self, run_id: str | None) -> bool:
-        """Say whether a hook of this process receives the RunComplete, or will as soon as it is told."""
-        assert run_id is not None
-        handle = self._handles.get(run_id)
-        return run_id in self._by_hook or (handle is not None and handle.on_complete is not None)
-
-    def _hooked(self, run_id: str, position: int) -> None:
-        if self._follower is not None:
-            self._by_hook[run_id] = position
-
-    def _forget_hooked(self, horizon: int) -> None:
-        """Forget the RunCompletes of hooks that everybody has passed."""
-        if self._by_hook:
-            self._by_hook = {run_id: at for run_id, at in self._by_hook.items() if at >= horizon}
-
-    def _gate(self, turn: DurableTurn, position: int) -> None:
-        if self._subscribers.listen() and self._follower is not None:
-            self._subscribers.gated[turn.run.run_id] = position, []
-            self._news.set()
-
-    # Completions.
-
-    def completions(self, after: str | None = None, *, until: str | None = None) -> LedgerCompletions:
-        """Return `(cursor, RunComplete)` of each complete run of every process, oldest kept first.
-
-        An async iterator; at the end it waits for those to come, and ends when the dispatcher is closed.
-        `after` is a cursor that it gave, here or in another process: go on behind it; `until` is one too: end
-        there, at once if that is not behind `after`. Nothing appears later before a cursor already given.
-        Raises CursorExpired, here or while iterating, when what comes behind `after` may have been purged, or
-        it is a cursor of another ledger.
-        """
-        self._in_thread()
-        return LedgerCompletions(self, after, until)
-
-    async def end_cursor(self) -> str:
-        """Return the cursor behind which `completions(after=)` gives what completes from now on."""
-        await self._ready()
-        moment = await self._ledger.moment()
-        return _cursor(await self._ledger.name(), (moment.horizon - 1, BEHIND), moment)
-
-
-def _fail(future: asyncio.Future[None], why: BaseException) -> None:
-    if not isinstance(why, TurngateError):
-        cause, why = why, LedgerUnavailable(f"a subscription cannot begin: {describe(why)}")
-        why.__cause__ = cause
-    future.set_exception(why)
-    future.exception()  # perhaps nobody waits
-
-
-def _cursor(name: str, at: tuple[int, int], passed: Moment | None) -> str:
-    """Return a place among the completions as text, with what is beyond it and was passed all the same."""
-    cursor = f"{name}.{at[0]}.{at[1]}"
-    if passed is None or passed.until <= at[0] + 1:
-        return cursor
-    return ".".join([cursor, str(passed.until), *map(str, sorted(passed.pending))])
-
-
-def _reach(at: tuple[int, int], passed: Moment | None) -> int:
-    """Return the last position that a cursor knows of."""
-    return at[0] if passed is None else max(at[0], passed.until - 1)
-
-
-def _place(cursor: str) -> tuple[str, tuple[int, int], Moment | None]:
-    name, *digits = cursor.split(".")
-    if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in digits):
-        digits = []
-    match [*map(int, digits)]:
-        case [position, ordinal]:
-            return name, (position, min(ordinal, BEHIND)), None
-        case [position, ordinal, until, *pending]:
-            return name, (position, min(ordinal, BEHIND)), Moment(position + 1, until, frozenset(pending))
-    raise CursorExpired(f"the cursor {cursor!r:.80} is not one of a ledger")
-
-
-class LedgerCompletions:
-    """The completions that the ledger keeps, in order, then those to come; see `completions`.
-
-    An async iterator. Whoever is cancelled while waiting for one, say by a time-out, loses none.
-    """
-
-    def __init__(self, worker: Following, after: str | None, until: str | None) -> None:
-        self._worker = worker
-        self._until: tuple[int, int] | None = None
-        self._name = ""
-        self._unchecked: list[tuple[str, int]] = []
-        """The epochs of the cursors that it was given, and how far these reach."""
-        self._at = (-1, -1)
-        self._passed: Moment | None = None
-        """What was there already when the cursor was taken that it began with."""
-        self._page: list[Finished] = []
-        if after is not None:
-            name, self._at, self._passed = _place(str(after))
-            self._unchecked.append((name, _reach(self._at, self._passed)))
-        if until is not None:
-            name, self._until, passed = _place(str(until))
-            self._unchecked.append((name, _reach(self._until, passed)))
-        self._begun = after is not None
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> tuple[str, RunComplete]:
-        if self._unchecked and not self._worker._closed:
-            await self._check_cursors()
-        while not self._is_over():
-            if not self._page:
-                await self._turn_page()
-                continue
-            position, ordinal, complete = self._page.pop()
-            self._at, self._begun = (position, ordinal), True
-            if self._until is not None and self._at > self._until:
-                break
-            if self._passed is None or not self._passed.has(position):
-                return _cursor(self._name, self._at, self._passed), complete
-        raise StopAsyncIteration
-
-    def _is_over(self) -> bool:
-        if self._until is not None and self._at >= self._until:
-            return True
-        return self._worker._closed and not self._page
-
-    async def _turn_page(self) -> None:
-        """Read on; wait for a while if there is nothing."""
-        worker = self._worker
+        if self._is_for_hook(lane, event):
+            return
         try:
-            await self._read_page()
-        except (DispatcherClosed, LedgerUnavailable):
-            if not worker._lets_go and not worker._closed:
-                raise
-            while not worker._closed:  # then it is over
-                await worker._close_waiters.wait(worker._here())
+            self._delivery.deliver(lane, event, position)
+        except BaseException as exc:
+            deal_with(exc, "delivering an event raised")
 
-    async def _read_page(self) -> None:
-        worker = self._worker
-        await worker._ready()
-        heard = worker._news.count
-        purged, horizon, page = await worker._ledger.finished(self._at, _PAGE)
-        if self._begun and self._at < purged:
-            raise CursorExpired("what comes behind the cursor is no longer all kept")
-        if page:
-            self._name = await worker._ledger.name()  # of the epoch of the last of them, or a later one
-            self._page = page[::-1]
-        elif self._until is not None and self._until[0] < horizon:
-            self._at = self._until
-        else:
-            self._begun = True
-            self._at = max(self._at, (horizon - 1, BEHIND))
-            await worker._wait_for_news(heard)
+    # Hooks.
 
-    async def _check_cursors(self) -> None:
-        """Raise CursorExpired unless the ledger has come to where its cursors are, in their epochs."""
-        await self._worker._ready()
-        while self._unchecked:
-            name, reach = self._unchecked[-1]
-            end = await self._worker._ledger.end_of(name)
-            if end is None:
-                raise CursorExpired(
-                    "the cursor is one of another ledger, or of a part of this one that is lost"
-                )
-            if reach >= end:
-                raise CursorExpired("the cursor is beyond the end of the ledger, which was restored since")
-            self._unchecked.pop()
+    def on_hooked(self, run_id: str, position: int) -> None:
+        """Remember that a hook of this process has received the RunComplete that is at this position."""
+        if self.task is not None:
+            self.hooked[run_id] = position
+
+    def _is_for_hook(self, lane: Lane, event: Event | Gap) -> bool:
+        """Say whether a hook of this process receives the RunComplete, so that the lane does not."""
+        if lane is self._delivery.moves:
+            return False
+        assert event.run_id is not None
+        return event.run_id in self.hooked or self._host.has_hook(event.run_id)

@@ -1,9 +1,9 @@
-"""Telling the other processes what the turns of this one stream, and hearing what theirs do.
+"""Relays what turns stream between the processes that share a ledger.
 
-What is streamed is never put on record. What comes within a fifth of a second is said in one piece, to
-whoever listens at that moment, and may be lost on the way: what is known to be missing, by the offsets of the
-text and the numbers of the notes, is counted in `dropped` of the subscriptions that it concerns. What comes
-when the RunComplete has been told is too late, and not told any more.
+What is streamed is never saved. It is collected for a fifth of a second, sent in one piece to the processes
+that listen at that moment, and may be lost on the way. Offsets of text and numbers of notes show what is
+missing, which is counted in `dropped` of the subscriptions concerned. What arrives after the RunComplete has
+been delivered is too late, and is ignored.
 """
 
 from __future__ import annotations
@@ -13,139 +13,155 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._events import Delta, Note, size_of
-from turngate._guard import complain
-from turngate._surroundings import running_loop
+from turngate._guard import complain, deal_with
 from turngate.durable._ledger import LedgerUnavailable
-from turngate.durable.feed._follower import Following
 
 if TYPE_CHECKING:
-    from turngate._run import Turn
+    from collections.abc import Callable
+
+    from turngate.durable._ledger import Ledger
+    from turngate.durable.feed._delivery import Delivery
+    from turngate.durable.feed._host import Host
+
+Item = list[Any]
+"""A delta: session, run, offset, text. A note: session, run, number, kind, data."""
 
 _EVERY: Final = 0.2
-"""Seconds for which what is streamed is collected."""
-_MOST: Final = 262_144
-"""So many characters are collected at most; more is dropped."""
+"""Seconds for which items are collected."""
+_COLLECTED: Final = 262_144
+"""The characters that are collected at most; more is dropped."""
 _TURNS: Final = 10_000
-"""Of so many turns elsewhere it is known what was heard last."""
+"""The number of turns elsewhere of which it is remembered what arrived last."""
 _DELTA: Final = 4
-"""So many things are said of a delta, and one more of a note."""
+"""The length of an item that is a delta."""
 
 
-class Relaying(Following):
-    """A worker that tells others what its turns stream."""
+class StreamRelay:
+    """Sends what the turns of this process stream, and delivers what those of other processes do."""
 
-    def __init__(self, *args: Any, **limits: int) -> None:
-        super().__init__(*args, **limits)
-        self._subscribers.relay = self._relay
-        self._noted: dict[str, int] = {}
-        """How many notes each turn of this process has told."""
-        self._to_say: list[list[Any]] = []
-        self._size_to_say = 0
-        self._saying: asyncio.TimerHandle | None = None
-        self._speaking = asyncio.Lock()
-        self._overhears = False
+    def __init__(self, ledger: Ledger, host: Host, delivery: Delivery) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._delivery = delivery
+        self.notes: dict[str, int] = {}
+        """The number of the last note of each turn of this process."""
+        self.outbox: list[Item] = []
+        self._size = 0
+        """The characters in the outbox."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending = asyncio.Lock()
+        self._listens = False
         self._expected: dict[str, tuple[int, int]] = {}
-        """At which offset the text of each turn elsewhere goes on, and which note comes next."""
+        """For each turn elsewhere, the offset at which its text goes on, and the number of its next note."""
 
-    # Saying.
+    # Sending.
 
-    def _write(self, turn: Turn, text: str) -> None:
-        super()._write(turn, text)
-        if running_loop() is self._loop and not self._subscribers.listen():
-            run = turn.run
-            self._relay(Delta(run.session_id, run.run_id, text, turn.length - len(text)))
+    def has_listeners(self) -> bool:
+        """Say whether another process may be listening."""
+        return self._ledger.is_overheard()
 
-    def _relay(self, event: Delta | Note) -> None:
-        """Have what a turn has streamed told to the others, if any listens."""
-        session_id, run_id = event.session_id, event.run_id
+    def send(self, event: Delta | Note) -> None:
+        """Have other processes told what a turn has streamed, if any of them listens."""
+        item: Item
         if isinstance(event, Note):
-            number = self._noted[run_id] = self._noted.get(run_id, -1) + 1
-            said = [session_id, run_id, number, event.kind, event.data]
+            number = self.notes[event.run_id] = self.notes.get(event.run_id, -1) + 1
+            item = [event.session_id, event.run_id, number, event.kind, event.data]
             size = len(event.kind) + len(json.dumps(event.data))
         else:
-            said = [session_id, run_id, event.offset, event.text]
+            item = [event.session_id, event.run_id, event.offset, event.text]
             size = len(event.text)
-        if not self._is_open or not self._ledger.is_overheard() or self._size_to_say + size > _MOST:
-            return  # whoever listens will find that it is missing
-        self._size_to_say += size
-        last = self._to_say[-1] if self._to_say else []
-        if last[:2] == said[:2] and len(last) == len(said) == _DELTA and last[2] + len(last[3]) == said[2]:
-            last[3] += said[3]
+        if not self.has_listeners() or self._size + size > _COLLECTED:
+            return  # listeners will notice that it is missing
+        self._size += size
+        last = self.outbox[-1] if self.outbox else []
+        if last[:2] == item[:2] and len(last) == len(item) == _DELTA and last[2] + len(last[3]) == item[2]:
+            last[3] += item[3]
         else:
-            self._to_say.append(said)
-        if self._saying is None:
-            self._saying = self._here().call_later(_EVERY, lambda: self._spawn(self._say()))
+            self.outbox.append(item)
+        if self._timer is None:
+            loop = self._host.check_loop()
+            self._timer = loop.call_later(_EVERY, self._start_flush)
 
-    async def _say(self) -> None:
-        """Say what has been collected, behind what is being said."""
-        if self._saying is not None:
-            self._saying.cancel()
-            self._saying = None
-        async with self._speaking:
-            said, self._to_say, self._size_to_say = self._to_say, [], 0
+    async def flush(self) -> None:
+        """Send what has been collected."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        async with self._sending:
+            items, self.outbox, self._size = self.outbox, [], 0
             try:
-                if messages := _messages(said, self._ledger.longest_message):
+                if messages := pack(items, self._ledger.longest_message):
                     await self._ledger.relay(messages)
             except LedgerUnavailable:
-                pass  # whoever listens will find that it is missing
+                pass  # listeners will notice that it is missing
             except Exception as exc:
                 complain(exc, "what turns have streamed could not be relayed")
 
-    async def _finish(self, turn: Any) -> None:
-        """Say the last of it before the outcome is on record, though the outcome does not wait for long."""
-        self._noted.pop(turn.run.run_id, None)
-        if self._to_say:
-            await asyncio.wait({self._spawn(self._say())}, timeout=_EVERY)
-        await super()._finish(turn)
+    async def end_turn(self, run_id: str) -> None:
+        """Send the last of what a turn has streamed, and wait for that, but not for long."""
+        self.notes.pop(run_id, None)
+        if self.outbox:
+            await asyncio.wait({self._start_flush()}, timeout=_EVERY)
 
-    # Hearing.
+    def _start_flush(self) -> asyncio.Task[None]:
+        return self._host.supervise("relaying what turns stream", self.flush)
 
-    async def _let_join(self) -> None:
-        await super()._let_join()
-        if not self._overhears and self._subscribers.listen():
-            self._overhears = True
-            self._guard("listening to other processes", self._ledger.overhear, self._overhear)
+    # Receiving.
 
-    def _stop_following(self) -> None:
-        super()._stop_following()
-        if self._overhears:
-            self._overhears = False
-            self._guard("listening to other processes no longer", self._ledger.overhear, None)
+    def listen(self) -> None:
+        """Deliver what other processes send, from now on. Idempotent."""
+        if not self._listens:
+            self._listens = True
+            self._overhear(self.on_message)
+
+    def stop_listening(self) -> None:
+        """Deliver nothing more from other processes. Idempotent."""
+        if self._listens:
+            self._listens = False
+            self._overhear(None)
             self._expected.clear()
 
-    def _overhear(self, message: str) -> None:
-        """Deliver what another process has said."""
+    def _overhear(self, heard: Callable[[str], None] | None) -> None:
         try:
-            for said in json.loads(message):
-                self._hear(*said)
-        except Exception as exc:
-            complain(exc, "what another process said makes no sense")
+            self._ledger.overhear(heard)
+        except BaseException as exc:  # only what is streamed elsewhere is missing
+            deal_with(exc, "listening to other processes, or no longer, raised")
 
-    def _hear(self, session_id: str, run_id: str, number: int, what: str, *more: Any) -> None:
-        if run_id in self._subscribers.over:
-            self._expected.pop(run_id, None)
-            return
+    def on_message(self, message: str) -> None:
+        """Deliver what another process has sent."""
+        try:
+            for item in json.loads(message):
+                self._receive(*item)
+        except Exception as exc:
+            complain(exc, "what another process has sent makes no sense")
+
+    def _receive(self, session_id: str, run_id: str, number: int, what: str, *data: Any) -> None:
         known = self._expected.pop(run_id, None)
+        if run_id in self._delivery.complete_runs:
+            return
         offset, note = known or (number, number)
         event: Delta | Note
-        if more:
-            event, missing = Note(session_id, run_id, what, more[0]), number - note
+        if data:
+            event, missing = Note(session_id, run_id, what, data[0]), number - note
             self._expected[run_id] = offset if known else 0, number + 1
-            size = len(what) + len(json.dumps(more[0]))
+            size = len(what) + len(json.dumps(data[0]))
         else:
             event, missing = Delta(session_id, run_id, what, number), int(number > offset)
             self._expected[run_id] = number + len(what), note if known else 0
             size = size_of(event)
         if len(self._expected) > _TURNS:
             del self._expected[next(iter(self._expected))]
-        self._subscribers.overheard(event, size, missing)
+        self._delivery.stream_remote(event, size, missing)
 
 
-def _messages(said: list[list[Any]], longest: int) -> list[str]:
-    """Return it as texts of so many characters at most; long text is cut, a long note left out."""
+def pack(items: list[Item], longest: int) -> list[str]:
+    """Return the items as JSON, in messages of at most `longest` characters.
+
+    Long text is split; a note that is too long is left out.
+    """
     messages: list[str] = []
-    for each in said:
-        for piece in _pieces(each, longest - 2):
+    for item in items:
+        for piece in _pieces(item, longest - 2):
             if messages and len(messages[-1]) + len(piece) + 2 <= longest:
                 messages[-1] += f",{piece}"
             else:
@@ -153,12 +169,12 @@ def _messages(said: list[list[Any]], longest: int) -> list[str]:
     return [f"{message}]" for message in messages]
 
 
-def _pieces(said: list[Any], longest: int) -> list[str]:
-    text = json.dumps(said)
+def _pieces(item: Item, longest: int) -> list[str]:
+    text = json.dumps(item)
     if len(text) <= longest:
         return [text]
-    if len(said) != _DELTA or len(said[3]) < 2:
+    if len(item) != _DELTA or len(item[3]) < 2:
         return []
-    half = len(said[3]) // 2
-    first, second = [*said[:3], said[3][:half]], [*said[:2], said[2] + half, said[3][half:]]
+    half = len(item[3]) // 2
+    first, second = [*item[:3], item[3][:half]], [*item[:2], item[2] + half, item[3][half:]]
     return _pieces(first, longest) + _pieces(second, longest)
