@@ -280,7 +280,8 @@ class Onlookers:
         """Say whether another process has done it before the ledger could be asked where to begin."""
         if not self.begin_late:
             return False
-        began = self.world.dispatchers[subscriber.process]._began.get(subscriber.subscription)
+        feed = self.world.dispatchers[subscriber.process]._feed
+        began = feed.delivery.beginnings.get(subscriber.subscription)
         return began is not None and began.is_behind(position)
 
 
@@ -292,12 +293,12 @@ def left_over(d: Any) -> list[str]:
         "turns": d._turns,
         "runners": d._running,
         "steps": d._flights,
-        "subscribers without a beginning": d._joining,
-        "ids of hooks": d._by_hook,
-        "gates": d._subscribers.gated,
+        "subscribers without a beginning": d._feed.follower.joining,
+        "ids of hooks": d._feed.follower.hooked,
+        "gates": d._feed.delivery.gates,
         "former names": d._former,
-        "text to relay": d._to_say,
-        "numbers of notes": d._noted,
+        "text to relay": d._feed.relay.outbox,
+        "numbers of notes": d._feed.relay.notes,
         "covered fences": d._covered_early,
     }
     found = [f"{what}: {value}" for what, value in held.items() if value]
