@@ -293,7 +293,7 @@ def left_over(d: Any) -> list[str]:
         "turns": d._turns,
         "runners": d._running,
         "steps": d._flights,
-        "subscribers without a beginning": d._feed.follower.joining,
+        "subscribers without a beginning": d._feed.joining,
         "ids of hooks": d._feed.follower.hooked,
         "gates": d._feed.delivery.gates,
         "former names": d._former,
