@@ -240,12 +240,12 @@ def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: s
         async with DurableDispatcher(agent, make(), poll=0.02, lease=0.3) as d:
             run = await d.submit("s", "p", run_id="r")
             await still(d)
-            name, ledger = d._name, d._ledger
+            name, ledger = d._stepper.name, d._ledger
             assert isinstance(ledger, PostgresLedger)
             await ledger._fetch("DELETE FROM {s}.worker")
             complete = await run
             assert complete.outcome == "lost"
-            assert d._name > name
+            assert d._stepper.name > name
             assert (await d.cancel("s")).runs == []
 
     with ledgers(kind, tmp_path) as make:
@@ -300,15 +300,15 @@ def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
 async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger) -> None:
     ledger = make()
     async with DurableDispatcher(echo, ledger, poll=3_600, enter_timeout=0.001) as d:
-        assert d._tender is not None
-        d._tender.cancel()  # so that nobody else pays
+        assert d._recovering is not None
+        d._recovering.cancel()  # so that nobody else pays
         await d.accept("s", "p", run_id="r")
         await asyncio.sleep(0.01)
         odd = Odd(ledger, "step", 1_000)
-        await d._pay_debts()
+        await d._recovery._recover_orphans()
         assert odd.raised == 1
         odd.raised = 1_000
-        await d._pay_debts()
+        await d._recovery._recover_orphans()
         assert (await d.wait("r")).text == "p"
 
 

@@ -236,7 +236,7 @@ def test_a_key_is_there_if_and_only_if_its_step_is(kind: str, tmp_path: Path) ->
             async with DurableDispatcher(agent, make()) as d, DurableDispatcher(agent, make()) as other:
                 run = await other.submit("s", "p", run_id="r")
                 await still(d, other)
-                await d._ledger.retire(d._name)
+                await d._ledger.retire(d._stepper.name)
                 assert ids(await d.cancel("s", key="k")) == ["r"]
                 assert (await run).cancelled
                 assert await other.knows_key("k")

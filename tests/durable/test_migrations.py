@@ -224,6 +224,33 @@ def copy_of(ledger: Any) -> Any:
     return PostgresLedger(ledger.dsn, connections=2)
 
 
+def test_a_ledger_of_the_first_days_of_version_1_goes_on(tmp_path: Path) -> None:
+    """On PostgreSQL, version 1 had neither ordinals in its history nor functions at first."""
+    dump = next(each for each in DUMPS if each.stem == "postgres_1")
+    ledger = load(dump, tmp_path)
+    ask_postgres(
+        ledger.dsn,
+        """
+        DO $$ DECLARE each regprocedure; BEGIN
+            FOR each IN SELECT oid FROM pg_proc WHERE pronamespace = 'turngate'::regnamespace LOOP
+                EXECUTE format('DROP FUNCTION %s', each);
+            END LOOP;
+        END $$;
+        ALTER TABLE turngate.history DROP CONSTRAINT history_pkey, DROP COLUMN ordinal;
+        ALTER TABLE turngate.history ADD PRIMARY KEY ("position")
+        """,
+    )
+
+    @in_loop
+    async def check() -> None:
+        async with asyncio.timeout(60), DurableDispatcher(echo, ledger, poll=0.05) as d:
+            ended = [await d.wait(run_id) for run_id in ("hanging", "queued", "accepted")]
+            assert [each.outcome for each in ended] == ["lost", "finished", "finished"]
+            assert (await d.ask("new", "p")).outcome == "finished"
+
+    check()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_ledger_of_a_newer_turngate_is_refused_and_not_touched(engine: str, tmp_path: Path) -> None:
     ledger = new_ledger(engine, tmp_path)

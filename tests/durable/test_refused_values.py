@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import in_loop
+from dispatching import Agent, in_loop
 from old_ledgers import ask_postgres, load, new_database
 from postgres import cluster
 from surroundings import ROOT
@@ -230,6 +230,33 @@ def test_a_role_that_may_only_read_and_write_can_use_a_current_ledger() -> None:
             end = await d.ask("s", "p")
             assert await anext(events) == end
             assert await d.purge(before=4e9) == 1
+
+    test()
+
+
+def test_a_role_that_may_not_see_which_server_it_is_finds_the_workers_of_others_alive() -> None:
+    """Roles that see more and less open one ledger in turn, which is no restore of it."""
+    dsn = made()
+    hide = "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"
+    ledgers = [as_role(dsn, USE, TABLES, SEQUENCES, hide), PostgresLedger(dsn, connections=2)]
+
+    @in_loop
+    async def test() -> None:
+        agent = Agent()
+        async with (
+            asyncio.timeout(SOON),
+            DurableDispatcher(agent, PostgresLedger(dsn), lease=100_000.0, on_death="retry") as d,
+        ):
+            run = await d.submit("s", "p")
+            while not agent.turns:
+                await asyncio.sleep(0.01)
+            for ledger in ledgers:
+                async with DurableDispatcher(runner, ledger, poll=0.01, on_death="retry") as other:
+                    assert (await other.ask("t", "p")).outcome == "finished"
+                    await asyncio.sleep(0.1)  # ten looks
+            agent.finish(run)
+            assert (await run).outcome == "finished"
+            assert [turn.attempt for turn in agent.turns] == [1]
 
     test()
 

@@ -14,7 +14,7 @@ from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
-from turngate.durable._handles import DurableTurn
+from turngate import Turn as DurableTurn
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
 from turngate.durable._postgres_sql import SAVE
 from turngate.durable._recent import Memory
@@ -107,11 +107,11 @@ async def test_what_another_process_did_meanwhile_is_seen(make: MakeLedger) -> N
 async def test_a_drawn_id_that_somebody_has_chosen_is_drawn_again(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d:
         first = await d.submit("s", "p")
-        number = int(first.run_id.removeprefix(f"run-{d._token}"), 16)
+        number = int(first.run_id.removeprefix(f"run-{d._stepper.token}"), 16)
         for session in ("s", "t"):
-            await d.ask(session, "p", run_id=f"run-{d._token}{number + 1:x}" + "x" * (session == "t"))
+            await d.ask(session, "p", run_id=f"run-{d._stepper.token}{number + 1:x}" + "x" * (session == "t"))
         drawn = await d.submit("s", "p")
-        assert drawn.run_id == f"run-{d._token}{number + 2:x}"
+        assert drawn.run_id == f"run-{d._stepper.token}{number + 2:x}"
         assert (await drawn).text == "p"
 
 

@@ -18,7 +18,7 @@ from leave_ledger import runner
 from old_ledgers import ask_postgres, new_database
 from postgres import Cluster, cluster, programs
 from turngate import CursorExpired
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
 
 SOON = 30.0
 
@@ -134,6 +134,72 @@ def test_cursors_that_an_older_backup_of_a_file_has_lost_are_expired(
     old_cursors_are_good()
 
 
+def test_a_backup_that_is_written_into_the_file_while_it_is_open_is_noticed(tmp_path: Path) -> None:
+    """As `.restore` of the sqlite3 program does it: with transactions, so that the file itself is sound."""
+    path = tmp_path / "ledger.db"
+
+    @in_loop
+    async def check(when: str) -> None:
+        backup = tmp_path / f"{when}.db"
+        async with DurableDispatcher(echo, SqliteLedger(path)) as d:
+            await ask(d, f"{when} a")
+        if when == "before it was opened":
+            backed_up(path, backup)
+        async with asyncio.timeout(SOON):
+            d = DurableDispatcher(echo, SqliteLedger(path), poll=3600.0)
+            events = d.subscribe()
+            await ask(d, f"{when} b")
+            if when != "before it was opened":
+                await asyncio.to_thread(backed_up, path, backup)
+            await ask(d, f"{when} lost 1", f"{when} lost 2")
+            await asyncio.to_thread(backed_up, backup, path)
+            if when == "and others went on":
+                async with DurableDispatcher(echo, SqliteLedger(path)) as other:
+                    await ask(other, *(f"{when} new {n}" for n in range(3)))
+            with pytest.raises(LedgerUnavailable, match="restored while it was open"):
+                await ask(d, f"{when} late")
+            with pytest.raises(LedgerUnavailable, match="restored while it was open"):
+                await d.find(f"{when} a")
+            await d.aclose()
+            events.close()
+        async with DurableDispatcher(echo, SqliteLedger(path)) as d:
+            assert await d.find(f"{when} a") is not None
+            assert await d.find(f"{when} lost 1") is None
+            assert await d.find(f"{when} late") is None
+
+    for when in ("before it was opened", "while it was open", "and others went on"):
+        check(when)
+
+
+def test_what_others_do_to_a_file_that_changes_nothing_in_it_is_no_restore(tmp_path: Path) -> None:
+    """Two processes take turns; purges forget all epochs but the last, and a third tidies up."""
+    path = tmp_path / "ledger.db"
+
+    def tidy_up() -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM")
+            connection.execute("ANALYZE")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute("DELETE FROM epoch WHERE number < (SELECT max(number) FROM epoch)")
+            connection.commit()
+
+    @in_loop
+    async def check() -> None:
+        async with asyncio.timeout(SOON), DurableDispatcher(echo, SqliteLedger(path), poll=0.05) as one:
+            for number in range(5):
+                ledger = SqliteLedger(path, history=bool(number % 2))
+                async with DurableDispatcher(echo, ledger, poll=0.05) as two:
+                    await asyncio.gather(ask(one, f"one {number}"), ask(two, f"two {number}"))
+                    await one.purge(before=4e9)
+                    await ask(one, f"one again {number}")
+                    await ask(two, f"two again {number}")
+                    await asyncio.to_thread(tidy_up)
+                    await ask(two, f"two at last {number}")
+                await ask(one, f"one at last {number}")
+
+    check()
+
+
 # PostgreSQL: a dump is restored elsewhere, or an older copy of the whole cluster.
 
 
@@ -220,14 +286,14 @@ def test_workers_that_lived_where_the_dump_came_from_are_dead_and_their_names_ar
             while (found := await d.find("hanging")) is None or found.state != "active":
                 await asyncio.sleep(0.01)
             backups.append(await asyncio.to_thread(dump, home))
-            names.append(d._name)
+            names.append(d._stepper.name)
 
     @in_loop
     async def go_on(restored: str) -> None:
         async with DurableDispatcher(echo, PostgresLedger(restored)) as d, asyncio.timeout(SOON):
             ended = [await d.wait(run_id) for run_id in ("hanging", "queued", "accepted")]
             assert [each.outcome for each in ended] == ["lost", "finished", "finished"]
-            names.append(d._name)
+            names.append(d._stepper.name)
         ((fence,),) = ask_postgres(restored, "SELECT max(fence) FROM turngate.session")
         assert fence > 2**32
 
@@ -288,3 +354,40 @@ def test_cursors_are_good_after_a_restart(engine: str, tmp_path: Path) -> None:
                 await check_expired(d, [forged])
 
     check()
+
+
+def test_a_cursor_that_is_given_while_another_process_opens_the_ledger_is_good() -> None:
+    """The other one has begun its epoch and not committed it, and somebody goes on meanwhile."""
+    home = new_database()
+
+    @in_loop
+    async def check() -> None:
+        import asyncpg  # noqa: PLC0415 - the package may be missing, and then the cluster is
+
+        holder = await asyncpg.connect(home)
+        try:
+            async with DurableDispatcher(echo, PostgresLedger(home)) as d, asyncio.timeout(SOON):
+                await ask(d, "a")
+                async with holder.transaction():
+                    await holder.execute("LOCK TABLE turngate.epoch IN SHARE MODE")
+                    other = PostgresLedger(home)
+                    opening = asyncio.create_task(other.open())
+                    while not await holder.fetchval(IS_AWAITED):
+                        await asyncio.sleep(0.01)
+                    await ask(d, "b")
+                    cursors = [asyncio.create_task(d.end_cursor()) for _ in range(3)]
+                    await asyncio.sleep(0.1)
+                await opening
+                await ask(d, "c")
+                for cursor in cursors:
+                    assert [run for _, run in await kept(d, await cursor)] == ["c"]
+                await other.close()
+        finally:
+            await holder.close()
+
+    check()
+
+
+IS_AWAITED = """
+    SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'turngate.epoch'::regclass)
+"""

@@ -65,7 +65,7 @@ def test_a_run_that_was_purged_is_unknown_to_those_who_wait_for_it(how: str, man
             here = await other.find("r")
             assert here is not None
             if many:
-                await until(lambda: other._looked_until is not None)
+                await until(lambda: other._recovery._looked_until is not None)
             blind = Blind(other._ledger)
 
             async def read() -> list[str]:
@@ -91,8 +91,8 @@ def test_a_run_that_was_purged_is_unknown_to_those_who_wait_for_it(how: str, man
                 here.add_done_callback(lambda _: None)
             assert await other.find("r") is None
             assert here.state is State.COMPLETE
-            assert "r" not in other._held
-            assert "r" not in other._unlooked
+            assert "r" not in other._runs.waited_for
+            assert "r" not in other._runs.unlooked
             for each in others:
                 agent.finish(each)
             assert {complete.outcome for complete in await asyncio.gather(*waiters)} <= {"finished"}
@@ -149,10 +149,10 @@ async def test_one_look_that_fails_costs_nobody_the_outcome() -> None:
         late = await one.submit("late", "p", run_id="late")
         here = await other.find("late")
         waiters = [asyncio.ensure_future(run.wait()) for run in held if run is not None]
-        await until(lambda: other._looked_until is not None)
+        await until(lambda: other._recovery._looked_until is not None)
         agent.finish(late)
         await late
-        await until(lambda: (other._looked_until or (0, 0))[0] >= tables.complete["late"].position)
+        await until(lambda: (other._recovery._looked_until or (0, 0))[0] >= tables.complete["late"].position)
         find, failed = other._ledger.find, 0
 
         async def away(run_ids: Any) -> Any:
@@ -169,8 +169,8 @@ async def test_one_look_that_fails_costs_nobody_the_outcome() -> None:
         for run in runs:
             agent.finish(run)
         await asyncio.gather(*waiters)
-        assert not other._held
-        assert not other._unlooked
+        assert not other._runs.waited_for
+        assert not other._runs.unlooked
 
 
 @on_each
@@ -185,7 +185,7 @@ async def test_who_waits_for_many_does_not_wait_for_a_transaction_elsewhere(make
         runs = [await one.submit(f"s{n}", "p") for n in range(20)]
         held = [await other.find(run.run_id) for run in runs]
         waiters = [asyncio.ensure_future(run.wait()) for run in held if run is not None]
-        await until(lambda: other._looked_until is not None)
+        await until(lambda: other._recovery._looked_until is not None)
         async with open_transaction(one._ledger):
             for run in runs:
                 agent.finish(run)

@@ -234,7 +234,9 @@ def judged(history: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.requirement("R-KEY-8")
-@pytest.mark.parametrize(("kind", "fresh"), [("in memory", False), ("in memory", True), ("sqlite", False)])
+@pytest.mark.parametrize(
+    ("kind", "fresh"), [("in memory", False), ("in memory", True), ("sqlite", False), ("postgres", False)]
+)
 def test_one_fault_at_every_exchange(kind: str, fresh: bool, tmp_path: Path) -> None:
     history: list[dict[str, Any]] = []
 
@@ -247,7 +249,7 @@ def test_one_fault_at_every_exchange(kind: str, fresh: bool, tmp_path: Path) -> 
             )
             return
         with ledgers(kind, tmp_path) as make:
-            calls = [*CHANGING, "interrupt", "submit"]
+            calls = [*CALLS]
             history.extend(
                 await survive_every_fault(
                     lambda runner: DurableDispatcher(runner, make()), calls, fresh=fresh

@@ -357,6 +357,11 @@ def test_after_a_reload_it_shows_what_has_completed(page: Page, site: Site) -> N
     page.fill("#other", "kitchen")
     page.press("#other", "Enter")
     expect(done(page, "fail here")).to_have_attribute("data-outcome", "failed")
+    # A reload leaves one where one was, with what was open before.
+    page.reload()
+    expect(page.locator("#to")).to_have_text("kitchen")
+    expect(done(page, "fail here")).to_have_attribute("data-outcome", "failed")
+    all_once(page, 4)
 
 
 def test_what_waits_is_described_as_it_was_sent(page: Page, site: Site) -> None:

@@ -163,6 +163,50 @@ async def test_a_client_never_cancels_in_a_second_life() -> None:
             await near.__aexit__(None, None, None)
 
 
+@pytest.mark.parametrize("first", ["answered", "given up", "answered without a life before"])
+@in_loop
+async def test_a_key_that_a_caller_uses_again_is_not_carried_out_in_a_second_life(first: str) -> None:
+    """The caller repeats its cancel itself, when the client knows the restarted server already."""
+    agent = Agent()
+    async with serving(asgi_app(agent, finish=0)) as url, Client(url) as other:
+        port = int(url.rpartition(":")[2])
+        proxy = FaultyProxy(url)
+        await other.submit("s", "p", run_id="old")
+        near = proxy.up()
+        client = Client(await near.__aenter__())
+        if first == "given up":
+            await client.session("s")
+            acted = asyncio.Event()
+
+            async def never() -> None:
+                acted.set()
+                await asyncio.get_running_loop().create_future()
+
+            proxy.arm("answer lost", 0, never)
+            calling = asyncio.create_task(client.cancel("s", key="k"))
+            await acted.wait()
+            calling.cancel()
+            await asyncio.wait([calling])
+        else:
+            if first == "answered":
+                await client.session("s")
+            assert await client.cancel("s", key="k") == ["old"]
+        assert (await other.wait("old")).cancelled
+    async with serving(asgi_app(agent, finish=0), port=port), Client(url) as other:
+        turns = len(agent.turns)
+        await other.submit("s", "p", run_id="new")
+        await begun(agent, turns + 1)
+        await client.session("s")
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown):
+                await client.cancel("s", key="k")
+        agent.finish(agent.turns[-1].run)
+        assert (await other.wait("new")).outcome == "finished"
+        assert await client.cancel("s", key="another") == []
+        await client.aclose()
+        await near.__aexit__(None, None, None)
+
+
 def test_a_restarted_server_goes_on_with_its_ledger_and_not_with_an_older_copy(tmp_path: Path) -> None:
     with ledgers("sqlite", tmp_path) as make:
 
@@ -239,6 +283,12 @@ def said(status: str, body: str, kind: str = "application/json", *more: str) -> 
 WITH_LIFE = said("200 OK", '{"covered": []}', "application/json", f"{LIFE}: one")
 BAD_GATEWAY = said("502 Bad", "<html>", "text/html")
 UNKNOWN = said("503 No", '{"type": "urn:turngate:problem:outcome-unknown"}', "application/problem+json")
+OF_A_GATEWAY = [
+    said("503 No", '{"type": "about:blank"}', "application/problem+json"),
+    said("503 No", '{"type": "urn:gateway:ledger-unavailable"}', "application/problem+json"),
+    said("503 No", '{"type": "urn:gatew', "application/problem+json"),
+]
+UNREADABLE = said("200 OK", "abcd", "application/json", "Content-Encoding: gzip")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +300,10 @@ UNKNOWN = said("503 No", '{"type": "urn:turngate:problem:outcome-unknown"}', "ap
         ([WITH_LIFE, BAD_GATEWAY, UNKNOWN], OutcomeUnknown, 3),
         ([WITH_LIFE, BAD_GATEWAY, said("401 No", "", "text/plain")], OutcomeUnknown, 3),
         ([said("401 No", "", "text/plain")], Refused, 1),
-        ([said("500 No", "", "text/plain")], Refused, 1),
+        ([said("404 No", '{"type": "about:blank"}', "application/problem+json")], Refused, 1),
+        *[([said(status, "", "text/plain")], OutcomeUnknown, 1) for status in ("500 No", "520 No", "408 No")],
+        *[([answer], OutcomeUnknown, 1) for answer in (*OF_A_GATEWAY, UNREADABLE)],
+        *[([WITH_LIFE, answer, UNKNOWN], OutcomeUnknown, 3) for answer in (*OF_A_GATEWAY, UNREADABLE)],
     ],
 )  # fmt: skip
 @in_loop

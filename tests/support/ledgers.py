@@ -86,9 +86,9 @@ def module_of(name: str) -> ModuleType:
 
 def is_still(d: DurableDispatcher) -> bool:
     """Say whether nothing goes on by itself: no step is under way, no turn is about to start or to settle."""
-    if d._opening is not None or d._feed.follower.moment_known is not None:
+    if d._stepper.opening is not None or d._feed.is_joining():
         return False
-    return not d._steps and not any(turn.phase in (STARTING, SETTLING) for turn in d._turns.values())
+    return not d._stepper.under_way and not any(turn.phase in (STARTING, SETTLING) for turn in d._turns.owned.values())
 
 
 async def still(*dispatchers: DurableDispatcher) -> None:

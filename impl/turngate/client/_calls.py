@@ -8,7 +8,10 @@ server carries it out once. A key protects only as long as the server remembers 
    again under the same key, with the name of the life in which the server remembers keys, as it was known
    before the call was first sent. A server of another life that does not know the key does nothing, and
    answers `outcome-unknown`.
-3. If that life is not known, or there is no patience left, OutcomeUnknown is raised.
+3. If that life is not known, there is no patience left, or somebody else than the server answered 408 or
+   another 5xx, OutcomeUnknown is raised.
+
+A caller may repeat a call itself, under a key that it chose: it is sent with the life of the first call, too.
 
 A prompt is sent again under its run_id in any life: if a server without a ledger was restarted, the run that
 it may have accepted died with it. A prompt that interrupts is bound to a life, for it cancels other runs.
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx2
 
 from turngate import DispatcherClosed, OutcomeUnknown
-from turngate.client._errors import Refused, Unreachable, error_in, is_problem
+from turngate.client._errors import OF_ANOTHER, Refused, Unreachable, error_in
 
 if TYPE_CHECKING:
     from turngate import TurngateError
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
 _KEY_LIFE: Final = "turngate-key-life"
 _NOTHING_WAS_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _OF_PROXIES: Final = (502, 503, 504)
+_IN_DOUBT: Final = (408, *range(500, 600))
 _OF_THE_REQUEST: Final = ("malformed", "invalid", "unsupported-media-type", "too-large")
 """Refusals that every sending of the same request gets: it was never carried out."""
+_REMEMBERED: Final = 1_000
+"""Keys whose life a client remembers."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -43,6 +49,8 @@ class Calls:
         self._http = http
         self._key_life: str | None = None
         """The life in which the server remembers keys, as it said last."""
+        self._lives: dict[str, str] = {}
+        """The life for which each of the last keys was first sent: its caller may use it again later."""
 
     async def look(self, path: str, **more: Any) -> Any:
         """Ask for something without changing anything."""
@@ -62,20 +70,27 @@ class Calls:
     ) -> Any:
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self.patience, _FIRST_PAUSE
-        life = self._key_life if bound else None
-        in_doubt = False  # whether it may have been carried out
+        earlier = self._lives.get(key or "") if bound else None
+        life = earlier or (self._key_life if bound else None)
+        in_doubt = earlier is not None  # whether it may have been carried out
         while True:
             error: TurngateError
+            if bound:
+                self._remember(key, life)
             try:
                 response = await self._http.request(method, path, headers=_headers(key, life), **more)
-            except httpx2.TransportError as lost:
+            except (httpx2.TransportError, httpx2.DecodingError) as lost:
                 error = Unreachable(f"no answer within {self.patience:g} s: {lost or type(lost).__name__}")
                 error.__cause__ = lost
                 in_doubt = in_doubt or (changes and not isinstance(lost, _NOTHING_WAS_SENT))
+                if not in_doubt:
+                    self._lives.pop(key or "", None)
             else:
                 self._key_life = response.headers.get(_KEY_LIFE, self._key_life)
                 answer, refused = _read(response)
                 if refused is None:
+                    if bound and life is None:
+                        self._remember(key, self._key_life)
                     return answer
                 error = refused
                 if isinstance(error, OutcomeUnknown):
@@ -83,11 +98,14 @@ class Calls:
                     if in_doubt or life is None or another in (None, life):
                         raise error
                     life = another  # the server of another life has done nothing, and nobody before it
-                elif _is_lost(response, error):
+                elif _is_lost(error):
                     in_doubt = in_doubt or changes
                 elif not _may_pass(error, method):
+                    in_doubt = in_doubt or (changes and _may_come_after(error))
                     if in_doubt and not _is_answer(error):
                         raise _unknown(method, path) from error
+                    if earlier is None:
+                        self._lives.pop(key or "", None)
                     raise error
             if in_doubt and bound and life is None:
                 raise _unknown(method, path) from error
@@ -97,6 +115,13 @@ class Calls:
                 raise error
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _remember(self, key: str | None, life: str | None) -> None:
+        """Remember for which life the key is sent; forget the oldest if there are too many."""
+        if key is not None and life is not None:
+            self._lives[key] = life
+            if len(self._lives) > _REMEMBERED:
+                del self._lives[next(iter(self._lives))]
 
 
 def _headers(key: str | None, life: str | None) -> dict[str, str]:
@@ -115,11 +140,16 @@ def _read(response: httpx2.Response) -> tuple[Any, TurngateError | None]:
         return None, Unreachable("the answer is not JSON: it was cut short, or is not of a Turngate server")
 
 
-def _is_lost(response: httpx2.Response, error: TurngateError) -> bool:
+def _is_lost(error: TurngateError) -> bool:
     """Say whether it is not the server that has answered, so that the server's own answer was lost."""
-    return isinstance(error, Unreachable) or (
-        response.status_code in _OF_PROXIES and not is_problem(response)
-    )
+    if isinstance(error, Refused):
+        return error.name == OF_ANOTHER and error.status in _OF_PROXIES
+    return isinstance(error, Unreachable)
+
+
+def _may_come_after(error: TurngateError) -> bool:
+    """Say whether somebody else failed, who may have done so after the server had acted."""
+    return isinstance(error, Refused) and error.name == OF_ANOTHER and error.status in _IN_DOUBT
 
 
 def _may_pass(error: TurngateError, method: str) -> bool:

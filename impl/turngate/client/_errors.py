@@ -7,7 +7,7 @@ TurngateError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from turngate import (
     DispatcherClosed,
@@ -35,6 +35,11 @@ _BY_NAME = {
     "unknown-run": UnknownRun,
 }
 
+_TYPE: Final = "urn:turngate:problem:"
+"""The beginning of the type of every problem that a Turngate server answers with."""
+OF_ANOTHER: Final = "unknown"
+"""The name of a refusal that is not of a Turngate server: of a proxy, or of the application around it."""
+
 
 class Refused(TurngateError):
     """The server refuses; `name` says why, for programs, and `status` is that of the answer."""
@@ -49,25 +54,27 @@ class Unreachable(TurngateError):
     """The server could not be reached in time. If it was to change something, it has not done so."""
 
 
-def is_problem(response: httpx2.Response) -> bool:
-    """Say whether an answer is a refusal in the form that a Turngate server gives it."""
-    return bool(response.headers.get("content-type", "").startswith("application/problem+json"))
-
-
 def error_in(response: httpx2.Response) -> TurngateError | None:
     """Return what to raise for an answer, None if there is nothing wrong with it."""
     if response.is_success:
         return None
-    said: Any = None
-    if is_problem(response):
-        try:
-            said = response.json()
-        except ValueError:  # it was cut short
-            said = None
-    if not isinstance(said, dict):
-        return Refused(response.status_code, "unknown", response.reason_phrase)
-    name = str(said.get("type", "")).rpartition(":")[2]
+    said = _problem_in(response)
+    if said is None:
+        return Refused(response.status_code, OF_ANOTHER, response.reason_phrase)
+    name = said["type"].removeprefix(_TYPE)
     detail = str(said.get("detail", response.reason_phrase))
     if name in _BY_NAME:
         return _BY_NAME[name](detail)
-    return Refused(response.status_code, name or "unknown", detail)
+    return Refused(response.status_code, name, detail)
+
+
+def _problem_in(response: httpx2.Response) -> dict[str, Any] | None:
+    """Return the refusal in the form that a Turngate server gives it; None if somebody else has answered."""
+    if not response.headers.get("content-type", "").startswith("application/problem+json"):
+        return None
+    try:
+        said: Any = response.json()
+    except ValueError:  # it was cut short
+        return None
+    is_ours = isinstance(said, dict) and str(said.get("type", "")).startswith(_TYPE)
+    return said if is_ours else None

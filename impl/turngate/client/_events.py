@@ -185,7 +185,7 @@ class EventStream:
             self._line = self._reading = None
             raise frame
         name, data, cursor = frame
-        event = event_of(name, json.loads(data)) if data else None
+        event = event_of(name, json.loads(data), self.cursor) if data else None
         self.cursor = cursor or self.cursor
         return event
 

@@ -46,10 +46,10 @@ class Snapshot(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Events were skipped; the RunCompletes among them follow, then a Snapshot."""
+    """Events behind the cursor `after` were skipped; the RunCompletes among them follow, then a Snapshot."""
 
     session_id: str | None
-    after: str
+    after: str | None
 
 
 RemoteEvent = Snapshot | Gap | Moved | RunComplete | Delta | Note
@@ -82,8 +82,11 @@ def message_of(data: dict[str, Any]) -> Message:
     return Message(**data)
 
 
-def event_of(name: str, data: dict[str, Any]) -> RemoteEvent | None:
-    """Return an event of the stream; None if a newer server says something that is not known here."""
+def event_of(name: str, data: dict[str, Any], before: str | None) -> RemoteEvent | None:
+    """Return an event of the stream; None if a newer server says something that is not known here.
+
+    `before` is the cursor that the reader had before it.
+    """
     match name:
         case "run.complete":
             return RunComplete(**data)
@@ -94,7 +97,7 @@ def event_of(name: str, data: dict[str, Any]) -> RemoteEvent | None:
         case "snapshot":
             return Snapshot(tuple(map(session_of, data["sessions"])), data["reset"], data["cursor"])
         case "gap":
-            return Gap(data["session_id"], data["after"])
+            return Gap(data["session_id"], before)
         case "run.accept" | "run.enter" | "run.fold" | "run.handoff" | "session.cancel" | "session.clear":
             return _moved(name.partition(".")[2], data)
         case _:

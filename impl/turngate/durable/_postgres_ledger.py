@@ -148,6 +148,8 @@ class PostgresLedger:
             await connection.execute(self._in_schema("CREATE SCHEMA {s}"))
         await connection.execute(self._in_schema(sql.MAKE_VERSION))
         version = await self._version(connection)  # another process may have been faster
+        if version == 1 and not await connection.fetchval(sql.HAS_ORDINALS, self.schema):
+            await connection.execute(self._in_schema(sql.GIVE_ORDINALS))
         for script in scripts[version : version + 1]:
             await connection.execute(self._in_schema(script))
             await connection.execute(self._in_schema(sql.PUT_VERSION), version + 1)
@@ -176,7 +178,10 @@ class PostgresLedger:
         stored = await connection.fetchrow(self._in_schema(sql.STORED))
         last, xid, shift, settled, old_home = stored
         first = xid + shift
-        if first <= last or (old_home is not None and old_home != home):
+        has_moved = old_home is not None and not _is_same_home(old_home, home)
+        if old_home is not None and not has_moved:
+            home = max(old_home, home, key=len)  # what another role has seen is kept
+        if first <= last or has_moved:
             if missing := await connection.fetch(sql.MISSING_TO_RESTORE, self.schema):
                 await self._refuse(connection, [row[0] for row in missing])
             shift = max(shift, last + 1 - xid)
@@ -351,6 +356,9 @@ class PostgresLedger:
         ((snapshot, shift, settled),) = await self._fetch(sql.SNAPSHOT)
         oldest, following, running = snapshot.split(":")
         pending = frozenset(int(each) + shift for each in running.split(",") if each)
+        if pending:
+            # One of these may begin an epoch: a cursor of this moment is named by that one, or a later one.
+            await self._fetch(sql.LOCK_SHARED, self.schema)
         return Moment(max(int(oldest) + shift, settled), int(following) + shift, pending)
 
     async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
@@ -566,6 +574,13 @@ class PostgresLedger:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
             complain(exc, "a task of the ledger has failed")
+
+
+def _is_same_home(one: str, other: str) -> bool:
+    """Say whether two notes of system and database are of the same; some roles cannot see the system."""
+    system, _, database = one.rpartition(".")
+    other_system, _, other_database = other.rpartition(".")
+    return database == other_database and (system == other_system or not system or not other_system)
 
 
 def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:

@@ -30,6 +30,8 @@ _DONE_TYPES: Final = "text text boolean text text text"
 
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('turngate ' || $1::text, 7))"
+LOCK_SHARED: Final = LOCK.replace("xact_lock(", "xact_lock_shared(")
+"""Waits until nobody is opening the ledger."""
 HAS_VERSION: Final = "SELECT to_regclass('{s}.schema_version') IS NOT NULL"
 ENCODING: Final = "SELECT current_database(), current_setting('server_encoding')"
 MAY_MAKE: Final = """
@@ -71,6 +73,17 @@ HAS_SCHEMA: Final = "SELECT to_regnamespace($1::text) IS NOT NULL"
 MAKE_VERSION: Final = "CREATE TABLE IF NOT EXISTS {s}.schema_version (version int NOT NULL)"
 VERSION: Final = "SELECT coalesce(max(version), 0) FROM {s}.schema_version"
 PUT_VERSION: Final = "INSERT INTO {s}.schema_version VALUES ($1)"
+HAS_ORDINALS: Final = """
+    SELECT EXISTS (
+        SELECT FROM pg_attribute
+        WHERE attrelid = to_regclass($1::text || '.history') AND attname = 'ordinal' AND NOT attisdropped)
+"""
+GIVE_ORDINALS: Final = """
+    ALTER TABLE {s}.history ADD COLUMN ordinal int NOT NULL DEFAULT 1;
+    ALTER TABLE {s}.history ALTER COLUMN ordinal DROP DEFAULT;
+    ALTER TABLE {s}.history DROP CONSTRAINT history_pkey, ADD PRIMARY KEY ("position", ordinal)
+"""
+"""The first ledgers of version 1 were made before several steps could share a position."""
 
 HOME: Final = "SELECT oid::text FROM pg_database WHERE datname = current_database()"
 MAY_SEE_SYSTEM: Final = "SELECT has_function_privilege('pg_control_system()', 'EXECUTE')"

@@ -110,6 +110,12 @@ END_OF: Final = """
     SELECT (SELECT min(later.first) FROM epoch later WHERE later.number > epoch.number)
     FROM epoch WHERE name = ?
 """
+LAST_EPOCH: Final = "SELECT number, name FROM epoch ORDER BY number DESC LIMIT 1"
+GOES_ON: Final = """
+    SELECT (EXISTS (SELECT 1 FROM epoch WHERE name = ?) OR (SELECT min(number) FROM epoch) > ?)
+        AND NOT EXISTS (SELECT 1 FROM epoch WHERE number > ? AND first <= ?)
+"""
+"""Whether an epoch is still there, or was purged, and none that came later began before a number."""
 
 PURGE_IN_FLIGHT: Final = "SELECT DISTINCT session_id, accepted_at < ? FROM run WHERE state <> 'complete'"
 PURGE_LOOK: Final = """

@@ -43,6 +43,8 @@ class Steps:
         self._number: int | None = None
         self.data_version: int | None = None
         """Changes when another connection has written; as of the last transaction that may write."""
+        self._written = 0
+        self._past = _Past()
         self._sessions: dict[str, tuple[Any, ...]] = {}
         self._new: dict[str, tuple[Any, ...]] = {}
         self._moved: dict[str, tuple[Any, ...]] = {}
@@ -53,10 +55,19 @@ class Steps:
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Take note that a transaction has begun that may write."""
+        self._written = 0
         version = data_version(connection)
         if version != self.data_version:
             self.forget()
             self.data_version = version
+
+    def is_restored(self, connection: sqlite3.Connection) -> bool:
+        """Say whether an older ledger was written into the file since the last transaction."""
+        return self._past.is_lost(connection)
+
+    def committed(self) -> None:
+        """Take note that what was written is in the file."""
+        self._past.reached = max(self._past.reached, self._written)
 
     def forget(self) -> None:
         """Know nothing any more: somebody else has written, or what was decided is not in the file."""
@@ -141,10 +152,37 @@ class Steps:
             if rows:
                 written = many(statement, rows)
                 assert written.rowcount == len(rows), f"{written.rowcount} of {len(rows)}: {statement}"
+        self._written = self._number or 0
         for each in (
             self._sessions, self._new, self._moved, self._done, self._said, self._told, self._keys
         ):  # fmt: skip
             each.clear()
+
+
+class _Past:
+    """What this process has seen of the ledger, and what must still be there: numbers never go back.
+
+    reached  the last number that was seen
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        self._epoch: tuple[int, str] = (0, "")
+        self._data_version: int | None = None
+
+    def is_lost(self, connection: sqlite3.Connection) -> bool:
+        """Say whether something that was seen is gone; looks only when another connection has written."""
+        version = data_version(connection)
+        if version == self._data_version:
+            return False
+        number = last_number(connection)
+        if self._data_version is not None:
+            about = (self._epoch[1], *self._epoch[:1] * 2, self.reached)
+            if number < self.reached or not connection.execute(sql.GOES_ON, about).fetchone()[0]:
+                return True
+        self._epoch = connection.execute(sql.LAST_EPOCH).fetchone()
+        self._data_version, self.reached = version, number
+        return False
 
 
 def load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:

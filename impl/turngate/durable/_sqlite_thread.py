@@ -5,7 +5,8 @@ alone: a step has written nothing yet when it raises, and any other job runs und
 jobs are answered when all of it is on disk. A batch without a job that writes takes no lock.
 
 Before and after each batch, and several times a second without one, the thread looks whether the file is
-still the one that was opened. If it is not, the batch is not acknowledged, the connection is closed, and
+still the one that was opened, and at the beginning of each batch whether an older ledger was written into it.
+If the ledger is gone in one way or the other, the batch is not acknowledged, the connection is closed, and
 every later job is refused.
 
 The thread does not die of what it did not expect. The transaction is rolled back, and each job in hand is
@@ -47,6 +48,10 @@ _PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
 _ABOUT_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError)
 """What is raised because of a value: it will be refused again."""
+_RESTORED: Final = (
+    "an older ledger was restored while it was open; nothing more is written; restart to use what is there "
+    "now"
+)
 
 
 class _Job(NamedTuple):
@@ -247,10 +252,15 @@ class CommitThread:
                 steps.begin(connection)
             else:
                 connection.execute("BEGIN")
+            if steps.is_restored(connection):
+                self._gone = _RESTORED
+                connection.execute("ROLLBACK")
+                return [(job.answer, None, LedgerGone(_RESTORED)) for job in batch]
             answers = [self._do(connection, job) for job in batch]
             steps.write(connection)
             committing = self._may_be_saved = True
             connection.execute("COMMIT")
+            steps.committed()
         except BaseException as exc:
             if committing and not isinstance(exc, sqlite3.Error) and not connection.in_transaction:
                 raise  # SQLite itself did not refuse the commit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
-from turngate.server._cursor import LOST
+from turngate.server._cursor import LOST, mark
 from turngate.server._dispatching import at_hand
 from turngate.server._log import BEGINS_ANEW, EventLog, log
 from turngate.server._shapes import shown
@@ -79,7 +79,13 @@ class MemoryLog(EventLog):
             self._begin_anew()
 
     async def catch_up_with(self, place: Cursor) -> None:
-        """Do nothing: what the dispatcher has told is in the log by now."""
+        """Know that somebody can have been there; what the dispatcher has told is in the log by now."""
+        ahead = set(place.ahead)
+        if ahead:
+            async for _, complete in self._d.completions(place.completions, until=self._d.end_cursor()):
+                ahead.discard(mark(complete.run_id))
+        if ahead:
+            raise CursorExpired("there is no such run")
 
     def remember_prompt(self, run_id: str, prompt: str) -> None:
         """Do nothing: the dispatcher is asked for it."""

@@ -88,7 +88,7 @@ SCHEMAS: Final[dict[str, Any]] = {
     "Cleared": _object(session_id=_TEXT, run_id={"type": "null"}),
     "Delta": _object(**_ABOUT_RUN, text=_TEXT, offset=_COUNT),
     "Note": _object(**_ABOUT_RUN, kind=_TEXT, data={}),
-    "Gap": _object(session_id=_TEXT_OR_NOT, run_id={"type": "null"}, after=_TEXT),
+    "Gap": _object(session_id=_TEXT_OR_NOT, run_id={"type": "null"}),
 }
 EVENTS: Final = {
     name: _ref(shape)

@@ -73,12 +73,12 @@ class Streams:
         log = self._log
         log.flush()
         since = None if after is None else parsed(after)
-        expired: Cursor | None = None
+        expired = False
         if since is not None and since.epoch != log.epoch:
             try:
                 await log.catch_up_with(since)
             except CursorExpired:
-                since, expired = None, since if log.outlives_process else None
+                since, expired = None, log.outlives_process
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         reader = Reader(log, session_id, log.place)
         log.add(reader)
@@ -91,8 +91,8 @@ class Streams:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + more})
             await self._write(reader, _HELLO)
-            if expired is not None:
-                await self._write(reader, _gap(session_id, expired))
+            if expired:
+                await self._write(reader, _gap(session_id))
             await self._come_in(reader, after, since)
             await self._go_on(reader)
             if not reader.closed:
@@ -148,7 +148,7 @@ class Streams:
         place, sessions = await log.look(session_id)
         if since is not None:
             self.counts["gaps"] += 1
-            gap = _gap(session_id, since)
+            gap = _gap(session_id)
             told = False
             try:
                 async for frames in _joined(gap, missed(self._d, session_id, since, place)):
@@ -195,8 +195,9 @@ class Streams:
                     _drop(send, task)
 
 
-def _gap(session_id: str | None, since: Cursor) -> bytes:
-    return frame("gap", {"session_id": session_id, "run_id": None, "after": str(since)}, None)
+def _gap(session_id: str | None) -> bytes:
+    """Say that events were skipped, and not behind which: the place may be one that a client made up."""
+    return frame("gap", {"session_id": session_id, "run_id": None}, None)
 
 
 async def _watch(receive: Receive, reader: Reader) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from turngate.durable import DurableDispatcher
-from turngate.durable._flight import Flight
+from turngate.durable._pending import PendingStep
 from turngate.durable._ledger import Debts
 from turngate.durable._rows import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step

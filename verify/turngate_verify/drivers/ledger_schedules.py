@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from turngate import State, Turn, TurngateError
 from turngate.durable import DurableDispatcher
-from turngate.durable._handles import DurableTurn
+from turngate import Turn as DurableTurn
 from turngate_verify.ledger_judge import problems
 from turngate_verify.world.memory_ledger import Gate, MemoryLedger, Tables, without_chance
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -83,7 +83,7 @@ class _Stage:
                 runner = self._runner(process)
                 self.dispatchers.append(make(runner, ledger, on_death=scenario.on_death, enter_timeout=2.0))
         for d in self.dispatchers:
-            self._start(d._ready())
+            self._start(d._stepper.ready())
         self.loop.settle()
         self.calls = [self._start(self._call(*call)) for call in scenario.calls]
         self.loop.settle()
@@ -136,7 +136,7 @@ class _Stage:
 
     def _lives(self, process: int) -> bool:
         """Say whether a process runs and is not given up."""
-        return not self.ledgers[process].is_dead and self.dispatchers[process]._name in self.tables.workers
+        return not self.ledgers[process].is_dead and self.dispatchers[process]._stepper.name in self.tables.workers
 
     # Choosing.
 
@@ -152,7 +152,7 @@ class _Stage:
             found += [("kill", 0)]
         if found and "lease" in self.faults and self._lives(0):
             found += [("lease", 0)]
-        name = self.dispatchers[0]._name
+        name = self.dispatchers[0]._stepper.name
         if self.ledgers[0].is_dead and name in self.tables.workers:
             found += [("bury", 0)]
         if found and self.ledgers[0].has_lost():
@@ -179,7 +179,7 @@ class _Stage:
                 self.tables.gates = [gate for gate in self.tables.gates if gate.process != 0]
             elif kind == "bury":
                 words = "the lease of process 0, which is dead, is over"
-                self.tables.workers.discard(self.dispatchers[0]._name)
+                self.tables.workers.discard(self.dispatchers[0]._stepper.name)
             elif kind == "look":
                 words = "process 1 looks after things"
                 self.looks -= 1
@@ -189,7 +189,7 @@ class _Stage:
                 self.ledgers[0].notice()
             else:
                 words = "the lease of process 0 is over"
-                self.tables.workers.discard(self.dispatchers[0]._name)
+                self.tables.workers.discard(self.dispatchers[0]._stepper.name)
         if kind in ("lose", "kill", "lease"):
             self.faults.remove(kind)  # type: ignore[arg-type]  # it is one of these
         self.loop.settle()
@@ -216,9 +216,9 @@ class _Stage:
             (
                 ledger.is_dead,
                 ledger.has_lost(),
-                d._name,
-                tuple((t.fence, t.phase.value, t.covered, t.given_up) for t in d._turns.values()),
-                tuple(sorted(d._covered_early)),
+                d._stepper.name,
+                tuple((t.fence, t.phase.value, t.covered, t.given_up) for t in d._turns.owned.values()),
+                tuple(sorted(d._turns.covered_early)),
                 ledger.memory.looks_like(),
             )
             for ledger, d in zip(self.ledgers, self.dispatchers, strict=True)
@@ -265,7 +265,7 @@ class _Stage:
         for task in self.loop.tasks:
             task.cancel()
         for d in self.dispatchers:
-            for task in [*d._tasks]:
+            for task in [*d._tasks.tasks]:
                 task.cancel()
         self.loop.settle()
 

@@ -233,8 +233,8 @@ class Onlookers:
         for subscriber in self._subscribers:
             wrong += self._wrong_events(subscriber, entitled=entitled)
         for process, d in enumerate(self.world.dispatchers):
-            if d._tasks or len(d._supervisor):
-                wrong.append(f"process {process} has closed and left {d._tasks}")
+            if d._tasks.tasks or len(d._tasks.supervisor):
+                wrong.append(f"process {process} has closed and left {d._tasks.tasks}")
         return wrong
 
     def _wrong_events(self, subscriber: _Subscriber, *, entitled: bool) -> list[str]:
@@ -288,21 +288,21 @@ class Onlookers:
 def left_over(d: Any) -> list[str]:
     """Return what a dispatcher holds that it should not hold while nothing is in flight."""
     held = {
-        "runs that are waited for": d._held,
-        "runs to look for": d._unlooked,
-        "turns": d._turns,
-        "runners": d._running,
-        "steps": d._flights,
-        "subscribers without a beginning": d._feed.follower.joining,
+        "runs that are waited for": d._runs.waited_for,
+        "runs to look for": d._runs.unlooked,
+        "turns": d._turns.owned,
+        "runners": d._turns.runner,
+        "steps": d._stepper.pending,
+        "subscribers without a beginning": d._feed.joining,
         "ids of hooks": d._feed.follower.hooked,
         "gates": d._feed.delivery.gates,
-        "former names": d._former,
+        "former names": d._stepper.former,
         "text to relay": d._feed.relay.outbox,
         "numbers of notes": d._feed.relay.notes,
-        "covered fences": d._covered_early,
+        "covered fences": d._turns.covered_early,
     }
     found = [f"{what}: {value}" for what, value in held.items() if value]
-    return found + (["steps under way"] if d._steps else [])
+    return found + (["steps under way"] if d._stepper.under_way else [])
 
 
 async def _read(run: Run) -> str:

@@ -62,7 +62,7 @@ class LedgerWorld:
                 make(self._runner(process), wrap(ledger), on_death=on_death, enter_timeout=5.0)
                 for process, ledger in enumerate(self.ledgers)
             ]
-        opening = [self.start(d._ready()) for d in self.dispatchers]
+        opening = [self.start(d._stepper.ready()) for d in self.dispatchers]
         self.loop.settle()
         for task in opening:
             task.exception()  # the next call opens again
@@ -179,17 +179,17 @@ class LedgerWorld:
 
     def lives(self, process: int) -> bool:
         """Say whether a process runs and is not given up."""
-        return not self.ledgers[process].is_dead and self.dispatchers[process]._name in self.tables.workers
+        return not self.ledgers[process].is_dead and self.dispatchers[process]._stepper.name in self.tables.workers
 
     def kill(self, process: int) -> None:
         """Let a process die: nothing that it does counts any more, and its lease is over."""
         self.ledgers[process].is_dead = True
-        self.tables.workers.discard(self.dispatchers[process]._name)
+        self.tables.workers.discard(self.dispatchers[process]._stepper.name)
         self.players = {lead: each for lead, each in self.players.items() if each.process != process}
 
     def expire(self, process: int) -> None:
         """Let the lease of a process be over; it notices when it looks."""
-        self.tables.workers.discard(self.dispatchers[process]._name)
+        self.tables.workers.discard(self.dispatchers[process]._stepper.name)
 
     # The end.
 
@@ -234,7 +234,7 @@ class LedgerWorld:
         for task in self.loop.tasks:
             task.cancel()
         for d in self.dispatchers:
-            for task in [*d._tasks]:
+            for task in [*d._tasks.tasks]:
                 task.cancel()
         self.loop.settle()
 

@@ -13,7 +13,6 @@ but not before everything that was saved before the turn started.
 
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
 from turngate.durable.feed._delivery import BEHIND
-from turngate.durable.feed._feed import Feed
-from turngate.durable.feed._host import Host
+from turngate.durable.feed._feed import Feed, Host
 
 __all__ = ["BEHIND", "Feed", "Host", "LedgerCompletions", "LedgerCursor"]

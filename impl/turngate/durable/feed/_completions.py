@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from turngate._events import RunComplete
     from turngate.durable._ledger import Finished, Ledger, Place
-    from turngate.durable.feed._host import News
+    from turngate.durable.feed._feed import News
 
 _PAGE: Final = 500
 _DIGITS: Final = 19

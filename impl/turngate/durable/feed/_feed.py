@@ -2,29 +2,110 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from turngate._events import Subscribers, Subscription
+from turngate._errors import DispatcherClosed, TurngateError
+from turngate._events import LoopCheck, Subscribers, Subscription
+from turngate._guard import complain, describe
+from turngate._waiters import Waiters
+from turngate.durable._ledger import LedgerGone, LedgerUnavailable
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
-from turngate.durable.feed._delivery import BEHIND, Delivery
+from turngate.durable.feed._delivery import BEHIND, Beginning, Delivery
 from turngate.durable.feed._follower import LedgerFollower
-from turngate.durable.feed._host import News
 from turngate.durable.feed._relay import StreamRelay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from asyncio import Future, Task
+    from collections.abc import Callable, Coroutine
 
     from turngate._events import Delta, Note
-    from turngate.durable._ledger import Ledger
-    from turngate.durable.feed._host import Host
+    from turngate.durable._pending import PendingStep
+    from turngate.durable._ledger import Ledger, Moment
+
+_SHORTEST: Final = 0.005
+_LONGEST: Final = 0.2
+"""Seconds between two reads while a gate is closed."""
+_TRIES: Final = 100
+_PAUSE: Final = 0.01
+"""How often the last events are read before a close gives up, and the seconds in between."""
+
+
+class Host(LoopCheck, Protocol):
+    """What a feed needs of its dispatcher."""
+
+    async def ready(self) -> None:
+        """Wait until the ledger is open; raise DispatcherClosed once the dispatcher is closed."""
+
+    def pending_steps(self) -> list[PendingStep]:
+        """Return the steps that this process has sent and that have not been answered yet."""
+        ...
+
+    def has_hook(self, run_id: str) -> bool:
+        """Say whether an `on_complete` of this process waits for the RunComplete."""
+        ...
+
+    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
+        """Run a background task, again if it fails; see `Supervisor.start`."""
+        ...
+
+
+class News:
+    """Wakes the tasks that read the ledger: there may be something new, or the feed has closed.
+
+    A task remembers `count` before it looks, and passes it to `wait`. So it misses nothing, although several
+    tasks wait.
+    """
+
+    def __init__(self, poll: float) -> None:
+        self.count = 0
+        self.stopping = False
+        """Whether the ledger is about to be closed, so that a failure to read it means nothing."""
+        self.closed = False
+        self._poll = poll
+        self._event = asyncio.Event()
+
+    def wake(self) -> None:
+        """Wake every task that waits."""
+        self.count += 1
+        self._event.set()
+
+    async def wait(self, heard: int, within: float | None = None) -> None:
+        """Return once `count` is no longer `heard`, or after `within` seconds; by default, poll."""
+        if self.count != heard:
+            return
+        self._event.clear()
+        try:
+            async with asyncio.timeout(self._poll if within is None else within):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+
+    def close(self) -> None:
+        """Wake every task for the last time."""
+        self.stopping = self.closed = True
+        self.wake()
+
+
+@dataclass(eq=False, slots=True)
+class _Joiner:
+    """A subscription without a beginning, and the steps that were under way when it was made."""
+
+    reference: weakref.ref[Subscription]
+    steps: list[PendingStep]
+    moment: Moment | None = None
 
 
 class Feed:
     """Tells the subscribers of one process what all processes do.
 
-    poll          seconds after which the ledger is read although no hint has come
-    delta_limit, delta_bytes, complete_limit
-                  what a subscription may leave unread
+    A subscription begins at a moment that the ledger names, which takes a while. Steps that this process
+    sends after `subscribe` wait until that moment is known, so they come after it. Steps that were under way
+    then are delivered on whichever side of the moment they were saved: a run that this process believed to
+    be in flight when the subscription was made completes within the subscription.
     """
 
     def __init__(
@@ -39,40 +120,54 @@ class Feed:
     ) -> None:
         self._ledger = ledger
         self._host = host
-        self._delta_limit = delta_limit
-        self._delta_bytes = delta_bytes
-        self._complete_limit = complete_limit
         self._news = News(poll)
         self.subscribers = Subscribers()
+        self._subscription = partial(
+            Subscription,
+            host,
+            self.subscribers,
+            delta_limit=delta_limit,
+            delta_bytes=delta_bytes,
+            complete_limit=complete_limit,
+        )
         self.delivery = Delivery(self.subscribers, delta_limit, delta_bytes)
         self.relay = StreamRelay(ledger, host, self.delivery)
-        self.follower = LedgerFollower(ledger, host, self._news, self.delivery, self.relay)
+        self.follower = LedgerFollower(ledger, self.delivery, host.has_hook)
+        self._task: Task[None] | None = None
+        """Reads the ledger while there are subscriptions."""
+        self._reading = asyncio.Lock()
+        self.joining: list[_Joiner] = []
+        self._moment_known: Future[None] | None = None
+        """Done when the ledger has named the moment of every subscription that steps must not overtake."""
+        self._joined = Waiters()
+        """Tasks that wait for a subscription to have a beginning."""
 
     # What callers of the dispatcher call.
 
     def subscribe(self, session_id: str | None, *, moves: bool) -> Subscription:
         """Receive the events of the session, or of all; see `DurableDispatcher.subscribe`."""
-        self._host.check_loop()
+        loop = self._host.check_loop()
         if moves and not self._ledger.history:
             raise ValueError("moves are read from the history, which this ledger does not keep")
-        subscription = Subscription(
-            self._host,
-            self.subscribers,
-            session_id=session_id,
-            moves=moves,
-            delta_limit=self._delta_limit,
-            delta_bytes=self._delta_bytes,
-            complete_limit=self._complete_limit,
-        )
+        subscription = self._subscription(session_id=session_id, moves=moves)
         if self._news.stopping:
             subscription.close()
-        else:
-            self.follower.join(subscription)
+            return subscription
+        self._moment_known = self._moment_known or loop.create_future()
+        self.joining.append(_Joiner(weakref.ref(subscription), self._host.pending_steps()))
+        self._news.wake()
+        if self._task is None:
+            self._task = self._host.supervise("reading the ledger for subscribers", self._follow)
         return subscription
 
     async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
         """Wait for the beginning of a subscription; see `DurableDispatcher.beginning`."""
-        beginning = await self.follower.beginning(subscription)
+        loop = self._host.check_loop()
+        while subscription not in self.delivery.beginnings:
+            if subscription.closed or self._news.closed:
+                raise DispatcherClosed("the subscription was closed before it had begun")
+            await self._joined.wait(loop)
+        beginning = self.delivery.beginnings[subscription]
         return lambda cursor: not beginning.is_behind(LedgerCursor.parse(cursor).at[0])
 
     def completions(self, after: str | None, until: str | None) -> LedgerCompletions:
@@ -90,14 +185,19 @@ class Feed:
         await self._host.ready()
         await self.until_joined()
 
-    # What steps and turns of this process report.
+    # What steps and turns of this process need, and report.
+
+    def is_joining(self) -> bool:
+        """Say whether there is a subscription that steps must not overtake."""
+        return self._moment_known is not None
 
     async def until_joined(self) -> None:
         """Wait until a step may be sent: it must not overtake a subscription that has no beginning yet.
 
         Raises LedgerUnavailable while the ledger cannot be reached.
         """
-        await self.follower.until_joined()
+        while self._moment_known is not None:
+            await asyncio.shield(self._moment_known)
 
     def wake(self) -> None:
         """Read the ledger soon: something may have been saved."""
@@ -105,11 +205,12 @@ class Feed:
 
     def hooked(self, run_id: str, position: int) -> None:
         """Leave the RunComplete, saved at this position, to the hook that receives it."""
-        self.follower.on_hooked(run_id, position)
+        if self._task is not None:
+            self.follower.hooked[run_id] = position
 
     def begin_turn(self, run_id: str, position: int) -> None:
-        """Stream what the turn of this run writes after everything up to this position, where it started."""
-        if self.subscribers.listen() and self.following:
+        """Deliver what the turn streams after everything up to this position, at which it started."""
+        if self.subscribers.listen() and self._task is not None:
             self.delivery.gate(run_id, position)
             self.wake()
 
@@ -126,6 +227,101 @@ class Feed:
         """Send other processes the last of what the turn has streamed, before its outcome is saved."""
         await self.relay.end_turn(run_id)
 
+    # Reading.
+
+    async def _follow(self) -> None:
+        pause, reached = _SHORTEST, -1
+        while self.subscribers.listen() and not self._news.closed:
+            heard, horizon = self._news.count, reached
+            try:
+                await self._host.ready()
+                horizon = await self._read()
+            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+                self._fail_joining(exc)
+                if not self._news.closed and not isinstance(exc, LedgerGone):
+                    complain(exc, "subscribers are not told yet what happens on the ledger")
+            # A transaction that is open elsewhere may hold the horizon back for a long time.
+            pause = _SHORTEST if horizon != reached else min(2 * pause, _LONGEST)
+            reached = horizon
+            await self._news.wait(heard, pause if self.delivery.gates else None)
+        self._stop_following()
+
+    def _stop_following(self) -> None:
+        self._task = None
+        self.joining.clear()
+        if self._moment_known is not None:
+            if not self._moment_known.done():
+                self._moment_known.set_result(None)
+            self._moment_known = None
+        self._joined.wake()
+        self.follower.hooked.clear()
+        self.delivery.stop()
+        self.relay.stop_listening()
+
+    async def _read(self) -> int:
+        """Deliver everything below the horizon, and return the horizon."""
+        async with self._reading:
+            await self._let_join()
+            for lane in self.delivery.lanes():
+                lane.more = True
+            while (horizon := await self.follower.walk(self.joining)) is None:
+                await self._let_join()
+            return horizon
+
+    # Beginnings.
+
+    def _fail_joining(self, why: Exception) -> None:
+        """Tell the steps that wait for the moment of a subscription that it is not known yet."""
+        if self._moment_known is None:
+            return
+        if not isinstance(why, TurngateError):
+            cause, why = why, LedgerUnavailable(f"a subscription cannot begin: {describe(why)}")
+            why.__cause__ = cause
+        self._moment_known.set_exception(why)
+        self._moment_known.exception()  # no step may be waiting
+        self._moment_known = self._host.check_loop().create_future()
+
+    async def _let_join(self) -> None:
+        """Give all new subscriptions a beginning. What fails here is tried again with the next read."""
+        while self.joining:
+            await self._learn_moment()
+            joiner = self.joining[0]
+            assert joiner.moment is not None
+            under_way = await self._saved_of(joiner.steps)
+            subscription = joiner.reference()
+            if subscription is not None:
+                missed = await self.follower.missed(subscription, under_way)
+                self.delivery.begin(subscription, Beginning(joiner.moment, under_way))
+                for event in missed:
+                    subscription.receive(event)
+            self.joining.remove(joiner)
+            self._joined.wake()
+        if self.subscribers.listen():
+            self.relay.listen()
+
+    async def _learn_moment(self) -> None:
+        """Have the ledger name the moment of all subscriptions that have none yet."""
+        unnamed = [joiner for joiner in self.joining if joiner.moment is None]
+        if not unnamed:
+            return
+        moment = await self._ledger.moment()
+        for joiner in unnamed:
+            joiner.moment = moment
+        if self._moment_known is not None and all(joiner.moment is not None for joiner in self.joining):
+            known, self._moment_known = self._moment_known, None
+            known.set_result(None)
+
+    async def _saved_of(self, steps: list[PendingStep]) -> frozenset[int]:
+        """Return the positions of those steps that were saved.
+
+        When the answer to a step is lost, its position is unknown; but a run that it completes can be found.
+        """
+        positions = {await step.result() for step in steps}
+        in_doubt = {run_id for step in steps if not step.position for run_id in step.completes}
+        if in_doubt:
+            positions |= {known.position for known in await self._ledger.find([*in_doubt])}
+        return frozenset(positions) - {0}
+
     # Closing, in this order.
 
     async def flush(self) -> None:
@@ -135,19 +331,40 @@ class Feed:
     @property
     def following(self) -> bool:
         """Whether the ledger is being read for subscriptions."""
-        return self.follower.task is not None
+        return self._task is not None
 
     async def read_to(self, position: int, *, patience: float, answer_within: float | None) -> None:
-        """Deliver everything up to this position; see `LedgerFollower.read_to`."""
-        await self.follower.read_to(position, patience=patience, answer_within=answer_within)
+        """Deliver everything up to this position, before the ledger is closed.
+
+        Failures are retried for `patience` seconds; if an answer has to come within some seconds, the first
+        failure counts. Subscriptions that cannot be told everything are cut off.
+        """
+        why = "a transaction elsewhere held back what the ledger tells"
+        loop = self._host.check_loop()
+        deadline = loop.time() + patience
+        for _ in range(_TRIES):
+            try:
+                async with asyncio.timeout(answer_within):
+                    if await self._read() > position:
+                        return
+            except Exception as exc:
+                why = describe(exc)
+                complain(exc, "the last events on the ledger could not be read yet")
+                if answer_within is not None or loop.time() >= deadline:
+                    break
+            await asyncio.sleep(_PAUSE)
+        complain(None, "subscribers are not told the last of what this process has done: %s", why)
+        self.delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
 
     def stop(self) -> None:
         """Stop reading: the ledger is about to be closed."""
         self._news.stopping = True
-        self.follower.stop()
+        if self._task is not None:
+            self._task.cancel()
+            self._stop_following()
 
     def close(self) -> None:
         """End all subscriptions and all readers of completions."""
         self._news.close()
         self.subscribers.close()
-        self.follower.joined.wake()
+        self._joined.wake()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from turngate.durable._ledger import Ledger
     from turngate.durable.feed._delivery import Delivery
-    from turngate.durable.feed._host import Host
+    from turngate.durable.feed._feed import Host
 
 Item = list[Any]
 """A delta: session, run, offset, text. A note: session, run, number, kind, data."""

@@ -13,7 +13,8 @@ const LOADED = 50, PAGES = 5;
 
 const known = new Known();
 const loaded = new Set(); // sessions whose complete runs were loaded
-const page = {session: 'demo', focus: null, followed: true};
+const opened = JSON.parse(sessionStorage.getItem('turngate.opened') ?? '["demo"]'); // the last one is shown
+const page = {session: opened.at(-1), focus: null, followed: true};
 let token = new URLSearchParams(location.hash.slice(1)).get('token') ?? sessionStorage.getItem('turngate.token') ?? '';
 if (location.hash) history.replaceState(null, '', location.pathname);
 
@@ -73,7 +74,7 @@ const stream = new Stream({
     $('link').textContent = LINK[link];
     $('login').hidden = link !== 'refused';
     if (link === 'refused') $('token').focus();
-    if (link === 'live') load(page.session);
+    if (link === 'live') for (const session of opened) load(session);
   },
 });
 
@@ -154,6 +155,9 @@ function inFlight(session) {
 
 function open(session) {
   page.session = session;
+  if (opened.includes(session)) opened.splice(opened.indexOf(session), 1);
+  opened.push(session);
+  sessionStorage.setItem('turngate.opened', JSON.stringify(opened));
   page.focus = inFlight(session);
   page.followed = true;
   known.session(session);
@@ -188,7 +192,7 @@ $('login').addEventListener('submit', event => {
   stream.follow();
 });
 if (token) sessionStorage.setItem('turngate.token', token);
-known.session(page.session);
+for (const session of opened) known.session(session);
 draw(known, page);
 $('prompt').focus();
 stream.follow();
