@@ -90,7 +90,7 @@ async def test_subscribers_and_completions_are_told_of_every_process(make: MakeL
 def test_many_that_are_waited_for_are_found_by_what_has_completed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turngate.durable._tending._FEW", 2)
+    monkeypatch.setattr("turngate.durable._recovery._FEW", 2)
 
     @in_loop
     async def check(make: MakeLedger) -> None:
@@ -101,7 +101,7 @@ def test_many_that_are_waited_for_are_found_by_what_has_completed(
             await still(one)
             found = [await two.find(run.run_id) for run in runs]
             waiting = [asyncio.create_task(two.wait(f"r{number}")) for number in range(4)]
-            while two._looked_until is None:
+            while two._recovery._looked_until is None:
                 await asyncio.sleep(0.005)
             for run in runs:
                 agent.finish(run)

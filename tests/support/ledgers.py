@@ -88,7 +88,8 @@ def is_still(d: DurableDispatcher) -> bool:
     """Say whether nothing goes on by itself: no step is under way, no turn is about to start or to settle."""
     if d._stepper.opening is not None or d._feed.is_joining():
         return False
-    return not d._stepper.under_way and not any(turn.phase in (STARTING, SETTLING) for turn in d._turns.owned.values())
+    phases = [owned.turn.record.phase for owned in d._turns.owned.values()]
+    return not d._stepper.under_way and not any(phase in (STARTING, SETTLING) for phase in phases)
 
 
 async def still(*dispatchers: DurableDispatcher) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import patch
 
 from turngate.durable import DurableDispatcher
-from turngate.durable._pending import PendingStep
 from turngate.durable._ledger import Debts
 from turngate.durable._rows import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
@@ -43,22 +42,23 @@ _AN_ACCEPT = Scenario("an accept and a kill", ((0, "accept", "a"),), ("kill",))
 class _Hasty(DurableDispatcher):
     """Calls the runner before the step is saved."""
 
-    async def _decided(self, ask: Ask, fn: Callable[[Step], Any], flight: Flight) -> Decision:
-        step_of = self._ledger.step
+    def __init__(self, runner: Any, ledger: Any, **options: Any) -> None:
+        super().__init__(runner, ledger, **options)
+        step_of = ledger.step
 
         async def step(ask: Ask, decide: Any) -> Decision:
             def hasty(loaded: Loaded, step_id: str) -> Decision:
                 decision: Decision = decide(loaded, step_id)
                 decided, _ = decision.came_of
                 if decided.started is not None:
-                    self._begin_turn(decided, 0)
+                    self._turns.start(decided, 0)
                     decided.started = None
                 return decision
 
-            return await step_of(ask, hasty)
+            saved: Decision = await step_of(ask, hasty)
+            return saved
 
-        with patch.object(self._ledger, "step", step):
-            return await super()._decided(ask, fn, flight)
+        ledger.step = step
 
 
 def _any_fence(self: Step, fence: int) -> Any:
@@ -67,10 +67,10 @@ def _any_fence(self: Step, fence: int) -> Any:
     return self.core.turn
 
 
-def _blind_finish(self: Step, fence: int, text: str, error: str | None, *_: object) -> None:
+def _blind_finish(self: Step, fence: int, text: str, error: str | None, kept: str | None, *_: object) -> None:
     turn = self._turn(fence)
     turn.covered = False
-    self._settle(turn, text, error)
+    self._settle(turn, text, error, kept)
 
 
 async def _same_name(self: MemoryLedger, lease: float) -> int:

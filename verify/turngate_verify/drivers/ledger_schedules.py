@@ -136,7 +136,10 @@ class _Stage:
 
     def _lives(self, process: int) -> bool:
         """Say whether a process runs and is not given up."""
-        return not self.ledgers[process].is_dead and self.dispatchers[process]._stepper.name in self.tables.workers
+        return (
+            not self.ledgers[process].is_dead
+            and self.dispatchers[process]._stepper.name in self.tables.workers
+        )
 
     # Choosing.
 
@@ -217,7 +220,10 @@ class _Stage:
                 ledger.is_dead,
                 ledger.has_lost(),
                 d._stepper.name,
-                tuple((t.fence, t.phase.value, t.covered, t.given_up) for t in d._turns.owned.values()),
+                tuple(
+                    (fence, each.turn.record.phase.value, each.turn.covered, each.turn.given_up)
+                    for fence, each in d._turns.owned.items()
+                ),
                 tuple(sorted(d._turns.covered_early)),
                 ledger.memory.looks_like(),
             )

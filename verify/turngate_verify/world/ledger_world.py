@@ -179,7 +179,10 @@ class LedgerWorld:
 
     def lives(self, process: int) -> bool:
         """Say whether a process runs and is not given up."""
-        return not self.ledgers[process].is_dead and self.dispatchers[process]._stepper.name in self.tables.workers
+        return (
+            not self.ledgers[process].is_dead
+            and self.dispatchers[process]._stepper.name in self.tables.workers
+        )
 
     def kill(self, process: int) -> None:
         """Let a process die: nothing that it does counts any more, and its lease is over."""
