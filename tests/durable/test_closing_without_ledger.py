@@ -19,7 +19,7 @@ from old_ledgers import ask_postgres
 from operating import Child, turns, until
 from postgres import cluster
 from turngate import DispatcherClosed, Turn
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger, _ending
+from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger, _close
 
 FINISH = {"finish": 0.2}
 
@@ -131,7 +131,7 @@ def test_a_close_without_the_server_ends_and_others_recover_the_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Also if the lease is so long that this process cannot lose it."""
-    monkeypatch.setattr(_ending, "_PATIENCE", 0.5)
+    monkeypatch.setattr(_close, "_PATIENCE", 0.5)
     schema = f"t{secrets.token_hex(8)}"
 
     @in_loop

@@ -152,7 +152,7 @@ async def test_a_worker_that_counts_as_dead_saves_nothing(ledger: PostgresLedger
 
         def decide(loaded: Loaded, step_id: str) -> Decision:
             step = Step(loaded, 10**9, step_id)
-            step.accept("late", "p", (), "fold", 100)
+            step.accept("late", "p", "", "fold", 100)
             return step.decision(step_id, None)
 
         with pytest.raises(LeaseLost):

@@ -30,7 +30,7 @@ async def echo(turn: Turn) -> str:
 def accepted(memory: Memory, session_id: str, fresh: int) -> None:
     """Have the memory see a session in which a run was accepted."""
     step = Step(Loaded(session_id, None, [], None, fresh, 0.0), 1, "token")
-    step.accept(f"run of {session_id}", "p", (), "fold", 10)
+    step.accept(f"run of {session_id}", "p", "", "fold", 10)
     changes = step.decision("step", None).changes
     assert changes is not None
     memory.saved(step.loaded, changes)
@@ -254,7 +254,7 @@ async def test_numbers_grow_whichever_process_keeps_the_history(tmp_path: Path) 
             await still(*processes)
             assert agents[number].turns[-1].run is run  # its runner was called: a step that decides nothing
             horizon = (await ledgers[(number + 1) % 3].moment()).horizon
-            assert horizon == processes[number]._last_position + 1
+            assert horizon == processes[number]._stepper.last_position + 1
             fences.append(cast("DurableTurn", agents[number].turns[-1]).fence)
             agents[number].finish(run)
             asked.append(await run)

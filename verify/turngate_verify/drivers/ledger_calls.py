@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from turngate.durable import DurableDispatcher, DurableTurn, _tending
+from turngate.durable import DurableDispatcher, DurableTurn, _recovery
 from turngate_verify.drivers.ledger_faults import Order, calls_of, judged, tell_runner
 from turngate_verify.world.ledger_onlookers import Onlookers
 from turngate_verify.world.ledger_world import LedgerWorld
@@ -136,7 +136,7 @@ def play(case: Case, make: Any = DurableDispatcher) -> tuple[list[str], SpoiledL
         spoiled.append(SpoiledLedger(ledger, case.fault))
         return spoiled[0]
 
-    with patch.object(_tending, "_FEW", 0 if case.many else _tending._FEW):
+    with patch.object(_recovery, "_FEW", 0 if case.many else _recovery._FEW):
         world = LedgerWorld(2, make=make, wrap=wrap)
         method = None if case.fault is None else case.fault.method
         onlookers = Onlookers(world, begin_late=method == "moment", leaves_runs=method in ("step", "moment"))
