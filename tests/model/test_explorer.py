@@ -6,7 +6,7 @@ import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
-from turngate_model.checker import HEART, Bounds, Explorer, Progress, SearchLimits
+from turngate_model.checker import HEART, Bounds, Explorer, InMemory, Progress, SearchLimits
 from turngate_model.checker.counts import COUNTS, Count
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 
@@ -17,16 +17,16 @@ from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
     [
         pytest.param(
             count,
-            id=f"{count.prompts} prompts, {count.cancels} cancels",
+            id=f"{count.bounds.prompts} prompts, {count.bounds.cancels} cancels",
             marks=pytest.mark.deep if count.states > 50_000 else (),
         )
         for count in COUNTS
     ],
 )
-def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
-    result = Explorer(Bounds(count.prompts, count.cancels)).run()
+def test_the_counts_are_those_of_the_table_of_bounds(count: Count[Bounds]) -> None:
+    result = Explorer(InMemory(count.bounds)).run()
     assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
-    assert (result.states, result.transitions, result.depth) == (count.states, count.transitions, count.depth)
+    assert (result.states, result.transitions, result.depth) == count[1:]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
     ],
 )
 def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> None:
-    small, large = Explorer(bounds).run(), Explorer(bounds, symmetry=False).run()
+    small, large = (Explorer(InMemory(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
     assert large.states > 1.5 * small.states
     assert large.depth == small.depth
     assert (large.counterexamples, large.exercised) == (small.counterexamples, small.exercised)
@@ -49,7 +49,9 @@ def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> No
 def test_symmetry_changes_no_refutation(name: str) -> None:
     design, bounds = DESIGNS[name], Bounds(2, 1, without=NOT_IN_DESIGNS)
     results = [
-        Explorer(bounds, design.mechanism, name=name, claimed=design.breaks, symmetry=symmetry).run()
+        Explorer(
+            InMemory(bounds, design.mechanism, name=name, symmetry=symmetry), claimed=design.breaks
+        ).run()
         for symmetry in (True, False)
     ]
     shortest = [result.counterexample for result in results]
@@ -59,7 +61,7 @@ def test_symmetry_changes_no_refutation(name: str) -> None:
 
 
 def test_what_nothing_put_to_the_test_is_unknown() -> None:
-    result = Explorer(Bounds(prompts=1, cancels=1)).run()
+    result = Explorer(InMemory(Bounds(prompts=1, cancels=1))).run()
     assert result.verdict == "unknown"
     assert Property.FIFO in result.unexercised
     assert Property.FULL_COVERAGE not in result.unexercised
@@ -70,7 +72,7 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
         def fold(self, s: ModelSession, turn: ModelTurn) -> None:
             """Give the runner nothing."""
 
-    result = Explorer(Bounds(2, 1), NeverFolds).run()
+    result = Explorer(InMemory(Bounds(2, 1), NeverFolds)).run()
     assert result.verdict == "unknown"
     assert result.missed == (
         "ending cancelled while folded",
@@ -87,13 +89,13 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
     ],
 )
 def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
-    result = Explorer(Bounds(4, 2), limits=limits).run()
+    result = Explorer(InMemory(Bounds(4, 2)), limits=limits).run()
     assert (result.verdict, result.gave_up) == ("unknown", reason)
 
 
 def test_progress_is_told() -> None:
     told: list[Progress] = []
-    Explorer(Bounds(2, 1), progress=told.append).run()
+    Explorer(InMemory(Bounds(2, 1)), progress=told.append).run()
     assert told[0].states == 1
     assert told[-1].depth >= 9
 
@@ -110,7 +112,7 @@ def test_bounds_and_limits_must_make_sense() -> None:
 
 
 def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:
-    result = Explorer(Bounds(2, 1, 2, HEART)).run()
+    result = Explorer(InMemory(Bounds(2, 1, 2, HEART))).run()
     assert (result.verdict, result.states, result.transitions, result.depth) == ("holds", 347, 868, 9)
 
 
@@ -126,7 +128,8 @@ def test_a_session_that_disturbs_another_breaks_isolation() -> None:
             return bool(self.common)
 
     result = Explorer(
-        Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared", claimed=(Property.ISOLATION,)
+        InMemory(Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared"),
+        claimed=(Property.ISOLATION,),
     ).run()
     example = result.counterexamples[Property.ISOLATION]
     assert example.told() == ["accept a (session 1)", "accept b (session 2)", "cancel (session 1)"]
@@ -141,8 +144,8 @@ def test_work_that_need_not_end_is_found() -> None:
             if ok:
                 super().settle(s, run, ok)
 
-    assert Explorer(Bounds(2, 1)).run().verdict == "holds"
-    result = Explorer(Bounds(2, 1), RetriesForEver).run()
+    assert Explorer(InMemory(Bounds(2, 1))).run().verdict == "holds"
+    result = Explorer(InMemory(Bounds(2, 1), RetriesForEver)).run()
     example = result.counterexamples[Property.EXACTLY_ONE_COMPLETE]
     assert "for ever" in example.what
     assert example.told()[-2:] == ["enter a: cancel_on_entry", "writing the messages of a fails"]
@@ -160,14 +163,14 @@ def test_a_longer_loop_is_found_too() -> None:
             else:
                 turn.writing = ""
 
-    result = Explorer(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong").run()
+    result = Explorer(InMemory(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong")).run()
     assert result.verdict == "violated"
     assert "for ever" in next(iter(result.counterexamples.values())).what
 
 
 def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
     result = Explorer(
-        Bounds(2, 1, without=NOT_IN_DESIGNS), Mechanism, name="sound", claimed=tuple(Property)
+        InMemory(Bounds(2, 1, without=NOT_IN_DESIGNS), name="sound"), claimed=tuple(Property)
     ).run()
     assert (result.verdict, result.counterexample) == ("unknown", None)
 
@@ -175,10 +178,8 @@ def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
 def test_what_callers_can_do_again_and_again_is_not_work_that_need_not_end() -> None:
     alone = Bounds(1, 0, 1, NOT_IN_DESIGNS)
     clears = DESIGNS["unlocked-clear"]
-    assert (
-        Explorer(alone, clears.mechanism, name=clears.name, claimed=clears.breaks).run().counterexample
-        is None
-    )
+    explorer = Explorer(InMemory(alone, clears.mechanism, name=clears.name), claimed=clears.breaks)
+    assert explorer.run().counterexample is None
 
 
 def test_refutation_prefers_what_the_design_is_said_to_break() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism
-from turngate_model.checker import Bounds, Explorer
+from turngate_model.checker import Bounds, Explorer, InMemory
 from turngate_model.checker.graph import SessionGraph, TooLarge
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
@@ -16,10 +16,10 @@ OF_DESIGNS = Bounds(2, 1, 1, without=NOT_IN_DESIGNS)
 
 
 def test_it_has_the_states_and_the_steps_of_the_explorer() -> None:
-    graph, explorer = SessionGraph(SMALL), Explorer(SMALL)
-    assert graph.states == explorer.run().states
+    graph, model = SessionGraph(SMALL), InMemory(SMALL)
+    assert graph.states == Explorer(model).run().states
     assert not any(step.violations for steps in graph.steps.values() for step in steps.values())
-    ways_on = {(before.key(), action, after.key()) for before, action, after in explorer.steps()}
+    ways_on = {(before.key(), action, after.key()) for before, action, after in model.steps()}
     walked = {
         (graph.nodes.abstract(node).key(), action, graph.nodes.abstract(step.target).key())
         for node, steps in graph.steps.items()

@@ -11,7 +11,7 @@ from turngate_model.history import Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import Successor
 from turngate_model.mechanism import Action, Mechanism
 from turngate_model.model_session import ModelRun, ModelSession
-from turngate_model.properties import AnyProperty, Violation
+from turngate_model.properties import AnyProperty, AnyViolation
 
 Way: TypeAlias = list[tuple[int, Action]]
 """Steps one after another, each with the number of its session."""
@@ -25,9 +25,15 @@ class Step(NamedTuple):
     events: tuple[Event, ...]
     at_once: bool = False
     """Whether the next step is taken in the same moment."""
+    words: str = ""
+    """The step in words, if action and events do not say it all."""
+    state: dict[str, str] | None = None
+    """What everybody has after the step, in words, if the step has kept it."""
 
     def __str__(self) -> str:
         """Say the step and its consequences in the words of SPEC.md."""
+        if self.words:
+            return self.words
         at_once = ", and in the same moment" if self.at_once else ""
         return told(self.action) + _outcome(self.action, self.events) + at_once
 
@@ -50,7 +56,7 @@ def replay(
     design: type[Mechanism],
     declared: Successor,
     way: Way,
-    violation: Violation,
+    violation: AnyViolation,
     *,
     refine: bool,
     turns_limit: int | None = None,
@@ -71,7 +77,7 @@ def replay(
             run = ModelRun(names[session, action.run], len(names))
         named = action._replace(run=" ".join(names[session, each] for each in action.run.split()))
         events: list[Event] = []
-        found: list[Violation] = []
+        found: list[AnyViolation] = []
         for each in range(MOST_SESSIONS) if action.name == "close" else [session]:
             held, abstract = sessions[each]
             taken = take(design, held, abstract, shared, named, run, session=each)

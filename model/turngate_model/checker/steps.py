@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.exercised import Witness
+from turngate_model.checker.exercised import SessionWitness
 from turngate_model.history import Event
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import INTERNAL, Action, Mechanism
@@ -50,7 +50,11 @@ class _Judge:
     """Shows every event of one step to the abstract session and to the abstract places."""
 
     def __init__(
-        self, abstract: AbstractSession, places: AbstractPlaces | None, session: int, witness: Witness | None
+        self,
+        abstract: AbstractSession,
+        places: AbstractPlaces | None,
+        session: int,
+        witness: SessionWitness | None,
     ) -> None:
         self.abstract, self.places, self.session, self.witness = abstract, places, session, witness
         self.events: list[Event] = []
@@ -78,7 +82,7 @@ def take(
     run: ModelRun | None = None,
     *,
     session: int = 0,
-    witness: Witness | None = None,
+    witness: SessionWitness | None = None,
 ) -> Taken:
     """Take one step in a session and judge it. The step changes ``held`` and ``abstract`` in place.
 

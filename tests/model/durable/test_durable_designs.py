@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted_durable
-from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableMechanism, OnDeath, refute_durable
+from turngate_model.checker import DurableBounds, OnDeath
+from turngate_model.durable import DURABLE_DESIGNS, DurableMechanism, refute_durable
 from turngate_model.properties import DurableProperty, Property
 
 KNOWN_TO_BREAK = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from turngate_model.checker import Progress, SearchLimits
-from turngate_model.durable import JUDGED, DurableBounds, DurableExplorer, DurableMechanism, OnDeath
-from turngate_model.durable.counts import DURABLE_COUNTS, DurableCount
+from turngate_model.checker import DurableBounds, Explorer, OnDeath, Progress, SearchLimits
+from turngate_model.checker.counts import DURABLE_COUNTS, Count
+from turngate_model.durable import JUDGED, DurableMechanism, OnLedger
 from turngate_model.durable.records import Ledger
 from turngate_model.properties import DurableProperty, Property
 
@@ -25,15 +25,15 @@ from turngate_model.properties import DurableProperty, Property
         for nth, count in enumerate(DURABLE_COUNTS)
     ],
 )
-def test_the_counts_are_those_of_the_table(count: DurableCount) -> None:
-    result = DurableExplorer(count.bounds).run()
+def test_the_counts_are_those_of_the_table(count: Count[DurableBounds]) -> None:
+    result = Explorer(OnLedger(count.bounds)).run()
     assert (result.verdict, result.counterexamples, result.unexercised, result.missed) == (
         "holds",
         {},
         (),
         (),
     )
-    assert (result.states, result.depth) == (count.states, count.depth)
+    assert (result.states, result.transitions, result.depth) == count[1:]
 
 
 SMALL = DurableBounds(prompts=1, loads=0)
@@ -42,13 +42,13 @@ SMALL = DurableBounds(prompts=1, loads=0)
 @pytest.mark.parametrize("on_death", ["fail", "retry"])
 def test_processes_are_alike(on_death: OnDeath) -> None:
     bounds = DurableBounds(prompts=1, loads=0, on_death=on_death)
-    small, large = DurableExplorer(bounds).run(), DurableExplorer(bounds, symmetry=False).run()
+    small, large = (Explorer(OnLedger(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
     assert 1.5 * small.states < large.states < 2 * small.states
     assert (small.depth, small.counterexamples) == (large.depth, large.counterexamples)
     assert small.missed == large.missed
 
 
-class WithBudgets(DurableExplorer):
+class WithBudgets(OnLedger):
     """What is used up is part of the state: nothing but the very same counts as met before."""
 
     def covers(self, before: tuple[int, ...], used: tuple[int, ...]) -> bool:
@@ -56,15 +56,15 @@ class WithBudgets(DurableExplorer):
 
 
 def test_what_is_used_up_of_the_bounds_is_no_part_of_a_state() -> None:
-    less, more = DurableExplorer(SMALL), WithBudgets(SMALL)
+    less, more = Explorer(OnLedger(SMALL)), Explorer(WithBudgets(SMALL))
     assert less.run().counterexamples == more.run().counterexamples == {}
     assert less.result.states == more.result.states
-    assert less.witness.seen == more.witness.seen
+    assert less.model.witness.seen == more.model.witness.seen
     assert less.result.transitions < more.result.transitions
 
 
 def test_what_nothing_put_to_the_test_is_unknown() -> None:
-    result = DurableExplorer(DurableBounds(crashes=0, losses=0, loads=0, prompts=1)).run()
+    result = Explorer(OnLedger(DurableBounds(crashes=0, losses=0, loads=0, prompts=1))).run()
     assert result.verdict == "unknown"
     assert set(result.unexercised) >= {DurableProperty.DURABLE, DurableProperty.ADOPTED, Property.FIFO}
     assert DurableProperty.FENCED not in result.unexercised
@@ -77,7 +77,7 @@ def test_what_should_have_happened_and_did_not_is_named() -> None:
         def given(self, ledger: Ledger, me: int, attempts: int) -> Ledger:
             return super().given(ledger, me, self.bounds.attempts)
 
-    result = DurableExplorer(DurableBounds(loads=0, cancels=0, on_death="retry"), NeverRetries).run()
+    result = Explorer(OnLedger(DurableBounds(loads=0, cancels=0, on_death="retry"), NeverRetries)).run()
     assert result.verdict == "unknown"
     assert result.missed == ("a turn of the dead begun again", "a turn with a folded run begun again")
 
@@ -88,7 +88,9 @@ def test_one_session_says_nothing_about_isolation() -> None:
 
 def test_a_limit_reached_is_unknown_and_progress_is_told() -> None:
     told: list[Progress] = []
-    result = DurableExplorer(DurableBounds(), limits=SearchLimits(seconds=0.05), progress=told.append).run()
+    result = Explorer(
+        OnLedger(DurableBounds()), limits=SearchLimits(seconds=0.05), progress=told.append
+    ).run()
     assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 0.05 s")
     assert told[0].states == 1
 

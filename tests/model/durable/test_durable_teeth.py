@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from turngate_model.durable import DurableBounds, DurableExplorer, DurableMechanism
-from turngate_model.durable.decisions import Decision, OnDeath
+from turngate_model.checker import DurableBounds, Explorer, OnDeath
+from turngate_model.durable import DurableMechanism, OnLedger
+from turngate_model.durable.decisions import Decision
 from turngate_model.durable.designs import AnswerLostRetried
 from turngate_model.durable.mechanism import DurableStep
 from turngate_model.durable.records import GONE, Call, Ledger, Operation, Process, Worker, World
@@ -146,7 +147,9 @@ TEETH: dict[type[DurableMechanism], tuple[AnyProperty, dict[str, int], OnDeath]]
 @pytest.mark.parametrize("mechanism", TEETH)
 def test_what_is_broken_is_reported_under_its_id(mechanism: type[DurableMechanism]) -> None:
     broken, bounds, on_death = TEETH[mechanism]
-    result = DurableExplorer(DurableBounds(on_death=on_death, **bounds), mechanism, claimed=(broken,)).run()
+    result = Explorer(
+        OnLedger(DurableBounds(on_death=on_death, **bounds), mechanism), claimed=(broken,)
+    ).run()
     assert result.verdict == "violated"
     assert result.counterexample is not None
     assert result.counterexample.property is broken
@@ -157,7 +160,7 @@ def test_without_what_breaks_it_nothing_is_broken() -> None:
     for on_death in ("fail", RETRY):
         for bounds in (QUICK, {"cancels": 0, "loads": 0}, {"losses": 0, "loads": 0}):
             assert (
-                not DurableExplorer(DurableBounds(on_death=on_death, prompts=1, **bounds))
+                not Explorer(OnLedger(DurableBounds(on_death=on_death, prompts=1, **bounds)))
                 .run()
                 .counterexamples
             )
@@ -183,7 +186,7 @@ class WithoutLease(DurableMechanism):
     ],
 )
 def test_the_lease_is_hygiene(bounds: DurableBounds) -> None:
-    result = DurableExplorer(bounds, WithoutLease).run()
+    result = Explorer(OnLedger(bounds, WithoutLease)).run()
     assert result.counterexamples == {}
 
 
@@ -191,7 +194,7 @@ def test_without_a_lease_the_unknown_must_count_as_dead() -> None:
     class Arrives(WithoutLease, UnknownIsAlive):
         """A step arrives after its worker was given up, and nobody looks at what it was given."""
 
-    result = DurableExplorer(DurableBounds(cancels=0), Arrives).run()
+    result = Explorer(OnLedger(DurableBounds(cancels=0), Arrives)).run()
     assert DurableProperty.ADOPTED in result.counterexamples
 
 
@@ -209,7 +212,7 @@ class ListsDebtsAtTheBurial(WithoutLease):
 
 
 def test_debts_are_found_by_state_and_not_at_the_burial() -> None:
-    result = DurableExplorer(DurableBounds(cancels=0, losses=0, prompts=1), ListsDebtsAtTheBurial).run()
+    result = Explorer(OnLedger(DurableBounds(cancels=0, losses=0, prompts=1), ListsDebtsAtTheBurial)).run()
     example = result.counterexamples[DurableProperty.ADOPTED]
     assert example.told() == [
         "P1 saves: accept a",
@@ -229,6 +232,8 @@ def test_the_fence_alone_decides_whose_turn_it_is() -> None:
             return super().is_turn_of(ledger, me, operation) and ledger.owner in (me, GONE)
 
     bounds = DurableBounds(prompts=1, on_death="retry")
-    alone, both = DurableExplorer(bounds).run(), DurableExplorer(bounds, AsksForBoth).run()
+    alone, both = (
+        Explorer(OnLedger(bounds, mechanism)).run() for mechanism in (DurableMechanism, AsksForBoth)
+    )
     assert alone.counterexamples == both.counterexamples == {}
     assert (alone.states, alone.transitions) == (both.states, both.transitions)

@@ -8,7 +8,7 @@ import pytest
 
 from broken_places import BROKEN, RELATIONS, CallsTheLastInLine, FoldsWhileItWaits
 from turngate_model import Mechanism
-from turngate_model.checker import Bounds, Explorer, steps
+from turngate_model.checker import Bounds, Explorer, InMemory, steps
 from turngate_model.proof.comparison import is_plain, told
 from turngate_model.proof.consequences import of_sound_state, of_state, of_step
 from turngate_model.proof.paths import Path
@@ -56,7 +56,7 @@ def test_a_mistake_is_refuted_from_the_start_in_as_many_steps_as_the_explorer_ne
 ) -> None:
     """The explorer does not look at the books: it judges by what is done, as the proof does."""
     monkeypatch.setattr(steps, "_unrefined_places", lambda _shared: ())
-    explored = Explorer(Bounds(2, 1, 2, turns_limit=1), mechanism).run()
+    explored = Explorer(InMemory(Bounds(2, 1, 2, turns_limit=1), mechanism)).run()
     example = explored.counterexamples[BROKEN[mechanism]]
     sessions = (0, 0) if mechanism is FoldsWhileItWaits else (0, 1)
     found, broken = refuted(RELATIONS[mechanism], sessions)

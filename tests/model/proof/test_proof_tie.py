@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turngate_model import DESIGNS, Mechanism
-from turngate_model.checker import Bounds, Explorer
+from turngate_model.checker import Bounds, Explorer, InMemory
 from turngate_model.proof import FLAWED, INVARIANT, NOT_SAID, comparison
 from turngate_model.proof.comparison import Came, compare, differences, sessions
 from turngate_model.proof.judge import Runs, only
@@ -47,9 +47,9 @@ def test_every_design_is_said_or_there_is_a_reason() -> None:
 
 
 def test_the_sessions_are_those_of_the_explorer() -> None:
-    explorer = Explorer(Bounds(2, 1, 1))
-    explorer.run()
-    assert sum(1 for _ in sessions(Mechanism, 2, 1, frozenset())) == len(explorer.nodes) == 190
+    model = InMemory(Bounds(2, 1, 1))
+    Explorer(model).run()
+    assert sum(1 for _ in sessions(Mechanism, 2, 1, frozenset())) == len(model.nodes) == 190
 
 
 class Forgetful(Relation):

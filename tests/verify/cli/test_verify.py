@@ -20,8 +20,8 @@ from proving import a_proof
 from surroundings import ROOT
 from turngate import Dispatcher
 from turngate_model import DESIGNS, Design, Mechanism, Property, Violation
-from turngate_model.checker import Bounds, Exploration, Explorer
-from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableExploration, DurableExplorer
+from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, InMemory
+from turngate_model.durable import DURABLE_DESIGNS, OnLedger
 from turngate_model.proof import Proof
 from turngate_model.proof.teeth import Needed
 from turngate_model.properties import DurableProperty
@@ -107,18 +107,18 @@ class Explored(NamedTuple):
     bounds: Bounds
     mechanism: type[Mechanism] = Mechanism
 
-    def run(self) -> Exploration:
+    def run(self) -> Exploration[Bounds]:
         return exploration(self)
 
 
-def explored(bounds: Bounds, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
+def explored(model: InMemory, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
     assert callable(progress)
-    return Explored(bounds, mechanism)
+    return Explored(model.bounds, mechanism)
 
 
 @cache
-def exploration(of: Explored) -> Exploration:
-    return Explorer(*of).run()
+def exploration(of: Explored) -> Exploration[Bounds]:
+    return Explorer(InMemory(*of)).run()
 
 
 def rules(
@@ -196,7 +196,7 @@ def overlooking(name: str) -> Callable[..., Rules]:
     return overlook
 
 
-def never_refuting(name: str) -> Callable[[Design], Exploration]:
+def never_refuting(name: str) -> Callable[[Design], Exploration[Bounds]]:
     return lambda design: exploration(Explored(SMALL.model)) if design.name == name else refuted(design.name)
 
 
@@ -283,16 +283,16 @@ def test_what_one_check_says_decides(
     assert any(problem.startswith(about) for problem in [*told["problems"], *said])
 
 
-def unrefuted(name: str) -> DurableExploration:
-    return DurableExploration(PROCESSES, name)
+def unrefuted(name: str) -> Exploration[DurableBounds]:
+    return Exploration(PROCESSES, name)
 
 
-def broken_model(bounds: DurableBounds, progress: object) -> DurableExploration:
-    return DurableExplorer(bounds, DURABLE_DESIGNS["orphaned-accept"].mechanism).run()
+def broken_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
+    return Explorer(OnLedger(bounds, DURABLE_DESIGNS["orphaned-accept"].mechanism)).run()
 
 
-def untested_model(bounds: DurableBounds, progress: object) -> DurableExploration:
-    return DurableExplorer(dataclasses.replace(bounds, crashes=0)).run()
+def untested_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
+    return Explorer(OnLedger(dataclasses.replace(bounds, crashes=0))).run()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turngate_model import DESIGNS, Property
-from turngate_model.durable import DURABLE_DESIGNS, DurableCounterexample
+from turngate_model.checker import Counterexample
+from turngate_model.durable import DURABLE_DESIGNS
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
 from turngate_model.pictures.walks import Shown, following, shown
@@ -155,11 +156,12 @@ def _durable_designs(verification: Verification) -> Iterable[Case]:
             yield _durable_case(name, example)
 
 
-def _durable_case(name: str, example: DurableCounterexample) -> Case:
+def _durable_case(name: str, example: Counterexample) -> Case:
     """Return a case among processes. Their pictures would need a lane for each, so there is none."""
     steps = []
     before: dict[str, str] = {}
-    for number, (words, after) in enumerate(zip(example.steps, example.states, strict=True), 1):
+    for number, step in enumerate(example.steps, 1):
+        words, after = str(step), step.state or {}
         verdict = f"{example.property}: {example.what}" if number == len(example.steps) else ""
         who, _, does = words.partition(" ")
         is_process = who[:1] == "P" and who[1:].isdigit()

@@ -96,7 +96,7 @@ class _Tables:
 def space(
     bounds: Bounds = BOUNDS,
     begin: Callable[[str], None] = lambda _name: None,
-    refuted: dict[str, Exploration] | None = None,
+    refuted: dict[str, Exploration[Bounds]] | None = None,
 ) -> Space:
     """Work out everything that the page holds.
 
