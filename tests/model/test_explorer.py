@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
+from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property
 from turngate_model.checker import HEART, Bounds, Explorer, InMemory, Progress, SearchLimits
 from turngate_model.checker.counts import COUNTS, Count
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
@@ -50,7 +50,7 @@ def test_symmetry_changes_no_refutation(name: str) -> None:
     design, bounds = DESIGNS[name], Bounds(2, 1, without=NOT_IN_DESIGNS)
     results = [
         Explorer(
-            InMemory(bounds, design.mechanism, name=name, symmetry=symmetry), claimed=design.breaks
+            InMemory(bounds, MECHANISMS[name], name=name, symmetry=symmetry), claimed=design.breaks
         ).run()
         for symmetry in (True, False)
     ]
@@ -178,7 +178,7 @@ def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
 def test_what_callers_can_do_again_and_again_is_not_work_that_need_not_end() -> None:
     alone = Bounds(1, 0, 1, NOT_IN_DESIGNS)
     clears = DESIGNS["unlocked-clear"]
-    explorer = Explorer(InMemory(alone, clears.mechanism, name=clears.name), claimed=clears.breaks)
+    explorer = Explorer(InMemory(alone, MECHANISMS[clears.name], name=clears.name), claimed=clears.breaks)
     assert explorer.run().counterexample is None
 
 

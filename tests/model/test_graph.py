@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism
+from turngate_model import MECHANISMS, NOT_IN_DESIGNS, Mechanism
 from turngate_model.checker import Bounds, Explorer, InMemory
 from turngate_model.checker.graph import SessionGraph, TooLarge
 from turngate_model.lifecycle import DeclaredState
@@ -30,7 +30,7 @@ def test_it_has_the_states_and_the_steps_of_the_explorer() -> None:
 
 @pytest.mark.parametrize("name", ["pending-flag", "reused-id", "leaky-session"])
 def test_it_ends_where_something_is_broken(name: str) -> None:
-    graph = SessionGraph(OF_DESIGNS, DESIGNS[name].mechanism)
+    graph = SessionGraph(OF_DESIGNS, MECHANISMS[name])
     sound = {graph.first}
     broken = set[int]()
     for steps in graph.steps.values():
@@ -42,10 +42,10 @@ def test_it_ends_where_something_is_broken(name: str) -> None:
 
 
 def test_a_way_goes_on_past_what_is_broken() -> None:
-    design = DESIGNS["swallowed-outer"]
-    example = refuted(design.name).counterexample
+    mechanism = MECHANISMS["swallowed-outer"]
+    example = refuted("swallowed-outer").counterexample
     assert example is not None
-    graph = SessionGraph(OF_DESIGNS, design.mechanism)
+    graph = SessionGraph(OF_DESIGNS, mechanism)
     way = [step.action for step in example.steps]
     passed = graph.along(way)
     found = [graph.steps[node][action].violations for node, action in zip(passed, way, strict=False)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from turngate_model import DESIGNS
+from turngate_model import DESIGNS, DURABLE_DESIGNS
 from turngate_model.checker import Bounds, DurableBounds, Exploration
-from turngate_model.durable import DURABLE_DESIGNS, refute_durable
+from turngate_model.durable import refute_durable
 from turngate_model.pictures import Generated, generate, refute
 from turngate_model.pictures.dot import HOW_TO_GET_DOT
 

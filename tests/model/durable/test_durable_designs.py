@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted_durable
+from turngate_model import DURABLE_DESIGNS
 from turngate_model.checker import DurableBounds, OnDeath
-from turngate_model.durable import DURABLE_DESIGNS, DurableMechanism, refute_durable
+from turngate_model.durable import DURABLE_MECHANISMS, DurableMechanism, refute_durable
 from turngate_model.properties import DurableProperty, Property
 
 KNOWN_TO_BREAK = {
@@ -60,10 +61,11 @@ def test_a_design_breaks_each_of_what_it_is_known_to_break(name: str, claim: str
 
 
 def test_a_design_is_as_small_as_its_flaw() -> None:
-    for design in DURABLE_DESIGNS.values():
-        own = [name for name in vars(design.mechanism) if not name.startswith("__")]
-        assert 1 <= len(own) <= 5, design.name
-        assert issubclass(design.mechanism, DurableMechanism)
+    assert DURABLE_MECHANISMS.keys() == DURABLE_DESIGNS.keys()
+    for name, mechanism in DURABLE_MECHANISMS.items():
+        own = [each for each in vars(mechanism) if not each.startswith("__")]
+        assert 1 <= len(own) <= 5, name
+        assert issubclass(mechanism, DurableMechanism)
 
 
 def test_bounds_too_small_to_refute_a_design_leave_it_unknown() -> None:

@@ -6,8 +6,8 @@ import re
 
 from explored import all_durable_refuted
 from surroundings import ROOT
+from turngate_model import DURABLE_DESIGNS
 from turngate_model.checker.counts import DURABLE_COUNTS
-from turngate_model.durable import DURABLE_DESIGNS
 from turngate_model.properties import DurableProperty
 
 SECTION = (ROOT / "SPEC.md").read_text(encoding="utf-8").partition("\n## 13. Processes that die\n")[2]

@@ -8,8 +8,8 @@ import pytest
 
 from turngate_model.checker import DurableBounds, Explorer, OnDeath
 from turngate_model.durable import DurableMechanism, OnLedger
+from turngate_model.durable.bad_mechanisms import AnswerLostRetried
 from turngate_model.durable.decisions import Decision
-from turngate_model.durable.designs import AnswerLostRetried
 from turngate_model.durable.mechanism import DurableStep
 from turngate_model.durable.records import GONE, Call, Ledger, Operation, Process, Worker, World
 from turngate_model.properties import AnyProperty, DurableProperty, Property

@@ -19,9 +19,9 @@ from explored import refuted
 from proving import a_proof
 from surroundings import ROOT
 from turngate import Dispatcher
-from turngate_model import DESIGNS, Design, Mechanism, Property, Violation
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Design, Mechanism, Property, Violation
 from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, InMemory
-from turngate_model.durable import DURABLE_DESIGNS, OnLedger
+from turngate_model.durable import DURABLE_MECHANISMS, OnLedger
 from turngate_model.proof import Proof
 from turngate_model.proof.teeth import Needed
 from turngate_model.properties import DurableProperty
@@ -196,7 +196,7 @@ def overlooking(name: str) -> Callable[..., Rules]:
     return overlook
 
 
-def never_refuting(name: str) -> Callable[[Design], Exploration[Bounds]]:
+def never_refuting(name: str) -> Callable[[Design[Property]], Exploration[Bounds]]:
     return lambda design: exploration(Explored(SMALL.model)) if design.name == name else refuted(design.name)
 
 
@@ -205,7 +205,7 @@ FINE = rules(300)
 HEARD: dict[str, tuple[str, Any, int, str]] = {
     "the model breaks": (
         "Explorer",
-        partial(explored, mechanism=DESIGNS["leaky-session"].mechanism),
+        partial(explored, mechanism=MECHANISMS["leaky-session"]),
         1,
         "NO_RESIDUE",
     ),
@@ -288,7 +288,7 @@ def unrefuted(name: str) -> Exploration[DurableBounds]:
 
 
 def broken_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
-    return Explorer(OnLedger(bounds, DURABLE_DESIGNS["orphaned-accept"].mechanism)).run()
+    return Explorer(OnLedger(bounds, DURABLE_MECHANISMS["orphaned-accept"])).run()
 
 
 def untested_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:

@@ -10,8 +10,9 @@ from typing import Any
 import click
 from rich.table import Table
 
+from turngate_model import DURABLE_DESIGNS
 from turngate_model.checker import DurableBounds, Exploration, Explorer, Progress, SearchLimits
-from turngate_model.durable import DURABLE_DESIGNS, JUDGED, DurableMechanism, OnLedger, refute_durable
+from turngate_model.durable import DURABLE_MECHANISMS, JUDGED, DurableMechanism, OnLedger, refute_durable
 from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
@@ -57,7 +58,7 @@ def explore_durable(
         there_are = ", ".join(DURABLE_DESIGNS)
         raise ValueError(f"there is no design {design!r} with processes; there are {there_are}")
     known = DURABLE_DESIGNS[design] if design else None
-    mechanism, claimed = (known.mechanism, known.breaks) if known else (DurableMechanism, ())
+    mechanism, claimed = (DURABLE_MECHANISMS[known.name], known.breaks) if known else (DurableMechanism, ())
     model = OnLedger(bounds, mechanism, name=design, symmetry=symmetry)
     with progress_of(design or "exploring processes") as progress:
         return Explorer(model, claimed=claimed, limits=limits, progress=progress).run()

@@ -9,10 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from turngate_model import DESIGNS, NOT_IN_DESIGNS
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, NOT_IN_DESIGNS
 from turngate_model.checker import Bounds, Exploration, Explorer, InMemory, SearchLimits
 from turngate_model.checker.in_memory import WorldStep
-from turngate_model.durable import DURABLE_DESIGNS
 from turngate_verify.cli.durable import (
     OPTIONS,
     durable_bounds,
@@ -182,7 +181,7 @@ def _explorer(
     if bounds.turns_limit is not None:
         raise ValueError("the known-bad designs have no limit on turns: leave --turns-limit or --design out")
     bounds = replace(bounds, without=NOT_IN_DESIGNS)
-    model = InMemory(bounds, known.mechanism, name=known.name, symmetry=symmetry)
+    model = InMemory(bounds, MECHANISMS[known.name], name=known.name, symmetry=symmetry)
     return Explorer(model, claimed=known.breaks, limits=limits)
 
 

@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 import click
 
-from turngate_model import DESIGNS, Property
+from turngate_model import DESIGNS, DURABLE_DESIGNS, Property
 from turngate_model.checker import Bounds, DurableBounds, Explorer, InMemory, Progress
-from turngate_model.durable import DURABLE_DESIGNS
 from turngate_model.pictures import generate, refute, stale
 from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
 from turngate_model.proof import QUICK as QUICK_PROOF

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turngate_model import DESIGNS, Property
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Property
 from turngate_model.checker import Counterexample
-from turngate_model.durable import DURABLE_DESIGNS
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
 from turngate_model.pictures.walks import Shown, following, shown
@@ -141,7 +140,7 @@ def _designs(verification: Verification) -> Iterable[Case]:
         found = verification.sabotaged.get(name, "")
         by = _by(example.property, len(example.steps)) + (f"; on the real code {found}" if found else "")
         design = DESIGNS[name]
-        scene = of_counterexample(name, design.flaw, example, design.mechanism)
+        scene = of_counterexample(name, design.flaw, example, MECHANISMS[name])
         replay = f"turngate explore --design {name}"
         yield of_scene(name, scene, chip="refuted", flaw=design.flaw, by=by, replay=replay)
 

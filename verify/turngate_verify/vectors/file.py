@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from turngate_model.designs import DESIGNS
+from turngate_model.designs import DESIGNS, SMALL_FLAWS
 from turngate_model.properties import Property
 from turngate_verify.conform.lines import PORT
 from turngate_verify.conform.port import observed
 from turngate_verify.conform.programs import SESSIONS, parsed, written
-from turngate_verify.vectors.flaws import REFUTABLE, UNSHOWN, sentence
+from turngate_verify.vectors.flaws import REFUTABLE, UNSHOWN
 from turngate_verify.vectors.vector import Step, Vector, as_record, asked
 
 VERSION = 1
@@ -24,7 +24,7 @@ def lines(name: str, vectors: Iterable[Vector]) -> Iterator[str]:
         "vectors": VERSION,
         "port": PORT,
         "set": name,
-        "designs": {each: sentence(each) for each in REFUTABLE},
+        "designs": {each: (DESIGNS | SMALL_FLAWS)[each].flaw for each in REFUTABLE},
         "unshown": {each: UNSHOWN[each] for each in DESIGNS if each in UNSHOWN},
     }
     yield json.dumps(heading)
