@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from turngate_model import TABLE, DeclaredState, Guard, Lifecycle, Trigger, UndeclaredMove, successor
-from turngate_model.checker import Bounds, Explorer, InMemory
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TERMINAL
 
 EVERY_COMBINATION = [Guard(facts) for facts in range(1 << len(Guard))]
@@ -90,7 +90,7 @@ def _executed(state: DeclaredState, trigger: Trigger, facts: Guard) -> DeclaredS
 
 
 def test_the_package_and_the_compiled_table_agree_on_every_edge_of_every_reachable_state() -> None:
-    model = InMemory(Bounds(prompts=3, cancels=1, sessions=1))
+    model = MemoryModel(Bounds(prompts=3, cancels=1, sessions=1))
     Explorer(model).run()
     reachable = {
         (session.states[run], session.facts(run))

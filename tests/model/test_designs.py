@@ -6,7 +6,7 @@ import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property
-from turngate_model.checker import Bounds, Explorer, InMemory
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.pictures import refute
 
 # What each design is known to break.
@@ -102,7 +102,7 @@ def test_a_design_is_as_small_as_its_flaw() -> None:
 def test_designs_are_refuted_with_every_operation_too() -> None:
     for name in ("no-accept-tracking", "silent-drop", "leaky-session"):
         design = DESIGNS[name]
-        explorer = Explorer(InMemory(Bounds(2, 1), MECHANISMS[name], name=name), claimed=design.breaks)
+        explorer = Explorer(MemoryModel(Bounds(2, 1), MECHANISMS[name], name=name), claimed=design.breaks)
         assert explorer.run().counterexample is not None
 
 
@@ -114,7 +114,7 @@ def test_a_design_that_the_bounds_do_not_put_to_the_test_is_unknown(name: str) -
     design = DESIGNS[name]
     verdicts = []
     for bounds in SMALL:
-        result = Explorer(InMemory(bounds, MECHANISMS[name], name=name), claimed=design.breaks).run()
+        result = Explorer(MemoryModel(bounds, MECHANISMS[name], name=name), claimed=design.breaks).run()
         assert result.verdict == ("violated" if result.counterexample else "unknown"), bounds
         verdicts.append(result.verdict)
     assert verdicts[0] == "unknown" or name in ("publish-first", "reused-id")

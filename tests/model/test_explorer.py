@@ -6,7 +6,7 @@ import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property
-from turngate_model.checker import HEART, Bounds, Explorer, InMemory, Progress, SearchLimits
+from turngate_model.checker import HEART, Bounds, Explorer, MemoryModel, Progress, SearchLimits
 from turngate_model.checker.counts import COUNTS, Count
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
 
@@ -24,7 +24,7 @@ from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
     ],
 )
 def test_the_counts_are_those_of_the_table_of_bounds(count: Count[Bounds]) -> None:
-    result = Explorer(InMemory(count.bounds)).run()
+    result = Explorer(MemoryModel(count.bounds)).run()
     assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
     assert (result.states, result.transitions, result.depth) == count[1:]
 
@@ -39,7 +39,7 @@ def test_the_counts_are_those_of_the_table_of_bounds(count: Count[Bounds]) -> No
     ],
 )
 def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> None:
-    small, large = (Explorer(InMemory(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
+    small, large = (Explorer(MemoryModel(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
     assert large.states > 1.5 * small.states
     assert large.depth == small.depth
     assert (large.counterexamples, large.exercised) == (small.counterexamples, small.exercised)
@@ -50,7 +50,7 @@ def test_symmetry_changes_no_refutation(name: str) -> None:
     design, bounds = DESIGNS[name], Bounds(2, 1, without=NOT_IN_DESIGNS)
     results = [
         Explorer(
-            InMemory(bounds, MECHANISMS[name], name=name, symmetry=symmetry), claimed=design.breaks
+            MemoryModel(bounds, MECHANISMS[name], name=name, symmetry=symmetry), claimed=design.breaks
         ).run()
         for symmetry in (True, False)
     ]
@@ -61,7 +61,7 @@ def test_symmetry_changes_no_refutation(name: str) -> None:
 
 
 def test_what_nothing_put_to_the_test_is_unknown() -> None:
-    result = Explorer(InMemory(Bounds(prompts=1, cancels=1))).run()
+    result = Explorer(MemoryModel(Bounds(prompts=1, cancels=1))).run()
     assert result.verdict == "unknown"
     assert Property.FIFO in result.unexercised
     assert Property.FULL_COVERAGE not in result.unexercised
@@ -72,7 +72,7 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
         def fold(self, s: ModelSession, turn: ModelTurn) -> None:
             """Give the runner nothing."""
 
-    result = Explorer(InMemory(Bounds(2, 1), NeverFolds)).run()
+    result = Explorer(MemoryModel(Bounds(2, 1), NeverFolds)).run()
     assert result.verdict == "unknown"
     assert result.missed == (
         "ending cancelled while folded",
@@ -89,13 +89,13 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
     ],
 )
 def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
-    result = Explorer(InMemory(Bounds(4, 2)), limits=limits).run()
+    result = Explorer(MemoryModel(Bounds(4, 2)), limits=limits).run()
     assert (result.verdict, result.gave_up) == ("unknown", reason)
 
 
 def test_progress_is_told() -> None:
     told: list[Progress] = []
-    Explorer(InMemory(Bounds(2, 1)), progress=told.append).run()
+    Explorer(MemoryModel(Bounds(2, 1)), progress=told.append).run()
     assert told[0].states == 1
     assert told[-1].depth >= 9
 
@@ -112,7 +112,7 @@ def test_bounds_and_limits_must_make_sense() -> None:
 
 
 def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:
-    result = Explorer(InMemory(Bounds(2, 1, 2, HEART))).run()
+    result = Explorer(MemoryModel(Bounds(2, 1, 2, HEART))).run()
     assert (result.verdict, result.states, result.transitions, result.depth) == ("holds", 347, 868, 9)
 
 
@@ -128,7 +128,7 @@ def test_a_session_that_disturbs_another_breaks_isolation() -> None:
             return bool(self.common)
 
     result = Explorer(
-        InMemory(Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared"),
+        MemoryModel(Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared"),
         claimed=(Property.ISOLATION,),
     ).run()
     example = result.counterexamples[Property.ISOLATION]
@@ -144,8 +144,8 @@ def test_work_that_need_not_end_is_found() -> None:
             if ok:
                 super().settle(s, run, ok)
 
-    assert Explorer(InMemory(Bounds(2, 1))).run().verdict == "holds"
-    result = Explorer(InMemory(Bounds(2, 1), RetriesForEver)).run()
+    assert Explorer(MemoryModel(Bounds(2, 1))).run().verdict == "holds"
+    result = Explorer(MemoryModel(Bounds(2, 1), RetriesForEver)).run()
     example = result.counterexamples[Property.EXACTLY_ONE_COMPLETE]
     assert "for ever" in example.what
     assert example.told()[-2:] == ["enter a: cancel_on_entry", "writing the messages of a fails"]
@@ -163,14 +163,14 @@ def test_a_longer_loop_is_found_too() -> None:
             else:
                 turn.writing = ""
 
-    result = Explorer(InMemory(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong")).run()
+    result = Explorer(MemoryModel(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong")).run()
     assert result.verdict == "violated"
     assert "for ever" in next(iter(result.counterexamples.values())).what
 
 
 def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
     result = Explorer(
-        InMemory(Bounds(2, 1, without=NOT_IN_DESIGNS), name="sound"), claimed=tuple(Property)
+        MemoryModel(Bounds(2, 1, without=NOT_IN_DESIGNS), name="sound"), claimed=tuple(Property)
     ).run()
     assert (result.verdict, result.counterexample) == ("unknown", None)
 
@@ -178,7 +178,7 @@ def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
 def test_what_callers_can_do_again_and_again_is_not_work_that_need_not_end() -> None:
     alone = Bounds(1, 0, 1, NOT_IN_DESIGNS)
     clears = DESIGNS["unlocked-clear"]
-    explorer = Explorer(InMemory(alone, MECHANISMS[clears.name], name=clears.name), claimed=clears.breaks)
+    explorer = Explorer(MemoryModel(alone, MECHANISMS[clears.name], name=clears.name), claimed=clears.breaks)
     assert explorer.run().counterexample is None
 
 

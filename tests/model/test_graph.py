@@ -6,7 +6,7 @@ import pytest
 
 from explored import refuted
 from turngate_model import MECHANISMS, NOT_IN_DESIGNS, Mechanism
-from turngate_model.checker import Bounds, Explorer, InMemory
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.checker.graph import SessionGraph, TooLarge
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
@@ -16,7 +16,7 @@ OF_DESIGNS = Bounds(2, 1, 1, without=NOT_IN_DESIGNS)
 
 
 def test_it_has_the_states_and_the_steps_of_the_explorer() -> None:
-    graph, model = SessionGraph(SMALL), InMemory(SMALL)
+    graph, model = SessionGraph(SMALL), MemoryModel(SMALL)
     assert graph.states == Explorer(model).run().states
     assert not any(step.violations for steps in graph.steps.values() for step in steps.values())
     ways_on = {(before.key(), action, after.key()) for before, action, after in model.steps()}

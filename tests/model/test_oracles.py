@@ -16,7 +16,7 @@ import pytest
 
 from turngate_model import DESIGNS, Property
 from turngate_model.checker import HEART, Bounds, Explorer
-from turngate_model.checker.in_memory import WorldStep
+from turngate_model.checker.memory_model import WorldStep
 from turngate_model.oracles import Comparison, OracleFailed, OracleMissing, Oracles
 from turngate_model.oracles import comparison as engine
 from turngate_verify.cli import oracles as command

@@ -10,7 +10,7 @@ import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, MECHANISMS, Mechanism
-from turngate_model.checker.counterexample import Step
+from turngate_model.checker.counterexample import PlayedStep
 from turngate_model.history import Accept, Cancel, Complete, Ended, Enter, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
@@ -176,9 +176,9 @@ def test_the_session_overview_names_every_condition_in_its_cell() -> None:
 # Walks.
 
 
-def act(name: str, run: str = "", how: str = "") -> Step:
+def act(name: str, run: str = "", how: str = "") -> PlayedStep:
     actor = {"fold": "runner", "end": "runner", "written": "store", "settle": "store"}.get(name, "caller")
-    return Step(0, Action(actor, name, run, how), ())  # type: ignore[arg-type]  # one of the actors
+    return PlayedStep(0, Action(actor, name, run, how), ())  # type: ignore[arg-type]  # one of the actors
 
 
 def test_a_step_that_the_sound_mechanism_does_not_have_is_said_to_be_missing() -> None:

@@ -17,7 +17,7 @@ Way: TypeAlias = list[tuple[int, Action]]
 """Steps one after another, each with the number of its session."""
 
 
-class Step(NamedTuple):
+class PlayedStep(NamedTuple):
     """One step: the number of its session, the action, and the events of it."""
 
     session: int
@@ -43,7 +43,7 @@ class Counterexample(NamedTuple):
 
     property: AnyProperty
     what: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlayedStep, ...]
 
     def told(self) -> list[str]:
         """Return the steps in words. If they are in several sessions, each names its session."""
@@ -68,7 +68,7 @@ def replay(
     ]
     names: dict[tuple[int, str], str] = {}
     shared = Shared.at_first(turns_limit)
-    steps: list[Step] = []
+    steps: list[PlayedStep] = []
     said = violation.what
     for session, action in way:
         run = None
@@ -84,7 +84,7 @@ def replay(
             shared = taken.shared
             events += taken.events
             found += [*taken.violations, *at_rest(design, held, abstract, refine=refine)]
-        steps.append(Step(session, named, tuple(events)))
+        steps.append(PlayedStep(session, named, tuple(events)))
         said = next((fault.what for fault in found if fault.property is violation.property), violation.what)
     return Counterexample(violation.property, said, tuple(steps))
 

@@ -1,7 +1,7 @@
 """What the explorer needs of a model: stateright's ``init``, ``actions``, ``next_state`` and ``properties``.
 
-There are two models. ``InMemory`` has sessions in one process; ``OnLedger``, in ``turngate_model.durable``,
-has processes that share a ledger. The explorer knows neither.
+There are two models. ``MemoryModel`` has sessions in one process; ``DurableModel``, in
+``turngate_model.durable``, has processes that share a ledger. The explorer knows neither.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.exercised import SessionWitness
-from turngate_model.checker.steps import Shared, Taken, at, at_rest, take, unseen
+from turngate_model.checker.steps import JudgedStep, Shared, at, at_rest, take, unseen
 from turngate_model.history import Event
 from turngate_model.lifecycle import DeclaredState, Successor
 from turngate_model.mechanism import Action, Mechanism
@@ -114,7 +114,7 @@ class Nodes:
         action: Action,
         run: ModelRun | None,
         witness: SessionWitness | None = None,
-    ) -> tuple[Taken, ModelSession, AbstractSession]:
+    ) -> tuple[JudgedStep, ModelSession, AbstractSession]:
         """Take a step on copies of a node's sessions. Return the judgement of the step, and the copies."""
         held, abstract = self._sessions[node][0].copy(), self._sessions[node][1].copy()
         before = self._shared[shared]

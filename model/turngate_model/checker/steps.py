@@ -38,7 +38,7 @@ class Shared(NamedTuple):
         return cls(0, ModelPlaces(turns_limit), AbstractPlaces(turns_limit))
 
 
-class Taken(NamedTuple):
+class JudgedStep(NamedTuple):
     """A step that was taken: its events, what they break, and what the sessions share after it."""
 
     events: tuple[Event, ...]
@@ -83,7 +83,7 @@ def take(
     *,
     session: int = 0,
     witness: SessionWitness | None = None,
-) -> Taken:
+) -> JudgedStep:
     """Take one step in a session and judge it. The step changes ``held`` and ``abstract`` in place.
 
     ``held`` is the session that the mechanism holds, ``abstract`` the abstract session beside it, ``session``
@@ -105,7 +105,7 @@ def take(
         unchanged = "the session was idle: the cancel should have changed nothing"
         judge.violations.append(Violation(Property.IDLE_CANCEL, unchanged))
     judge.violations += _unrefined_places(after)
-    return Taken(tuple(judge.events), tuple(judge.violations), after)
+    return JudgedStep(tuple(judge.events), tuple(judge.violations), after)
 
 
 def at(design: type[Mechanism], see: Any, shared: Shared, session: int) -> Mechanism:

@@ -20,8 +20,8 @@ from proving import a_proof
 from surroundings import ROOT
 from turngate import Dispatcher
 from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Design, Mechanism, Property, Violation
-from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, InMemory
-from turngate_model.durable import DURABLE_MECHANISMS, OnLedger
+from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, MemoryModel
+from turngate_model.durable import DURABLE_MECHANISMS, DurableModel
 from turngate_model.proof import Proof
 from turngate_model.proof.teeth import Needed
 from turngate_model.properties import DurableProperty
@@ -111,14 +111,14 @@ class Explored(NamedTuple):
         return exploration(self)
 
 
-def explored(model: InMemory, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
+def explored(model: MemoryModel, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
     assert callable(progress)
     return Explored(model.bounds, mechanism)
 
 
 @cache
 def exploration(of: Explored) -> Exploration[Bounds]:
-    return Explorer(InMemory(*of)).run()
+    return Explorer(MemoryModel(*of)).run()
 
 
 def rules(
@@ -288,11 +288,11 @@ def unrefuted(name: str) -> Exploration[DurableBounds]:
 
 
 def broken_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
-    return Explorer(OnLedger(bounds, DURABLE_MECHANISMS["orphaned-accept"])).run()
+    return Explorer(DurableModel(bounds, DURABLE_MECHANISMS["orphaned-accept"])).run()
 
 
 def untested_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
-    return Explorer(OnLedger(dataclasses.replace(bounds, crashes=0))).run()
+    return Explorer(DurableModel(dataclasses.replace(bounds, crashes=0))).run()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from turngate_model import DURABLE_DESIGNS
 from turngate_model.checker import DurableBounds, Exploration, Explorer, Progress, SearchLimits
-from turngate_model.durable import DURABLE_MECHANISMS, JUDGED, DurableMechanism, OnLedger, refute_durable
+from turngate_model.durable import DURABLE_MECHANISMS, JUDGED, DurableMechanism, DurableModel, refute_durable
 from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
@@ -59,7 +59,7 @@ def explore_durable(
         raise ValueError(f"there is no design {design!r} with processes; there are {there_are}")
     known = DURABLE_DESIGNS[design] if design else None
     mechanism, claimed = (DURABLE_MECHANISMS[known.name], known.breaks) if known else (DurableMechanism, ())
-    model = OnLedger(bounds, mechanism, name=design, symmetry=symmetry)
+    model = DurableModel(bounds, mechanism, name=design, symmetry=symmetry)
     with progress_of(design or "exploring processes") as progress:
         return Explorer(model, claimed=claimed, limits=limits, progress=progress).run()
 
@@ -119,7 +119,7 @@ def hold(
 ) -> Exploration[DurableBounds]:
     """Explore the durable mechanism; what was explored once in a process need not be again."""
     if bounds not in _held:
-        _held[bounds] = Explorer(OnLedger(bounds), progress=progress).run()
+        _held[bounds] = Explorer(DurableModel(bounds), progress=progress).run()
     return _held[bounds]
 
 

@@ -10,8 +10,8 @@ import click
 from click.core import ParameterSource
 
 from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, NOT_IN_DESIGNS
-from turngate_model.checker import Bounds, Exploration, Explorer, InMemory, SearchLimits
-from turngate_model.checker.in_memory import WorldStep
+from turngate_model.checker import Bounds, Exploration, Explorer, MemoryModel, SearchLimits
+from turngate_model.checker.memory_model import WorldStep
 from turngate_verify.cli.durable import (
     OPTIONS,
     durable_bounds,
@@ -173,7 +173,7 @@ def _explorer(
     bounds: Bounds, design: str | None, symmetry: bool, limits: SearchLimits
 ) -> Explorer[Bounds, int, WorldStep]:
     if design is None:
-        return Explorer(InMemory(bounds, symmetry=symmetry), limits=limits)
+        return Explorer(MemoryModel(bounds, symmetry=symmetry), limits=limits)
     known = DESIGNS.get(design)
     if known is None:
         there_are = ", ".join([*DESIGNS, *DURABLE_DESIGNS])
@@ -181,7 +181,7 @@ def _explorer(
     if bounds.turns_limit is not None:
         raise ValueError("the known-bad designs have no limit on turns: leave --turns-limit or --design out")
     bounds = replace(bounds, without=NOT_IN_DESIGNS)
-    model = InMemory(bounds, MECHANISMS[known.name], name=known.name, symmetry=symmetry)
+    model = MemoryModel(bounds, MECHANISMS[known.name], name=known.name, symmetry=symmetry)
     return Explorer(model, claimed=known.breaks, limits=limits)
 
 

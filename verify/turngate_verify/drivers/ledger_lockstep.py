@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from turngate.durable import DurableDispatcher
 from turngate_model import Property, Violation
-from turngate_model.checker import Bounds, InMemory
+from turngate_model.checker import Bounds, MemoryModel
 from turngate_model.history import Accept, Called, Cancel, Clear, Complete, Ended, Event, Wrote
 from turngate_model.mechanism import Action
 from turngate_verify.drivers.lockstep import Lockstep
@@ -40,7 +40,7 @@ def compare_on_ledger(bounds: Bounds, *, processes: int = 1, make: Any = Durable
     """Compare the durable dispatcher with the mechanism on every save within bounds."""
     result = Lockstep()
     with without_log(), without_chance():
-        for way, steps in _ways(InMemory(replace(bounds, sessions=1))):
+        for way, steps in _ways(MemoryModel(replace(bounds, sessions=1))):
             result.states += 1
             for step in steps:
                 result.steps += 1
@@ -53,7 +53,7 @@ def compare_on_ledger(bounds: Bounds, *, processes: int = 1, make: Any = Durable
     return result
 
 
-def _ways(model: InMemory) -> Iterator[tuple[list[Action], list[_Step]]]:
+def _ways(model: MemoryModel) -> Iterator[tuple[list[Action], list[_Step]]]:
     """Yield a shortest way to every state between saves, and every step that can be taken there."""
     known: set[int] = set()
     frontier: list[tuple[int, list[Action]]] = [(model.init(), [])]
@@ -73,7 +73,7 @@ def _ways(model: InMemory) -> Iterator[tuple[list[Action], list[_Step]]]:
         yield way, steps
 
 
-def _saved(model: InMemory, state: int, events: list[Event]) -> int:
+def _saved(model: MemoryModel, state: int, events: list[Event]) -> int:
     """Take the steps that are part of the same save, add their events, and return where they lead."""
     while True:
         further = [

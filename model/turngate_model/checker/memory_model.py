@@ -68,7 +68,7 @@ class WorldStep(NamedTuple):
     internal: bool
 
 
-class InMemory:
+class MemoryModel:
     """The mechanism, or a known-bad design, within bounds.
 
     ``name`` is the name of the design, None for the mechanism itself.

@@ -30,17 +30,17 @@ from turngate_model.checker.counterexample import Counterexample
 from turngate_model.checker.exercised import Witness, required
 from turngate_model.durable import judges
 from turngate_model.durable.mechanism import DurableMechanism, DurableStep
-from turngate_model.durable.records import World, permuted
+from turngate_model.durable.records import ModelWorld, permuted
 from turngate_model.durable.told import told_step
 from turngate_model.durable.witness import JUDGED, LedgerWitness, needs_of
 from turngate_model.properties import AnyViolation
 
 Used: TypeAlias = tuple[int, ...]
 """How much of each budget has been used."""
-State: TypeAlias = tuple[int, Used]
+Visit: TypeAlias = tuple[int, Used]
 
 
-class OnLedger:
+class DurableModel:
     """The durable mechanism, or a known-bad design, within bounds.
 
     ``name`` is the name of the design, None for the mechanism itself.
@@ -62,21 +62,21 @@ class OnLedger:
         self._watching = LedgerWitness(self.sessions)
         self.witness: Witness = self._watching
         self._symmetry = symmetry
-        self._ids: dict[World, int] = {}
-        self._worlds: list[World] = []
+        self._ids: dict[ModelWorld, int] = {}
+        self._worlds: list[ModelWorld] = []
         self._faults: list[tuple[AnyViolation, ...]] = []
         """For each world, what is wrong with it at any moment."""
         self._visits: list[list[Used]] = []
         """For each world, how much had been used at each visit."""
         self._left: dict[Used, frozenset[str]] = {}
 
-    def init(self) -> State:
+    def init(self) -> Visit:
         """Return the state in which nothing has happened."""
         state = self._number(self.mechanism.initial()), (0,) * len(BUDGETS)
         self.admits(state)
         return state
 
-    def actions(self, state: State) -> Iterator[DurableStep]:
+    def actions(self, state: Visit) -> Iterator[DurableStep]:
         """Yield every step that can be taken in a state."""
         world, used = state
         left = self._left.get(used)
@@ -86,26 +86,26 @@ class OnLedger:
             self._left[used] = left
         return self.mechanism.steps(self._worlds[world], left)
 
-    def next_state(self, state: State, step: DurableStep) -> State:
+    def next_state(self, state: Visit, step: DurableStep) -> Visit:
         """Return the state that a step leads to."""
         used = state[1]
         if step.spends:
             used = tuple(so_far + (name in step.spends) for name, so_far in zip(BUDGETS, used, strict=True))
         return self._number(in_order(step.world)[0] if self._symmetry else step.world), used
 
-    def judge_step(self, state: State, step: DurableStep, target: State) -> tuple[AnyViolation, ...]:
+    def judge_step(self, state: Visit, step: DurableStep, target: Visit) -> tuple[AnyViolation, ...]:
         """Return what a step breaks, at the step itself and in the world that it leads to."""
         self._watching.step(self._worlds[state[0]], step)
         return step.violations + self._faults[target[0]]
 
-    def judge_state(self, state: State, steps: list[DurableStep]) -> Iterable[AnyViolation]:
+    def judge_state(self, state: Visit, steps: list[DurableStep]) -> Iterable[AnyViolation]:
         """Return what is owed in a state in which nothing happens by itself."""
         if any(step.internal for step in steps):
             return ()
         self._watching.quiescent(self._worlds[state[0]])
         return judges.owed(self.sessions, self._worlds[state[0]])
 
-    def admits(self, state: State) -> bool:
+    def admits(self, state: Visit) -> bool:
         """Return whether a world has to be visited with so much used, and note the visit."""
         world, used = state
         if any(self.covers(before, used) for before in self._visits[world]):
@@ -117,7 +117,7 @@ class OnLedger:
         """Return whether a visit with so much used before makes another visit needless."""
         return all(map(le, before, used))
 
-    def count(self, visited: Collection[State]) -> int:
+    def count(self, visited: Collection[Visit]) -> int:
         """Return how many worlds were visited: what has been used does not tell two of them apart."""
         return len(self._worlds)
 
@@ -135,7 +135,7 @@ class OnLedger:
             called = [called[place] for place in order] if order else called
         return Counterexample(violation.property, violation.what, tuple(steps))
 
-    def _number(self, world: World) -> int:
+    def _number(self, world: ModelWorld) -> int:
         """Return the number of a world. If the world is new, judge it."""
         number = self._ids.get(world)
         if number is None:
@@ -146,7 +146,7 @@ class OnLedger:
         return number
 
 
-def in_order(world: World) -> tuple[World, tuple[int, ...] | None]:
+def in_order(world: ModelWorld) -> tuple[ModelWorld, tuple[int, ...] | None]:
     """Return a world with its processes in order, those that hold most first, and that order if new."""
     looks = [_look(world, place) for place in range(len(world.processes))]
     if all(one >= next_one for one, next_one in pairwise(looks)):
@@ -155,7 +155,7 @@ def in_order(world: World) -> tuple[World, tuple[int, ...] | None]:
     return permuted(world, order), order
 
 
-def _look(world: World, place: int) -> tuple[Any, ...]:
+def _look(world: ModelWorld, place: int) -> tuple[Any, ...]:
     """Return how a process looks to somebody who does not know its number."""
     process, ledger, me = world.processes[place], world.ledger, place + 1
     loaded, unanswered = process.loaded, process.unanswered
