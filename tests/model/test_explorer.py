@@ -1,31 +1,60 @@
-"""The explorer: its counts, its verdicts, and that it would tell if something were wrong."""
+"""The explorer, with both models: counts, verdicts, reductions, and that it tells what is wrong."""
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
 
 import pytest
 
 from explored import refuted
 from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property
-from turngate_model.checker import HEART, Bounds, Explorer, MemoryModel, Progress, SearchLimits
-from turngate_model.checker.counts import COUNTS, Count
+from turngate_model.checker import (
+    HEART,
+    Bounds,
+    DurableBounds,
+    Exploration,
+    Explorer,
+    MemoryModel,
+    OnDeath,
+    Progress,
+    SearchLimits,
+)
+from turngate_model.checker.counts import COUNTS, DURABLE_COUNTS, LIMITED_COUNTS, Count
+from turngate_model.durable import JUDGED, DurableMechanism, DurableModel
+from turngate_model.durable.records import ModelLedger
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
+from turngate_model.properties import DurableProperty
+
+AnyCount: TypeAlias = Count[Bounds] | Count[DurableBounds]
 
 
-@pytest.mark.requirement("REFINES")
+def explored(bounds: Bounds | DurableBounds) -> Exploration[Bounds] | Exploration[DurableBounds]:
+    if isinstance(bounds, Bounds):
+        return Explorer(MemoryModel(bounds)).run()
+    return Explorer(DurableModel(bounds)).run()
+
+
+def is_deep(count: AnyCount) -> bool:
+    return (count.states > 50_000 and count is not DURABLE_COUNTS[1]) or count is DURABLE_COUNTS[2]
+
+
+@pytest.mark.requirement("REFINES", "R-PLC-1", "R-PLC-2", "R-PLC-3", "R-PLC-4", "R-PLC-5", "R-LIV-1")
+@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(
-            count,
-            id=f"{count.bounds.prompts} prompts, {count.bounds.cancels} cancels",
-            marks=pytest.mark.deep if count.states > 50_000 else (),
-        )
-        for count in COUNTS
+        pytest.param(count, id=str(count.bounds), marks=pytest.mark.deep if is_deep(count) else ())
+        for count in (*COUNTS, *LIMITED_COUNTS, *DURABLE_COUNTS)
     ],
 )
-def test_the_counts_are_those_of_the_table_of_bounds(count: Count[Bounds]) -> None:
-    result = Explorer(MemoryModel(count.bounds)).run()
-    assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
+def test_everything_holds_and_the_counts_are_those_of_the_table(count: AnyCount) -> None:
+    result = explored(count.bounds)
+    assert (result.verdict, result.counterexamples, result.unexercised, result.missed) == (
+        "holds",
+        {},
+        (),
+        (),
+    )
     assert (result.states, result.transitions, result.depth) == count[1:]
 
 
@@ -91,6 +120,8 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
 def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
     result = Explorer(MemoryModel(Bounds(4, 2)), limits=limits).run()
     assert (result.verdict, result.gave_up) == ("unknown", reason)
+    of_processes = Explorer(DurableModel(DurableBounds()), limits=limits).run()
+    assert (of_processes.verdict, of_processes.gave_up) == ("unknown", reason)
 
 
 def test_progress_is_told() -> None:
@@ -189,3 +220,70 @@ def test_refutation_prefers_what_the_design_is_said_to_break() -> None:
     )
     assert result.counterexample is claimed
     assert len(shorter.steps) < len(claimed.steps)
+
+
+# Processes.
+
+
+SMALL = DurableBounds(prompts=1, loads=0)
+
+
+@pytest.mark.parametrize("on_death", ["fail", "retry"])
+def test_processes_are_alike(on_death: OnDeath) -> None:
+    bounds = DurableBounds(prompts=1, loads=0, on_death=on_death)
+    small, large = (Explorer(DurableModel(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
+    assert 1.5 * small.states < large.states < 2 * small.states
+    assert (small.depth, small.counterexamples) == (large.depth, large.counterexamples)
+    assert small.missed == large.missed
+
+
+class WithBudgets(DurableModel):
+    """What is used up is part of the state: nothing but the very same counts as met before."""
+
+    def covers(self, before: tuple[int, ...], used: tuple[int, ...]) -> bool:
+        return before == used
+
+
+def test_what_is_used_up_of_the_bounds_is_no_part_of_a_state() -> None:
+    less, more = Explorer(DurableModel(SMALL)), Explorer(WithBudgets(SMALL))
+    assert less.run().counterexamples == more.run().counterexamples == {}
+    assert less.result.states == more.result.states
+    assert less.model.witness.seen == more.model.witness.seen
+    assert less.result.transitions < more.result.transitions
+
+
+def test_what_nothing_among_processes_put_to_the_test_is_unknown() -> None:
+    result = Explorer(DurableModel(DurableBounds(crashes=0, losses=0, loads=0, prompts=1))).run()
+    assert result.verdict == "unknown"
+    assert set(result.unexercised) >= {DurableProperty.DURABLE, DurableProperty.ADOPTED, Property.FIFO}
+    assert DurableProperty.FENCED not in result.unexercised
+
+
+def test_what_should_have_happened_among_processes_and_did_not_is_named() -> None:
+    class NeverRetries(DurableMechanism):
+        """A turn is never begun again, whatever was asked for."""
+
+        def given(self, ledger: ModelLedger, me: int, attempts: int) -> ModelLedger:
+            return super().given(ledger, me, self.bounds.attempts)
+
+    result = Explorer(DurableModel(DurableBounds(loads=0, cancels=0, on_death="retry"), NeverRetries)).run()
+    assert result.verdict == "unknown"
+    assert result.missed == ("a turn of the dead begun again", "a turn with a folded run begun again")
+
+
+def test_one_session_says_nothing_about_isolation() -> None:
+    assert set(JUDGED) == {*Property, *DurableProperty} - {Property.ISOLATION}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"processes": 0}, "processes must be from 1 to 4, not 0"),
+        ({"prompts": 9}, "prompts must be from 1 to 8, not 9"),
+        ({"crashes": -1}, "crashes must be from 0 to 16, not -1"),
+        ({"on_death": "pray"}, "on_death must be fail or retry, not pray"),
+    ],
+)
+def test_bounds_of_processes_must_make_sense(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DurableBounds(**wrong)

@@ -10,7 +10,6 @@ from broken_places import BROKEN, KeepsThePlaceWhileSettling
 from turngate_model import AbstractSession, DeclaredState, Mechanism, Property, Violation
 from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.checker import Bounds, Explorer, MemoryModel, steps
-from turngate_model.checker.counts import LIMITED_COUNTS, Count
 from turngate_model.checker.steps import Shared, take
 from turngate_model.history import Accept, Called, Cancel, Complete, Ended, Enter, Event, Handoff, Wrote
 from turngate_model.mechanism import Action
@@ -18,14 +17,6 @@ from turngate_model.model_session import ModelRun, ModelSession
 
 ONE_PLACE = Bounds(prompts=3, cancels=1, sessions=2, turns_limit=1)
 ACTIVE = DeclaredState.ACTIVE
-
-
-@pytest.mark.requirement("R-PLC-1", "R-PLC-2", "R-PLC-3", "R-PLC-4", "R-PLC-5", "R-LIV-1")
-@pytest.mark.parametrize("count", LIMITED_COUNTS, ids=str)
-def test_with_a_limit_everything_holds_and_the_counts_are_those_of_the_table(count: Count[Bounds]) -> None:
-    result = Explorer(MemoryModel(count.bounds)).run()
-    assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
-    assert (result.states, result.transitions, result.depth) == count[1:]
 
 
 @pytest.mark.parametrize("bounds", [Bounds(2, 1, 2, turns_limit=1), Bounds(2, 0, 2, turns_limit=2)])
