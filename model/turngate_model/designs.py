@@ -1,300 +1,227 @@
-"""The known-bad designs: mechanisms that looked right to good engineers, and are not.
+"""The catalogue of known-bad designs: the name of each, what it does in one sentence, and what it breaks.
 
-Each design is a subclass of the mechanism that does one thing differently. The first line of its docstring
-says what. A checker must refute every one of them, or its verdict on the mechanism is worth nothing.
+They looked right to good engineers, and are not. A checker must refute every one of them, or its verdict on
+the mechanism is worth nothing. Each layer has each of them once, as a class that ``built_in`` finds by name:
+
+* ``turngate_model.bad_mechanisms`` for the mechanism,
+* ``turngate_model.durable.bad_mechanisms`` for processes that share a ledger,
+* ``turngate_model.proof.flawed`` for the relation of the proof,
+* ``turngate_verify.vectors.flaws`` for what the test vectors refute as well,
+* ``turngate_verify.drivers.sabotage`` and ``ledger_sabotage`` for the real dispatchers.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, TypeVar
 
-from turngate_model.history import Clear, Complete, Enter, FinishReason
-from turngate_model.lifecycle import DeclaredState
-from turngate_model.mechanism import Action, Mechanism
-from turngate_model.model_session import Half, Mode, ModelRun, ModelSession, ModelTurn
-from turngate_model.properties import Property
+from turngate_model.properties import AnyProperty, DurableProperty, Property
 
+PropertyT_co = TypeVar("PropertyT_co", bound=AnyProperty, covariant=True)
+ClassT = TypeVar("ClassT", bound=type)
 
-class NoAcceptTracking(Mechanism):
-    """Cancel looks at the active run only; a prompt accepted but not yet active escapes."""
 
-    def raise_mark(self, s: ModelSession) -> None:
-        """Know nothing of accepted runs."""
+class Design(NamedTuple, Generic[PropertyT_co]):
+    """A known-bad design: its name, what it does, and the properties that it is known to break."""
 
+    name: str
+    flaw: str
+    breaks: tuple[PropertyT_co, ...]
 
-class PendingFlag(Mechanism):
-    """One boolean "pending cancel" per session, consumed by the first run that enters."""
 
-    pending_is = "flag"
+def built_in(designs: Mapping[str, Design[AnyProperty]], *classes: ClassT) -> dict[str, ClassT]:
+    """Return the classes that have the flaws of these designs, by the names of the designs.
 
-    def raise_mark(self, s: ModelSession) -> None:
-        s.pending = int(bool(s.accepted))
-
-    def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
-        flag, s.pending = s.pending, 0
-        return bool(flag) or run.name in s.singled_out
-
-
-class PendingCount(Mechanism):
-    """Cancel reserves one unit per accepted run, each entry consumes one."""
-
-    pending_is = "count"
-
-    def raise_mark(self, s: ModelSession) -> None:
-        s.pending = len(s.accepted)
-
-    def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
-        unit = min(s.pending, 1)
-        s.pending -= unit
-        return bool(unit) or run.name in s.singled_out
-
-
-class HastyClear(Mechanism):
-    """The mark is removed when any covered run has entered, or any turn ends."""
-
-    def lower_mark(self, s: ModelSession) -> None:
-        s.mark = 0
-
-    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
-        s.mark = 0
-        super().hand_off(s, turn)
-
-
-class SilentEntry(Mechanism):
-    """Cancel-on-entry returns without a RunComplete."""
-
-    def settle(self, s: ModelSession, run: ModelRun, ok: bool) -> None:
-        self.record([run], "canceled", ok)
-        s.entering.remove(run)
-
-
-class UnlockedDrain(Mechanism):
-    """The queue is taken under the lock, the mark is looked at after it is released."""
-
-    def fold(self, s: ModelSession, turn: ModelTurn) -> None:
-        taken = tuple(itertools.takewhile(lambda run: run.name in s.foldable, s.queue))
-        del s.queue[: len(taken)]
-        s.unfinished.append(Half("now look at the mark, and fold", taken))
-        turn.writing = "paused"
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        turn = s.turns[0]
-        turn.writing = ""
-        for run in half.runs:
-            if not self.is_covered(s, run):
-                self.join(s, turn, run)
-
-
-class SilentDrop(Mechanism):
-    """Queued runs removed by a cancel get no RunComplete."""
-
-    def drop(self, s: ModelSession, runs: list[ModelRun], *, cancelled: bool) -> None:
-        if cancelled:
-            s.queue = [run for run in s.queue if run not in runs]
-        else:
-            super().drop(s, runs, cancelled=cancelled)
-
-
-class SilentFold(Mechanism):
-    """Folded runs get no RunComplete."""
-
-    def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
-        super().complete_turn(s, ModelTurn(turn.lead, [], turn.cancelled, turn.writing), error)
-
-
-class SwallowedOuter(Mechanism):
-    """A finished run that hands off leaves its RunComplete to its successor."""
-
-    def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
-        if not s.queue:
-            super().complete_turn(s, turn, error)
-
-
-class StrandedQueue(Mechanism):
-    """Only a turn that ends well hands off; after an error or a cancel the queue just stays."""
-
-    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
-        if turn.writing == "end_turn":
-            super().hand_off(s, turn)
-        else:
-            s.turns.remove(turn)
-            s.active = ""
-
-
-class IdleGap(Mechanism):
-    """The active entry is removed first, the successor chosen later."""
-
-    def is_occupied(self, s: ModelSession) -> bool:
-        return bool(s.active)
-
-    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
-        s.turns.remove(turn)
-        s.active = ""
-        if s.queue:
-            s.unfinished.append(Half("choose the successor"))
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        self.start_next(s)
-
-
-class UnserializedEntry(Mechanism):
-    """To ask whether the session is busy and to become active are two steps."""
-
-    def enter(self, s: ModelSession, run: ModelRun) -> None:
-        if self.is_covered(s, run) or self.is_occupied(s):
-            super().enter(s, run)
-        else:
-            self.leave_accepted(s, run)
-            s.unfinished.append(Half("having seen an idle session, start", (run,)))
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        self.start(s, half.runs[0])
-        self.see(Enter(half.runs[0].name, DeclaredState.ACTIVE))
-
-
-class BlindRelease(Mechanism):
-    """A turn that ends removes whatever active entry it finds, its successor's too."""
-
-    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
-        super().hand_off(s, turn)
-        if s.active:
-            s.unfinished.append(Half("remove the active entry of the session"))
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        s.active = ""
-
-
-class UnlockedClear(Mechanism):
-    """Clearing the queue reads it and deletes it in two steps."""
-
-    def clear(self, s: ModelSession) -> None:
-        self.see(Clear())
-        s.unfinished.append(Half("delete the queue that was read:", tuple(s.queue)))
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        s.queue.clear()
-        for run in half.runs:
-            self.see(Complete(run.name, False, "cleared from the queue"))
-
-    def actions(self, s: ModelSession, complete: list[str]) -> Iterator[Action]:
-        """Leave out a second clear while the first is unfinished: one is enough to break the design."""
-        return (each for each in super().actions(s, complete) if each.name != "clear" or not s.unfinished)
-
-
-class Untracked(Mechanism):
-    """In-process prompts carry sequence 0 and are covered by any mark present."""
-
-    modes: tuple[Mode, ...] = (*Mechanism.modes, "in-process")
-
-    def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
-        super().accept(s, ModelRun(run.name, 0) if mode == "in-process" else run, mode)
-
-    def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
-        return run.name in s.singled_out or (s.mark > 0 and run.seq <= s.mark)
-
-    def enqueue(self, s: ModelSession, run: ModelRun) -> None:
-        s.queue.append(run)
-
-
-class LateMark(Untracked):
-    """Cancel reads "something is accepted", the handle closes, cancel then sets the mark."""
-
-    def raise_mark(self, s: ModelSession) -> None:
-        if s.accepted and not s.unfinished:
-            s.unfinished.append(Half("set the mark, having seen an accepted run", mark=s.in_flight[-1].seq))
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        s.mark = max(s.mark, half.mark)
-
-
-class LateOwnComplete(Mechanism):
-    """A run's RunComplete is held back until the runs queued behind it are done."""
-
-    def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
-        if s.queue:
-            s.unfinished.append(
-                Half("publish the RunComplete held back:", tuple(turn.runs), int(turn.cancelled))
-            )
-        else:
-            super().complete_turn(s, turn, error)
-
-    def resumable(self, s: ModelSession, half: Half) -> bool:
-        return not s.active
-
-    def resume(self, s: ModelSession, half: Half) -> None:
-        for run in half.runs:
-            self.see(Complete(run.name, bool(half.mark)))
-
-
-class PublishFirst(Mechanism):
-    """RunComplete is published before the messages are written."""
-
-    def end(self, s: ModelSession, turn: ModelTurn, outcome: FinishReason) -> None:
-        super().end(s, turn, outcome)
-        self.complete_turn(s, turn, None)
-
-    def written(self, s: ModelSession, turn: ModelTurn, ok: bool) -> None:
-        self.record(turn.runs, turn.writing, ok)
-        self.hand_off(s, turn)
-
-
-class ReusedId(Mechanism):
-    """A second prompt under a known run_id runs as well."""
-
-    def again(self, s: ModelSession, run: ModelRun) -> None:
-        if s.accepted.count(run) == 1:
-            s.accepted.append(run)
-
-
-class LeakySession(Mechanism):
-    """The per-session lock or mark stays when the session is quiet."""
-
-    def lower_mark(self, s: ModelSession) -> None:
-        """Leave the mark where it is."""
+    A class is named after its design: ``PendingFlag`` has the flaw of ``pending-flag``.
+    """
+    named = {re.sub(r"(?<!^)(?=[A-Z])", "-", each.__name__).lower(): each for each in classes}
+    if unknown := named.keys() - designs.keys():
+        raise ValueError(f"the catalogue has no design {', '.join(sorted(unknown))}")
+    return {name: named[name] for name in designs if name in named}
 
 
 NOT_IN_DESIGNS = frozenset({"cancel_run", "interrupt", "close"})
 """The operations that the designs never had. The explorer leaves them out when it explores a design."""
 
+_P, _D = Property, DurableProperty
 
-class Design(NamedTuple):
-    """A known-bad design: its mechanism, and the properties that it is known to break."""
+_IN_MEMORY: tuple[Design[Property], ...] = (
+    Design(
+        "no-accept-tracking",
+        "Cancel looks at the active run only; a prompt accepted but not yet active escapes.",
+        (_P.FULL_COVERAGE,),
+    ),
+    Design(
+        "pending-flag",
+        'One boolean "pending cancel" per session, consumed by the first run that enters.',
+        (_P.FULL_COVERAGE, _P.NEVER_POISONED),
+    ),
+    Design(
+        "pending-count",
+        "Cancel reserves one unit per accepted run, each entry consumes one.",
+        (_P.NEVER_POISONED, _P.FULL_COVERAGE),
+    ),
+    Design(
+        "hasty-clear",
+        "The mark is removed when any covered run has entered, or any turn ends.",
+        (_P.FULL_COVERAGE,),
+    ),
+    Design("silent-entry", "Cancel-on-entry returns without a RunComplete.", (_P.EXACTLY_ONE_COMPLETE,)),
+    Design(
+        "unlocked-drain",
+        "The queue is taken under the lock, the mark is looked at after it is released.",
+        (_P.FULL_COVERAGE, _P.EXACTLY_ONE_COMPLETE),
+    ),
+    Design("silent-drop", "Queued runs removed by a cancel get no RunComplete.", (_P.EXACTLY_ONE_COMPLETE,)),
+    Design("silent-fold", "Folded runs get no RunComplete.", (_P.EXACTLY_ONE_COMPLETE,)),
+    Design(
+        "swallowed-outer",
+        "A finished run that hands off leaves its RunComplete to its successor.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "stranded-queue",
+        "Only a turn that ends well hands off; after an error or a cancel the queue just stays.",
+        (_P.NO_STRAND,),
+    ),
+    Design(
+        "idle-gap", "The active entry is removed first, the successor chosen later.", (_P.FIFO, _P.ONE_TURN)
+    ),
+    Design(
+        "unserialized-entry",
+        "To ask whether the session is busy and to become active are two steps.",
+        (_P.ONE_TURN,),
+    ),
+    Design(
+        "blind-release",
+        "A turn that ends removes whatever active entry it finds, its successor's too.",
+        (_P.ONE_TURN, _P.FULL_COVERAGE),
+    ),
+    Design(
+        "unlocked-clear",
+        "Clearing the queue reads it and deletes it in two steps.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "late-mark",
+        'Cancel reads "something is accepted", the handle closes, cancel then sets the mark.',
+        (_P.NEVER_POISONED,),
+    ),
+    Design(
+        "untracked",
+        "In-process prompts carry sequence 0 and are covered by any mark present.",
+        (_P.NEVER_POISONED,),
+    ),
+    Design(
+        "late-own-complete",
+        "A run's RunComplete is held back until the runs queued behind it are done.",
+        (_P.LAST_WORD,),
+    ),
+    Design("publish-first", "RunComplete is published before the messages are written.", (_P.LAST_WORD,)),
+    Design("reused-id", "A second prompt under a known run_id runs as well.", (_P.EXACTLY_ONE_COMPLETE,)),
+    Design(
+        "leaky-session", "The per-session lock or mark stays when the session is quiet.", (_P.NO_RESIDUE,)
+    ),
+)
+_ON_LEDGER: tuple[Design[AnyProperty], ...] = (
+    Design(
+        "no-version",
+        "A step is saved whatever happened to the session since it was loaded.",
+        (_P.EXACTLY_ONE_COMPLETE, _P.ONE_TURN, _P.FULL_COVERAGE),
+    ),
+    Design(
+        "no-fence",
+        "A turn given up for dead may still finish: whoever holds the session's turn now is not asked for.",
+        (_D.FENCED, _P.EXACTLY_ONE_COMPLETE),
+    ),
+    Design(
+        "start-before-commit",
+        "The runner is called before the step that made its run active is saved.",
+        (_P.ONE_TURN, _P.FULL_COVERAGE),
+    ),
+    Design(
+        "reused-worker",
+        "A process that comes back under its old name takes what it held for its own.",
+        (_D.ADOPTED, _P.ONE_TURN),
+    ),
+    Design(
+        "answer-lost-retried",
+        "The answer of the database is lost, the step was saved, and it is done again.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "notify-only-cancel",
+        "A cancel reaches the process that runs the turn by a notification alone; the finish does not look.",
+        (_P.FULL_COVERAGE,),
+    ),
+    Design(
+        "orphaned-accept",
+        "What a dead process had accepted and not entered waits for it.",
+        (_D.ADOPTED, _D.DURABLE),
+    ),
+    Design(
+        "reap-without-handoff",
+        "The turn of a dead process is completed, its queue stays.",
+        (_P.NO_STRAND, _D.ADOPTED),
+    ),
+)
+_SMALL: tuple[Design[Property], ...] = (
+    Design("last-in-first-out", "The newest queued run goes first.", (_P.FIFO,)),
+    Design("folds-the-last", "A fold takes the newest queued run only.", (_P.FIFO,)),
+    Design(
+        "idle-poison",
+        "A cancel of an idle session is remembered, and cancels the next run that enters.",
+        (_P.NEVER_POISONED,),
+    ),
+    Design("keeps-the-queue", "A cancel ends the active turn, and the queue goes on.", (_P.FULL_COVERAGE,)),
+    Design(
+        "lets-the-turn-run", "A cancel drops the queue, and the active turn goes on.", (_P.FULL_COVERAGE,)
+    ),
+    Design(
+        "one-lane",
+        "All sessions share one lane: a run waits while another session has a turn.",
+        (_P.NO_STRAND,),
+    ),
+    Design(
+        "shared-mark",
+        "One cancel mark for all sessions: a cancel covers what others have accepted.",
+        (_P.NEVER_POISONED,),
+    ),
+    Design("silent-clear", "Queued runs removed by a clear get no RunComplete.", (_P.EXACTLY_ONE_COMPLETE,)),
+    Design("clear-is-cancel", "A clear ends the active turn as well.", (_P.DECLARED_MOVE,)),
+    Design(
+        "completes-twice",
+        "A turn that fails gets a RunComplete for the failure, and another for the end.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "late-retry", "A turn that fails is started again after its RunComplete.", (_P.TERMINAL_IS_FINAL,)
+    ),
+    Design(
+        "cancels-the-session",
+        "A cancel of one run cancels its whole session.",
+        (_P.DECLARED_MOVE, _P.NEVER_POISONED),
+    ),
+    Design("keeps-the-queued", "A cancel of one run is forgotten if the run is queued.", (_P.FULL_COVERAGE,)),
+    Design(
+        "interrupts-itself", "A prompt that interrupts is cancelled by its own cancel.", (_P.NEVER_POISONED,)
+    ),
+    Design(
+        "never-rejects",
+        "A prompt that is to be refused when its session is busy is queued.",
+        (_P.DECLARED_MOVE,),
+    ),
+    Design(
+        "stays-busy", "A session that had a run once is taken for a busy one ever after.", (_P.DECLARED_MOVE,)
+    ),
+    Design("wrong-record", "The messages of a cancelled turn say that it ended well.", (_P.ON_RECORD,)),
+    Design("dropped-on-record", "A run dropped from the queue by a cancel leaves messages.", (_P.ON_RECORD,)),
+)
 
-    name: str
-    mechanism: type[Mechanism]
-    breaks: tuple[Property, ...]
-
-    @property
-    def flaw(self) -> str:
-        """What is wrong with the design, in one sentence."""
-        return str(self.mechanism.__doc__).splitlines()[0]
-
-
-_P = Property
-DESIGNS = {
-    design.name: design
-    for design in (
-        Design("no-accept-tracking", NoAcceptTracking, (_P.FULL_COVERAGE,)),
-        Design("pending-flag", PendingFlag, (_P.FULL_COVERAGE, _P.NEVER_POISONED)),
-        Design("pending-count", PendingCount, (_P.NEVER_POISONED, _P.FULL_COVERAGE)),
-        Design("hasty-clear", HastyClear, (_P.FULL_COVERAGE,)),
-        Design("silent-entry", SilentEntry, (_P.EXACTLY_ONE_COMPLETE,)),
-        Design("unlocked-drain", UnlockedDrain, (_P.FULL_COVERAGE, _P.EXACTLY_ONE_COMPLETE)),
-        Design("silent-drop", SilentDrop, (_P.EXACTLY_ONE_COMPLETE,)),
-        Design("silent-fold", SilentFold, (_P.EXACTLY_ONE_COMPLETE,)),
-        Design("swallowed-outer", SwallowedOuter, (_P.EXACTLY_ONE_COMPLETE,)),
-        Design("stranded-queue", StrandedQueue, (_P.NO_STRAND,)),
-        Design("idle-gap", IdleGap, (_P.FIFO, _P.ONE_TURN)),
-        Design("unserialized-entry", UnserializedEntry, (_P.ONE_TURN,)),
-        Design("blind-release", BlindRelease, (_P.ONE_TURN, _P.FULL_COVERAGE)),
-        Design("unlocked-clear", UnlockedClear, (_P.EXACTLY_ONE_COMPLETE,)),
-        Design("late-mark", LateMark, (_P.NEVER_POISONED,)),
-        Design("untracked", Untracked, (_P.NEVER_POISONED,)),
-        Design("late-own-complete", LateOwnComplete, (_P.LAST_WORD,)),
-        Design("publish-first", PublishFirst, (_P.LAST_WORD,)),
-        Design("reused-id", ReusedId, (_P.EXACTLY_ONE_COMPLETE,)),
-        Design("leaky-session", LeakySession, (_P.NO_RESIDUE,)),
-    )
-}
+DESIGNS = {design.name: design for design in _IN_MEMORY}
+"""The designs of a dispatcher in memory."""
+DURABLE_DESIGNS = {design.name: design for design in _ON_LEDGER}
+"""The designs of processes that share a ledger, each met in such a system or in an early form of this one."""
+SMALL_FLAWS = {design.name: design for design in _SMALL}
+"""Small flaws that break what the designs break only in a race, or not at all."""

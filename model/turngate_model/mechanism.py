@@ -67,7 +67,7 @@ class Action(NamedTuple):
     (``ok``) or failed (``fails``).
     """
 
-    actor: Literal["caller", "runner", "store", "session"]
+    actor: Literal["caller", "runner", "store", "session", "process"]
     name: str
     run: str = ""
     how: str = ""

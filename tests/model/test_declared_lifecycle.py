@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from turngate_model import TABLE, DeclaredState, Guard, Lifecycle, Trigger, UndeclaredMove, successor
-from turngate_model.checker import Bounds, Explorer
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.lifecycle import GUARD_MEANINGS, INITIAL, TERMINAL
 
 EVERY_COMBINATION = [Guard(facts) for facts in range(1 << len(Guard))]
@@ -90,11 +90,11 @@ def _executed(state: DeclaredState, trigger: Trigger, facts: Guard) -> DeclaredS
 
 
 def test_the_package_and_the_compiled_table_agree_on_every_edge_of_every_reachable_state() -> None:
-    explorer = Explorer(Bounds(prompts=3, cancels=1, sessions=1))
-    explorer.run()
+    model = MemoryModel(Bounds(prompts=3, cancels=1, sessions=1))
+    Explorer(model).run()
     reachable = {
         (session.states[run], session.facts(run))
-        for before, _, after in explorer.steps()
+        for before, _, after in model.steps()
         for session in (before, after)
         for run in session.states
     }

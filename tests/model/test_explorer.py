@@ -1,32 +1,61 @@
-"""The explorer: its counts, its verdicts, and that it would tell if something were wrong."""
+"""The explorer, with both models: counts, verdicts, reductions, and that it tells what is wrong."""
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
 
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism, Property
-from turngate_model.checker import HEART, Bounds, Explorer, Progress, SearchLimits
-from turngate_model.checker.counts import COUNTS, Count
+from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property
+from turngate_model.checker import (
+    HEART,
+    Bounds,
+    DurableBounds,
+    Exploration,
+    Explorer,
+    MemoryModel,
+    OnDeath,
+    Progress,
+    SearchLimits,
+)
+from turngate_model.checker.counts import COUNTS, DURABLE_COUNTS, LIMITED_COUNTS, Count
+from turngate_model.durable import JUDGED, DurableMechanism, DurableModel
+from turngate_model.durable.records import ModelLedger
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
+from turngate_model.properties import DurableProperty
+
+AnyCount: TypeAlias = Count[Bounds] | Count[DurableBounds]
 
 
-@pytest.mark.requirement("REFINES")
+def explored(bounds: Bounds | DurableBounds) -> Exploration[Bounds] | Exploration[DurableBounds]:
+    if isinstance(bounds, Bounds):
+        return Explorer(MemoryModel(bounds)).run()
+    return Explorer(DurableModel(bounds)).run()
+
+
+def is_deep(count: AnyCount) -> bool:
+    return (count.states > 50_000 and count is not DURABLE_COUNTS[1]) or count is DURABLE_COUNTS[2]
+
+
+@pytest.mark.requirement("REFINES", "R-PLC-1", "R-PLC-2", "R-PLC-3", "R-PLC-4", "R-PLC-5", "R-LIV-1")
+@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(
-            count,
-            id=f"{count.prompts} prompts, {count.cancels} cancels",
-            marks=pytest.mark.deep if count.states > 50_000 else (),
-        )
-        for count in COUNTS
+        pytest.param(count, id=str(count.bounds), marks=pytest.mark.deep if is_deep(count) else ())
+        for count in (*COUNTS, *LIMITED_COUNTS, *DURABLE_COUNTS)
     ],
 )
-def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
-    result = Explorer(Bounds(count.prompts, count.cancels)).run()
-    assert (result.verdict, result.unexercised, result.missed) == ("holds", (), ())
-    assert (result.states, result.transitions, result.depth) == (count.states, count.transitions, count.depth)
+def test_everything_holds_and_the_counts_are_those_of_the_table(count: AnyCount) -> None:
+    result = explored(count.bounds)
+    assert (result.verdict, result.counterexamples, result.unexercised, result.missed) == (
+        "holds",
+        {},
+        (),
+        (),
+    )
+    assert (result.states, result.transitions, result.depth) == count[1:]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +68,7 @@ def test_the_counts_are_those_of_the_table_of_bounds(count: Count) -> None:
     ],
 )
 def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> None:
-    small, large = Explorer(bounds).run(), Explorer(bounds, symmetry=False).run()
+    small, large = (Explorer(MemoryModel(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
     assert large.states > 1.5 * small.states
     assert large.depth == small.depth
     assert (large.counterexamples, large.exercised) == (small.counterexamples, small.exercised)
@@ -49,7 +78,9 @@ def test_symmetry_leaves_out_copies_and_changes_no_verdict(bounds: Bounds) -> No
 def test_symmetry_changes_no_refutation(name: str) -> None:
     design, bounds = DESIGNS[name], Bounds(2, 1, without=NOT_IN_DESIGNS)
     results = [
-        Explorer(bounds, design.mechanism, name=name, claimed=design.breaks, symmetry=symmetry).run()
+        Explorer(
+            MemoryModel(bounds, MECHANISMS[name], name=name, symmetry=symmetry), claimed=design.breaks
+        ).run()
         for symmetry in (True, False)
     ]
     shortest = [result.counterexample for result in results]
@@ -59,7 +90,7 @@ def test_symmetry_changes_no_refutation(name: str) -> None:
 
 
 def test_what_nothing_put_to_the_test_is_unknown() -> None:
-    result = Explorer(Bounds(prompts=1, cancels=1)).run()
+    result = Explorer(MemoryModel(Bounds(prompts=1, cancels=1))).run()
     assert result.verdict == "unknown"
     assert Property.FIFO in result.unexercised
     assert Property.FULL_COVERAGE not in result.unexercised
@@ -70,7 +101,7 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
         def fold(self, s: ModelSession, turn: ModelTurn) -> None:
             """Give the runner nothing."""
 
-    result = Explorer(Bounds(2, 1), NeverFolds).run()
+    result = Explorer(MemoryModel(Bounds(2, 1), NeverFolds)).run()
     assert result.verdict == "unknown"
     assert result.missed == (
         "ending cancelled while folded",
@@ -87,13 +118,15 @@ def test_an_action_that_never_happens_makes_the_verdict_unknown() -> None:
     ],
 )
 def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
-    result = Explorer(Bounds(4, 2), limits=limits).run()
+    result = Explorer(MemoryModel(Bounds(4, 2)), limits=limits).run()
     assert (result.verdict, result.gave_up) == ("unknown", reason)
+    of_processes = Explorer(DurableModel(DurableBounds()), limits=limits).run()
+    assert (of_processes.verdict, of_processes.gave_up) == ("unknown", reason)
 
 
 def test_progress_is_told() -> None:
     told: list[Progress] = []
-    Explorer(Bounds(2, 1), progress=told.append).run()
+    Explorer(MemoryModel(Bounds(2, 1)), progress=told.append).run()
     assert told[0].states == 1
     assert told[-1].depth >= 9
 
@@ -110,7 +143,7 @@ def test_bounds_and_limits_must_make_sense() -> None:
 
 
 def test_the_heart_of_the_mechanism_can_be_explored_alone() -> None:
-    result = Explorer(Bounds(2, 1, 2, HEART)).run()
+    result = Explorer(MemoryModel(Bounds(2, 1, 2, HEART))).run()
     assert (result.verdict, result.states, result.transitions, result.depth) == ("holds", 347, 868, 9)
 
 
@@ -126,7 +159,8 @@ def test_a_session_that_disturbs_another_breaks_isolation() -> None:
             return bool(self.common)
 
     result = Explorer(
-        Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared", claimed=(Property.ISOLATION,)
+        MemoryModel(Bounds(2, 1, without=NOT_IN_DESIGNS), SharedMark, name="shared"),
+        claimed=(Property.ISOLATION,),
     ).run()
     example = result.counterexamples[Property.ISOLATION]
     assert example.told() == ["accept a (session 1)", "accept b (session 2)", "cancel (session 1)"]
@@ -141,8 +175,8 @@ def test_work_that_need_not_end_is_found() -> None:
             if ok:
                 super().settle(s, run, ok)
 
-    assert Explorer(Bounds(2, 1)).run().verdict == "holds"
-    result = Explorer(Bounds(2, 1), RetriesForEver).run()
+    assert Explorer(MemoryModel(Bounds(2, 1))).run().verdict == "holds"
+    result = Explorer(MemoryModel(Bounds(2, 1), RetriesForEver)).run()
     example = result.counterexamples[Property.EXACTLY_ONE_COMPLETE]
     assert "for ever" in example.what
     assert example.told()[-2:] == ["enter a: cancel_on_entry", "writing the messages of a fails"]
@@ -160,14 +194,14 @@ def test_a_longer_loop_is_found_too() -> None:
             else:
                 turn.writing = ""
 
-    result = Explorer(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong").run()
+    result = Explorer(MemoryModel(Bounds(1, 0, without=NOT_IN_DESIGNS), PingPong, name="ping-pong")).run()
     assert result.verdict == "violated"
     assert "for ever" in next(iter(result.counterexamples.values())).what
 
 
 def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
     result = Explorer(
-        Bounds(2, 1, without=NOT_IN_DESIGNS), Mechanism, name="sound", claimed=tuple(Property)
+        MemoryModel(Bounds(2, 1, without=NOT_IN_DESIGNS), name="sound"), claimed=tuple(Property)
     ).run()
     assert (result.verdict, result.counterexample) == ("unknown", None)
 
@@ -175,10 +209,8 @@ def test_a_design_that_keeps_its_promises_is_not_refuted() -> None:
 def test_what_callers_can_do_again_and_again_is_not_work_that_need_not_end() -> None:
     alone = Bounds(1, 0, 1, NOT_IN_DESIGNS)
     clears = DESIGNS["unlocked-clear"]
-    assert (
-        Explorer(alone, clears.mechanism, name=clears.name, claimed=clears.breaks).run().counterexample
-        is None
-    )
+    explorer = Explorer(MemoryModel(alone, MECHANISMS[clears.name], name=clears.name), claimed=clears.breaks)
+    assert explorer.run().counterexample is None
 
 
 def test_refutation_prefers_what_the_design_is_said_to_break() -> None:
@@ -188,3 +220,70 @@ def test_refutation_prefers_what_the_design_is_said_to_break() -> None:
     )
     assert result.counterexample is claimed
     assert len(shorter.steps) < len(claimed.steps)
+
+
+# Processes.
+
+
+SMALL = DurableBounds(prompts=1, loads=0)
+
+
+@pytest.mark.parametrize("on_death", ["fail", "retry"])
+def test_processes_are_alike(on_death: OnDeath) -> None:
+    bounds = DurableBounds(prompts=1, loads=0, on_death=on_death)
+    small, large = (Explorer(DurableModel(bounds, symmetry=symmetry)).run() for symmetry in (True, False))
+    assert 1.5 * small.states < large.states < 2 * small.states
+    assert (small.depth, small.counterexamples) == (large.depth, large.counterexamples)
+    assert small.missed == large.missed
+
+
+class WithBudgets(DurableModel):
+    """What is used up is part of the state: nothing but the very same counts as met before."""
+
+    def covers(self, before: tuple[int, ...], used: tuple[int, ...]) -> bool:
+        return before == used
+
+
+def test_what_is_used_up_of_the_bounds_is_no_part_of_a_state() -> None:
+    less, more = Explorer(DurableModel(SMALL)), Explorer(WithBudgets(SMALL))
+    assert less.run().counterexamples == more.run().counterexamples == {}
+    assert less.result.states == more.result.states
+    assert less.model.witness.seen == more.model.witness.seen
+    assert less.result.transitions < more.result.transitions
+
+
+def test_what_nothing_among_processes_put_to_the_test_is_unknown() -> None:
+    result = Explorer(DurableModel(DurableBounds(crashes=0, losses=0, loads=0, prompts=1))).run()
+    assert result.verdict == "unknown"
+    assert set(result.unexercised) >= {DurableProperty.DURABLE, DurableProperty.ADOPTED, Property.FIFO}
+    assert DurableProperty.FENCED not in result.unexercised
+
+
+def test_what_should_have_happened_among_processes_and_did_not_is_named() -> None:
+    class NeverRetries(DurableMechanism):
+        """A turn is never begun again, whatever was asked for."""
+
+        def given(self, ledger: ModelLedger, me: int, attempts: int) -> ModelLedger:
+            return super().given(ledger, me, self.bounds.attempts)
+
+    result = Explorer(DurableModel(DurableBounds(loads=0, cancels=0, on_death="retry"), NeverRetries)).run()
+    assert result.verdict == "unknown"
+    assert result.missed == ("a turn of the dead begun again", "a turn with a folded run begun again")
+
+
+def test_one_session_says_nothing_about_isolation() -> None:
+    assert set(JUDGED) == {*Property, *DurableProperty} - {Property.ISOLATION}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"processes": 0}, "processes must be from 1 to 4, not 0"),
+        ({"prompts": 9}, "prompts must be from 1 to 8, not 9"),
+        ({"crashes": -1}, "crashes must be from 0 to 16, not -1"),
+        ({"on_death": "pray"}, "on_death must be fail or retry, not pray"),
+    ],
+)
+def test_bounds_of_processes_must_make_sense(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DurableBounds(**wrong)

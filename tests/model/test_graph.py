@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Mechanism
-from turngate_model.checker import Bounds, Explorer
+from turngate_model import MECHANISMS, NOT_IN_DESIGNS, Mechanism
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.checker.graph import SessionGraph, TooLarge
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
@@ -16,10 +16,10 @@ OF_DESIGNS = Bounds(2, 1, 1, without=NOT_IN_DESIGNS)
 
 
 def test_it_has_the_states_and_the_steps_of_the_explorer() -> None:
-    graph, explorer = SessionGraph(SMALL), Explorer(SMALL)
-    assert graph.states == explorer.run().states
+    graph, model = SessionGraph(SMALL), MemoryModel(SMALL)
+    assert graph.states == Explorer(model).run().states
     assert not any(step.violations for steps in graph.steps.values() for step in steps.values())
-    ways_on = {(before.key(), action, after.key()) for before, action, after in explorer.steps()}
+    ways_on = {(before.key(), action, after.key()) for before, action, after in model.steps()}
     walked = {
         (graph.nodes.abstract(node).key(), action, graph.nodes.abstract(step.target).key())
         for node, steps in graph.steps.items()
@@ -30,7 +30,7 @@ def test_it_has_the_states_and_the_steps_of_the_explorer() -> None:
 
 @pytest.mark.parametrize("name", ["pending-flag", "reused-id", "leaky-session"])
 def test_it_ends_where_something_is_broken(name: str) -> None:
-    graph = SessionGraph(OF_DESIGNS, DESIGNS[name].mechanism)
+    graph = SessionGraph(OF_DESIGNS, MECHANISMS[name])
     sound = {graph.first}
     broken = set[int]()
     for steps in graph.steps.values():
@@ -42,10 +42,10 @@ def test_it_ends_where_something_is_broken(name: str) -> None:
 
 
 def test_a_way_goes_on_past_what_is_broken() -> None:
-    design = DESIGNS["swallowed-outer"]
-    example = refuted(design.name).counterexample
+    mechanism = MECHANISMS["swallowed-outer"]
+    example = refuted("swallowed-outer").counterexample
     assert example is not None
-    graph = SessionGraph(OF_DESIGNS, design.mechanism)
+    graph = SessionGraph(OF_DESIGNS, mechanism)
     way = [step.action for step in example.steps]
     passed = graph.along(way)
     found = [graph.steps[node][action].violations for node, action in zip(passed, way, strict=False)]

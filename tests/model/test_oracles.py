@@ -16,6 +16,7 @@ import pytest
 
 from turngate_model import DESIGNS, Property
 from turngate_model.checker import HEART, Bounds, Explorer
+from turngate_model.checker.memory_model import WorldStep
 from turngate_model.oracles import Comparison, OracleFailed, OracleMissing, Oracles
 from turngate_model.oracles import comparison as engine
 from turngate_verify.cli import oracles as command
@@ -82,7 +83,7 @@ def test_an_explorer_that_gives_up_is_no_verdict(monkeypatch: pytest.MonkeyPatch
         engine.PythonOracle().search(engine.DEFAULT)
 
 
-def _gives_up(explorer: Explorer, _began: float, _frontier: int) -> bool:
+def _gives_up(explorer: Explorer[Bounds, int, WorldStep], _began: float, _frontier: int) -> bool:
     explorer.result.gave_up = "tired"
     return True
 

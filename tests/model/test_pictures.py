@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, Mechanism
-from turngate_model.checker.counterexample import Step
+from turngate_model import DESIGNS, MECHANISMS, Mechanism
+from turngate_model.checker.counterexample import PlayedStep
 from turngate_model.history import Accept, Cancel, Complete, Ended, Enter, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
@@ -26,7 +26,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def scene_of(name: str) -> Scene:
     example = refuted(name).counterexample
     assert example is not None
-    return of_counterexample(name, DESIGNS[name].flaw, example, DESIGNS[name].mechanism)
+    return of_counterexample(name, DESIGNS[name].flaw, example, MECHANISMS[name])
 
 
 def texts(svg: str) -> list[str]:
@@ -176,9 +176,9 @@ def test_the_session_overview_names_every_condition_in_its_cell() -> None:
 # Walks.
 
 
-def act(name: str, run: str = "", how: str = "") -> Step:
+def act(name: str, run: str = "", how: str = "") -> PlayedStep:
     actor = {"fold": "runner", "end": "runner", "written": "store", "settle": "store"}.get(name, "caller")
-    return Step(0, Action(actor, name, run, how), ())  # type: ignore[arg-type]  # one of the actors
+    return PlayedStep(0, Action(actor, name, run, how), ())  # type: ignore[arg-type]  # one of the actors
 
 
 def test_a_step_that_the_sound_mechanism_does_not_have_is_said_to_be_missing() -> None:
@@ -193,7 +193,7 @@ def test_a_walk_on_a_mechanism_says_what_it_breaks_and_how_runs_end() -> None:
     last = walked(Mechanism, script)[-1]
     assert last.broken == ()
     assert last.view.rows() == {"run a": "complete, cancelled, released before entry"}
-    leaking = walked(DESIGNS["leaky-session"].mechanism, script)[-1]
+    leaking = walked(MECHANISMS["leaky-session"], script)[-1]
     assert [str(each.property) for each in leaking.broken] == ["NO_RESIDUE"]
     assert leaking.view.memory == {"mark": "1"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from turngate_model import TABLE, DeclaredState, Guard, Mechanism, Property, Row, Successor, Trigger
-from turngate_model.checker import Bounds, Explorer
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.history import Complete, Handoff
 from turngate_model.lifecycle import successor
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
@@ -20,7 +20,7 @@ def broken(
 ) -> set[str]:
     """Return the ids that exploring a broken mechanism reports."""
     wanted = (claimed,) if claimed else ()
-    result = Explorer(SMALL, mechanism, claimed=wanted, declared=declared).run()
+    result = Explorer(MemoryModel(SMALL, mechanism, declared=declared), claimed=wanted).run()
     return set(map(str, result.counterexamples))
 
 

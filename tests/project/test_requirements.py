@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from turngate_model import DeclaredState
-from turngate_model.checker import HEART, Bounds, Explorer
+from turngate_model.checker import HEART, Bounds, Explorer, MemoryModel
 from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.pictures.scenes import play
 
@@ -35,10 +35,10 @@ def completes(seen: Iterable[Event]) -> dict[str, tuple[bool, str | None]]:
 
 @pytest.mark.requirement("R-ACC-1")
 def test_a_later_run_has_a_higher_sequence() -> None:
-    explorer = Explorer(Bounds(3, 0, 1, without=HEART - {"release"}), symmetry=False)
-    explorer.run()
-    for node in range(len(explorer.nodes)):
-        accepted = [run.seq for run in explorer.nodes.held(node).accepted]
+    model = MemoryModel(Bounds(3, 0, 1, without=HEART - {"release"}), symmetry=False)
+    Explorer(model).run()
+    for node in range(len(model.nodes)):
+        accepted = [run.seq for run in model.nodes.held(node).accepted]
         assert accepted == sorted(set(accepted))
 
 
@@ -79,9 +79,9 @@ def test_a_run_that_enters_an_idle_session_is_active() -> None:
 
 @pytest.mark.requirement("R-ENT-4")
 def test_an_entry_is_decided_and_done_in_one_step() -> None:
-    explorer = Explorer(Bounds(prompts=2, cancels=1, sessions=1))
-    explorer.run()
-    for before, action, after in explorer.steps():
+    model = MemoryModel(Bounds(prompts=2, cancels=1, sessions=1))
+    Explorer(model).run()
+    for before, action, after in model.steps():
         if action.name == "enter":
             assert before.states[action.run] is DeclaredState.ACCEPTED
             assert after.states[action.run] is not DeclaredState.ACCEPTED
@@ -135,9 +135,9 @@ def test_a_covered_turn_is_cancelled_however_its_runner_ends() -> None:
     for before in ("cancel", "cancel_run a"):
         assert completes(events(*A_ACTIVE, before, *A_UNWINDS)) == {"a": (True, None)}
     # The mechanism has no other way to end a covered turn: what the runner meant to return is not asked for.
-    explorer = Explorer(Bounds(prompts=1, cancels=1, sessions=1))
-    explorer.run()
-    covered = (action for before, action, _ in explorer.steps() if before.covered.intersection(before.turn))
+    model = MemoryModel(Bounds(prompts=1, cancels=1, sessions=1))
+    Explorer(model).run()
+    covered = (action for before, action, _ in model.steps() if before.covered.intersection(before.turn))
     assert {action.how for action in covered if action.name == "end"} == {"canceled"}
 
 

@@ -12,8 +12,8 @@ from turngate_model.proof.relation import Relation
 from turngate_model.proof.terms import (
     Formula,
     Individual,
-    Phase,
     Sort,
+    TurnPhase,
     all_of,
     differ,
     implies,
@@ -146,7 +146,7 @@ class FoldsWhileItWaitsRelation(Relation):
         queued = self.of(s, "queue")
         self.needs(
             self.at(s, lead),
-            is_one_of(self.path["phase"](lead), Phase.RUNNING, Phase.WAITING),
+            is_one_of(self.path["phase"](lead), TurnPhase.RUNNING, TurnPhase.WAITING),
             self.is_any(queued),
         )
         self.join(s, lead, only(self.first_of(queued, "first")))

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from functools import cache
 
-from turngate_model import DESIGNS
-from turngate_model.checker import Exploration
-from turngate_model.durable import DURABLE_DESIGNS, DurableExploration, refute_durable
+from turngate_model import DESIGNS, DURABLE_DESIGNS
+from turngate_model.checker import Bounds, DurableBounds, Exploration
+from turngate_model.durable import refute_durable
 from turngate_model.pictures import Generated, generate, refute
 from turngate_model.pictures.dot import HOW_TO_GET_DOT
 
 
 @cache
-def refuted(name: str) -> Exploration:
+def refuted(name: str) -> Exploration[Bounds]:
     """Explore a known-bad design until it is refuted."""
     return refute(DESIGNS[name])
 
 
-def all_refuted() -> dict[str, Exploration]:
+def all_refuted() -> dict[str, Exploration[Bounds]]:
     return {name: refuted(name) for name in DESIGNS}
 
 
 @cache
-def refuted_durable(name: str) -> DurableExploration:
+def refuted_durable(name: str) -> Exploration[DurableBounds]:
     """Explore a known-bad design of processes until it is refuted."""
     return refute_durable(DURABLE_DESIGNS[name])
 
 
-def all_durable_refuted() -> dict[str, DurableExploration]:
+def all_durable_refuted() -> dict[str, Exploration[DurableBounds]]:
     return {name: refuted_durable(name) for name in DURABLE_DESIGNS}
 
 

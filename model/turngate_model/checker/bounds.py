@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
 
 NAMES = "abcdefgh"
 """The names of runs. There are at most as many prompts."""
@@ -29,12 +30,54 @@ class Bounds:
     turns_limit: int | None = None
 
     def __post_init__(self) -> None:
-        ranges = {"prompts": (1, len(NAMES)), "cancels": (0, 16), "sessions": (1, MOST_SESSIONS)}
-        if self.turns_limit is not None:
-            ranges["turns_limit"] = (1, MOST_SESSIONS)
-        for name, (least, most) in ranges.items():
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, not {getattr(self, name)}")
+        _check_ranges(
+            self,
+            prompts=(1, len(NAMES)),
+            cancels=(0, 16),
+            sessions=(1, MOST_SESSIONS),
+            **({} if self.turns_limit is None else {"turns_limit": (1, MOST_SESSIONS)}),
+        )
+
+
+OnDeath: TypeAlias = Literal["fail", "retry"]
+
+
+@dataclass(frozen=True)
+class DurableBounds:
+    """How much can happen: processes, prompts, and how often each thing that is not of every day."""
+
+    processes: int = 2
+    prompts: int = 2
+    cancels: int = 1
+    crashes: int = 1
+    """Processes that die; that all die at once counts as one."""
+    expiries: int = 1
+    """Processes that are given up for dead while they live."""
+    losses: int = 1
+    """Answers of the ledger that are lost."""
+    loads: int = 1
+    """Loads after which others come first."""
+    on_death: OnDeath = "fail"
+    attempts: int = 2
+    """How often a turn is begun at most, where a turn whose process died is begun again."""
+
+    without: ClassVar[frozenset[str]] = frozenset()
+    """No operation is left out."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(self, processes=(1, 4), prompts=(1, len(NAMES)), attempts=(1, 8))
+        _check_ranges(self, **dict.fromkeys(BUDGETS, (0, 16)))
+        if self.on_death not in ("fail", "retry"):
+            raise ValueError(f"on_death must be fail or retry, not {self.on_death}")
+
+    @property
+    def deaths(self) -> int:
+        """How often a process can die, or be given up for dead."""
+        return self.crashes + self.expiries
+
+
+BUDGETS = ("cancels", "crashes", "expiries", "losses", "loads")
+"""The bounds on how often something happens: what is used up of them is no part of a state."""
 
 
 @dataclass(frozen=True)
@@ -47,3 +90,9 @@ class SearchLimits:
     def __post_init__(self) -> None:
         if not (self.seconds > 0 and self.mebibytes > 0):
             raise ValueError("limits of time and memory must be above zero")
+
+
+def _check_ranges(bounds: Bounds | DurableBounds, **ranges: tuple[int, int]) -> None:
+    for name, (least, most) in ranges.items():
+        if not least <= getattr(bounds, name) <= most:
+            raise ValueError(f"{name} must be from {least} to {most}, not {getattr(bounds, name)}")

@@ -11,13 +11,13 @@ from turngate_model.history import Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import Successor
 from turngate_model.mechanism import Action, Mechanism
 from turngate_model.model_session import ModelRun, ModelSession
-from turngate_model.properties import AnyProperty, Violation
+from turngate_model.properties import AnyProperty, AnyViolation
 
 Way: TypeAlias = list[tuple[int, Action]]
 """Steps one after another, each with the number of its session."""
 
 
-class Step(NamedTuple):
+class PlayedStep(NamedTuple):
     """One step: the number of its session, the action, and the events of it."""
 
     session: int
@@ -25,9 +25,15 @@ class Step(NamedTuple):
     events: tuple[Event, ...]
     at_once: bool = False
     """Whether the next step is taken in the same moment."""
+    words: str = ""
+    """The step in words, if action and events do not say it all."""
+    state: dict[str, str] | None = None
+    """What everybody has after the step, in words, if the step has kept it."""
 
     def __str__(self) -> str:
         """Say the step and its consequences in the words of SPEC.md."""
+        if self.words:
+            return self.words
         at_once = ", and in the same moment" if self.at_once else ""
         return told(self.action) + _outcome(self.action, self.events) + at_once
 
@@ -37,7 +43,7 @@ class Counterexample(NamedTuple):
 
     property: AnyProperty
     what: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlayedStep, ...]
 
     def told(self) -> list[str]:
         """Return the steps in words. If they are in several sessions, each names its session."""
@@ -50,7 +56,7 @@ def replay(
     design: type[Mechanism],
     declared: Successor,
     way: Way,
-    violation: Violation,
+    violation: AnyViolation,
     *,
     refine: bool,
     turns_limit: int | None = None,
@@ -62,7 +68,7 @@ def replay(
     ]
     names: dict[tuple[int, str], str] = {}
     shared = Shared.at_first(turns_limit)
-    steps: list[Step] = []
+    steps: list[PlayedStep] = []
     said = violation.what
     for session, action in way:
         run = None
@@ -71,14 +77,14 @@ def replay(
             run = ModelRun(names[session, action.run], len(names))
         named = action._replace(run=" ".join(names[session, each] for each in action.run.split()))
         events: list[Event] = []
-        found: list[Violation] = []
+        found: list[AnyViolation] = []
         for each in range(MOST_SESSIONS) if action.name == "close" else [session]:
             held, abstract = sessions[each]
             taken = take(design, held, abstract, shared, named, run, session=each)
             shared = taken.shared
             events += taken.events
             found += [*taken.violations, *at_rest(design, held, abstract, refine=refine)]
-        steps.append(Step(session, named, tuple(events)))
+        steps.append(PlayedStep(session, named, tuple(events)))
         said = next((fault.what for fault in found if fault.property is violation.property), violation.what)
     return Counterexample(violation.property, said, tuple(steps))
 

@@ -11,12 +11,16 @@ explorer works out, and notes four things:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
 from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.abstract_session import AbstractSession
+from turngate_model.checker.bounds import Bounds, DurableBounds
 from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import TABLE, DeclaredState, Guard
 from turngate_model.mechanism import Action
-from turngate_model.properties import Property
+from turngate_model.properties import AnyProperty, Property
 
 _ASKED = {
     state: tuple(
@@ -28,80 +32,83 @@ _ASKED = {
 }
 """For each state, the guards that its rows ask for: the guard, and what to note when it is true or false."""
 
-_NEEDS = {
-    "action cancel": (1, 1),
-    "action cancel_run": (1, 1),
-    "action clear": (1, 0),
-    "action fold": (2, 0),
-    "action end canceled": (2, 0),
-    "guard cleared true": (2, 0),
-    "guard cleared false": (2, 0),
-    "guard first true": (2, 0),
-    "guard first false": (3, 0),
-    "guard vacated true": (2, 0),
-    "guard vacated false": (2, 0),
-    "guard joinable true": (2, 0),
-    "guard joinable false": (2, 0),
-    "guard foldable true": (2, 0),
-    "guard foldable false": (2, 0),
-    "guard occupied true": (2, 0),
-    "ending cleared": (2, 0),
-    "ending finished, folded": (2, 0),
-    "ending failed, folded": (2, 0),
-    "ending cancelled while folded": (2, 0),
-    "ending cancelled while queued": (2, 0),
-    "ending cancelled on entry": (1, 1),
+Needs: TypeAlias = Mapping[str, Mapping[str, int]]
+"""What must happen at least once, each with the least bounds within which it can happen."""
+
+SESSION_NEEDS: Needs = {
+    "action accept fold": {},
+    "action accept queue": {},
+    "action accept interrupt": {},
+    "action again": {},
+    "action enter": {},
+    "action release": {},
+    "action close": {},
+    "action end end_turn": {},
+    "action end error": {},
+    "action written ok": {},
+    "action written fails": {},
+    "action settle ok": {},
+    "action settle fails": {},
+    "guard covered false": {},
+    "guard covered true": {},
+    "guard occupied false": {},
+    "guard settled false": {},
+    "guard settled true": {},
+    "ending finished": {},
+    "ending failed": {},
+    "ending released": {},
+    "ending released and cancelled": {},
+    "ending cancelled while active": {},
+    "a cancel during the write of a turn": {},
+    "ending store failed": {},
+    "action cancel": {"cancels": 1},
+    "action cancel_run": {"cancels": 1},
+    "action clear": {},
+    "action fold": {"prompts": 2},
+    "action end canceled": {"prompts": 2},
+    "guard cleared true": {"prompts": 2},
+    "guard cleared false": {"prompts": 2},
+    "guard first true": {"prompts": 2},
+    "guard first false": {"prompts": 3},
+    "guard vacated true": {"prompts": 2},
+    "guard vacated false": {"prompts": 2},
+    "guard joinable true": {"prompts": 2},
+    "guard joinable false": {"prompts": 2},
+    "guard foldable true": {"prompts": 2},
+    "guard foldable false": {"prompts": 2},
+    "guard occupied true": {"prompts": 2},
+    "ending cleared": {"prompts": 2},
+    "ending finished, folded": {"prompts": 2},
+    "ending failed, folded": {"prompts": 2},
+    "ending cancelled while folded": {"prompts": 2},
+    "ending cancelled while queued": {"prompts": 2},
+    "ending cancelled on entry": {"cancels": 1},
+    "action call": {"turns_limit": 1},
+    "a turn waits while every place is taken": {"turns_limit": 1},
+    "two turns wait for a place": {"turns_limit": 1},
+    "a cancel covers a turn that waits for a place": {"turns_limit": 1},
 }
-"""What can happen only within larger bounds: with at least (prompts, cancels)."""
-_ALWAYS = (
-    "action accept fold",
-    "action accept queue",
-    "action accept interrupt",
-    "action again",
-    "action enter",
-    "action release",
-    "action close",
-    "action end end_turn",
-    "action end error",
-    "action written ok",
-    "action written fails",
-    "action settle ok",
-    "action settle fails",
-    "guard covered false",
-    "guard covered true",
-    "guard occupied false",
-    "guard settled false",
-    "guard settled true",
-    "ending finished",
-    "ending failed",
-    "ending released",
-    "ending released and cancelled",
-    "ending cancelled while active",
-    "a cancel during the write of a turn",
-    "ending store failed",
-)
-"""What can happen within any bounds."""
-_WITH_A_LIMIT = (
-    "action call",
-    "a turn waits while every place is taken",
-    "two turns wait for a place",
-    "a cancel covers a turn that waits for a place",
-)
-"""What must happen as well if the number of runner calls is limited."""
 
 
-def required(prompts: int, cancels: int, turns_limit: int | None = None) -> frozenset[str]:
+def required(needs: Needs, bounds: Bounds | DurableBounds) -> frozenset[str]:
     """Return what must have happened at least once within these bounds."""
-    reachable = [name for name, (least, fewest) in _NEEDS.items() if prompts >= least and cancels >= fewest]
-    return frozenset((*_ALWAYS, *reachable, *(() if turns_limit is None else _WITH_A_LIMIT)))
+    return frozenset(
+        what
+        for what, least in needs.items()
+        if all((getattr(bounds, name) or 0) >= amount for name, amount in least.items())
+    )
 
 
 class Witness:
-    """Notes what has happened at least once."""
+    """Notes what has happened at least once, and which properties were put to the test."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
-        self.exercised: set[Property] = set()
+        self.exercised: set[AnyProperty] = set()
+
+
+class SessionWitness(Witness):
+    """Watches the steps of sessions."""
 
     def at_rest(self, abstract: AbstractSession) -> None:
         """Note which guards are true for each run of a session, between two steps."""

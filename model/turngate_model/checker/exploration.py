@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
-from turngate_model.checker.bounds import Bounds
 from turngate_model.checker.counterexample import Counterexample
-from turngate_model.properties import Property
+from turngate_model.checker.model import BoundsT
+from turngate_model.properties import AnyProperty
 
 
 class Progress(NamedTuple):
@@ -21,23 +21,25 @@ class Progress(NamedTuple):
 
 
 @dataclass
-class Exploration:
+class Exploration(Generic[BoundsT]):
     """The result of an exploration."""
 
-    bounds: Bounds
+    bounds: BoundsT
     design: str | None
     """The name of the known-bad design that was explored, or None for the mechanism itself."""
-    claimed: tuple[Property, ...] = ()
+    claimed: tuple[AnyProperty, ...] = ()
     """The properties that the design is known to break."""
+    properties: tuple[AnyProperty, ...] = ()
+    """The properties that the model judges."""
     states: int = 0
     transitions: int = 0
     depth: int = 0
     seconds: float = 0.0
-    counterexamples: dict[Property, Counterexample] = field(default_factory=dict)
+    counterexamples: dict[AnyProperty, Counterexample] = field(default_factory=dict)
     """For each property that was broken, a shortest counterexample. Shorter ones come first."""
     gave_up: str = ""
     """Why the explorer gave up; empty if it did not."""
-    exercised: frozenset[Property] = frozenset()
+    exercised: frozenset[AnyProperty] = frozenset()
     """The properties that some step put to the test."""
     missed: tuple[str, ...] = ()
     """What should have happened at least once within these bounds, and did not."""
@@ -50,9 +52,9 @@ class Exploration:
         return min(of_interest, key=lambda example: len(example.steps), default=None)
 
     @property
-    def unexercised(self) -> tuple[Property, ...]:
+    def unexercised(self) -> tuple[AnyProperty, ...]:
         """The properties that no step put to the test."""
-        return tuple(each for each in Property if each not in self.exercised)
+        return tuple(each for each in self.properties if each not in self.exercised)
 
     @property
     def verdict(self) -> str:

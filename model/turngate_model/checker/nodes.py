@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.exercised import Witness
-from turngate_model.checker.steps import Shared, Taken, at, at_rest, take, unseen
+from turngate_model.checker.exercised import SessionWitness
+from turngate_model.checker.steps import JudgedStep, Shared, at, at_rest, take, unseen
 from turngate_model.history import Event
 from turngate_model.lifecycle import DeclaredState, Successor
 from turngate_model.mechanism import Action, Mechanism
@@ -40,7 +40,7 @@ class Nodes:
     ) -> None:
         self.design = design
         self.refine = refine
-        self.witness = Witness()
+        self.witness = SessionWitness()
         self._sessions: list[tuple[ModelSession, AbstractSession]] = []
         self.runs: list[int] = []
         """For each node, how many runs its session has ever had."""
@@ -113,8 +113,8 @@ class Nodes:
         session: int,
         action: Action,
         run: ModelRun | None,
-        witness: Witness | None = None,
-    ) -> tuple[Taken, ModelSession, AbstractSession]:
+        witness: SessionWitness | None = None,
+    ) -> tuple[JudgedStep, ModelSession, AbstractSession]:
         """Take a step on copies of a node's sessions. Return the judgement of the step, and the copies."""
         held, abstract = self._sessions[node][0].copy(), self._sessions[node][1].copy()
         before = self._shared[shared]

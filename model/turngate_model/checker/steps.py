@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.exercised import Witness
+from turngate_model.checker.exercised import SessionWitness
 from turngate_model.history import Event
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import INTERNAL, Action, Mechanism
@@ -38,7 +38,7 @@ class Shared(NamedTuple):
         return cls(0, ModelPlaces(turns_limit), AbstractPlaces(turns_limit))
 
 
-class Taken(NamedTuple):
+class JudgedStep(NamedTuple):
     """A step that was taken: its events, what they break, and what the sessions share after it."""
 
     events: tuple[Event, ...]
@@ -50,7 +50,11 @@ class _Judge:
     """Shows every event of one step to the abstract session and to the abstract places."""
 
     def __init__(
-        self, abstract: AbstractSession, places: AbstractPlaces | None, session: int, witness: Witness | None
+        self,
+        abstract: AbstractSession,
+        places: AbstractPlaces | None,
+        session: int,
+        witness: SessionWitness | None,
     ) -> None:
         self.abstract, self.places, self.session, self.witness = abstract, places, session, witness
         self.events: list[Event] = []
@@ -78,8 +82,8 @@ def take(
     run: ModelRun | None = None,
     *,
     session: int = 0,
-    witness: Witness | None = None,
-) -> Taken:
+    witness: SessionWitness | None = None,
+) -> JudgedStep:
     """Take one step in a session and judge it. The step changes ``held`` and ``abstract`` in place.
 
     ``held`` is the session that the mechanism holds, ``abstract`` the abstract session beside it, ``session``
@@ -101,7 +105,7 @@ def take(
         unchanged = "the session was idle: the cancel should have changed nothing"
         judge.violations.append(Violation(Property.IDLE_CANCEL, unchanged))
     judge.violations += _unrefined_places(after)
-    return Taken(tuple(judge.events), tuple(judge.violations), after)
+    return JudgedStep(tuple(judge.events), tuple(judge.violations), after)
 
 
 def at(design: type[Mechanism], see: Any, shared: Shared, session: int) -> Mechanism:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.counterexample import Step, told
-from turngate_model.checker.steps import Shared, Taken, at_rest, take, unseen
+from turngate_model.checker.counterexample import PlayedStep, told
+from turngate_model.checker.steps import JudgedStep, Shared, at_rest, take, unseen
 from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold
 from turngate_model.lifecycle import DeclaredState, successor
 from turngate_model.mechanism import Action, Mechanism
@@ -69,7 +69,7 @@ class _World:
         possible = self.design(unseen).actions(held, abstract.in_state(DeclaredState.COMPLETE))
         return action in possible
 
-    def take(self, session: int, action: Action) -> Taken:
+    def take(self, session: int, action: Action) -> JudgedStep:
         held, abstract = self.at(session)
         run = None
         if action.name == "accept":
@@ -97,7 +97,7 @@ def outcome(event: Complete) -> str:
     )
 
 
-def walked(design: type[Mechanism], steps: Iterable[Step]) -> Walk:
+def walked(design: type[Mechanism], steps: Iterable[PlayedStep]) -> Walk:
     """Take the steps of a counterexample on the design that they break."""
     world, walk = _World(design, refine=design is Mechanism), list[Moment]()
     for step in steps:
@@ -109,7 +109,7 @@ def walked(design: type[Mechanism], steps: Iterable[Step]) -> Walk:
     return tuple(walk)
 
 
-def beside(steps: Iterable[Step]) -> Walk:
+def beside(steps: Iterable[PlayedStep]) -> Walk:
     """Take the same steps on the sound mechanism, as far as there are such steps there."""
     world, walk = _World(Mechanism, refine=True), list[Moment]()
     for step in steps:
@@ -130,12 +130,14 @@ def _sound(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
     return ()
 
 
-def _moment(step: Step, events: tuple[Event, ...], view: View, broken: tuple[Violation, ...] = ()) -> Moment:
+def _moment(
+    step: PlayedStep, events: tuple[Event, ...], view: View, broken: tuple[Violation, ...] = ()
+) -> Moment:
     action = step.action
     return Moment(step.session, action.actor, told(action), events, view, broken, about=action.run)
 
 
-def _sound_form(world: _World, step: Step) -> Action | None:
+def _sound_form(world: _World, step: PlayedStep) -> Action | None:
     """Return what a step is on the sound mechanism, or None if there is nothing to be taken."""
     action = step.action
     if action.how == "in-process":

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from turngate_model.durable import DurableBounds, DurableExplorer, DurableMechanism
-from turngate_model.durable.decisions import Decision, OnDeath
-from turngate_model.durable.designs import AnswerLostRetried
+from turngate_model.checker import DurableBounds, Explorer, OnDeath
+from turngate_model.durable import DurableMechanism, DurableModel
+from turngate_model.durable.bad_mechanisms import AnswerLostRetried
+from turngate_model.durable.decisions import LedgerDecision
 from turngate_model.durable.mechanism import DurableStep
-from turngate_model.durable.records import GONE, Call, Ledger, Operation, Process, Worker, World
+from turngate_model.durable.records import (
+    GONE,
+    Call,
+    ModelLedger,
+    ModelProcess,
+    ModelWorld,
+    Operation,
+    WorkerName,
+)
 from turngate_model.properties import AnyProperty, DurableProperty, Property
 
 QUICK = {"cancels": 0, "losses": 0, "loads": 0}
@@ -19,7 +28,7 @@ QUICK = {"cancels": 0, "losses": 0, "loads": 0}
 class FenceStays(DurableMechanism):
     """A turn that begins again keeps its fence."""
 
-    def given(self, ledger: Ledger, me: Worker, attempts: int) -> Ledger:
+    def given(self, ledger: ModelLedger, me: WorkerName, attempts: int) -> ModelLedger:
         given = super().given(ledger, me, attempts)
         return given if attempts == 1 else given._replace(fence=ledger.fence)
 
@@ -27,35 +36,35 @@ class FenceStays(DurableMechanism):
 class AsksForTheOwner(DurableMechanism):
     """Whoever owns the turn may finish it, under whatever fence; the owner may have been given it anew."""
 
-    def is_turn_of(self, ledger: Ledger, me: Worker, operation: Operation) -> bool:
+    def is_turn_of(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> bool:
         return ledger.owner == me
 
 
 class FoldsUnfenced(DurableMechanism):
     """A finish is fenced, a fold is not."""
 
-    def fold(self, ledger: Ledger, me: Worker, operation: Operation) -> Decision | None:
+    def fold(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
         return super().fold(ledger, me, operation._replace(fence=ledger.fence))
 
 
 class UnknownIsAlive(DurableMechanism):
     """A worker that is in no table counts as alive."""
 
-    def is_dead(self, world: World, worker: Worker) -> bool:
+    def is_dead(self, world: ModelWorld, worker: WorkerName) -> bool:
         return worker > 0 and super().is_dead(world, worker)
 
 
 class LeavesItToThoseWhoSawIt(DurableMechanism):
     """Who comes back after everybody died does not look for the dead of before."""
 
-    def is_dead(self, world: World, worker: Worker) -> bool:
+    def is_dead(self, world: ModelWorld, worker: WorkerName) -> bool:
         return not world.blackout and super().is_dead(world, worker)
 
 
 class NobodyHoldsIt(DurableMechanism):
     """An accept notes nobody as its holder."""
 
-    def accept(self, ledger: Ledger, me: Worker, operation: Operation) -> Decision | None:
+    def accept(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
         decision = super().accept(ledger, me, operation)
         return decision and decision._replace(ledger=decision.ledger._replace(holders=ledger.holders))
 
@@ -63,13 +72,13 @@ class NobodyHoldsIt(DurableMechanism):
 class AdoptsItsOwnTurn(DurableMechanism):
     """A process that owns a turn and runs none is given it anew, instead of learning what it missed."""
 
-    def operations(self, world: World, me: Worker) -> Iterator[tuple[Operation, bool]]:
+    def operations(self, world: ModelWorld, me: WorkerName) -> Iterator[tuple[Operation, bool]]:
         yield from super().operations(world, me)
         if world.ledger.owner == me and not world.processes[me - 1].calls:
             yield Operation("adopt"), True
 
-    def adopt(self, ledger: Ledger, me: Worker, operation: Operation) -> Decision | None:
-        return Decision(self.given(ledger, me, ledger.attempts), self.how(ledger).active)
+    def adopt(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
+        return LedgerDecision(self.given(ledger, me, ledger.attempts), self.how(ledger).active)
 
 
 class CallsUnderAnyName(DurableMechanism):
@@ -82,14 +91,14 @@ class CallsUnderAnyName(DurableMechanism):
 class BeginsCoveredTurnsAgain(DurableMechanism):
     """A turn whose process died begins again, cancelled or not."""
 
-    def reap(self, ledger: Ledger, me: Worker, operation: Operation) -> Decision | None:
-        return Decision(self.given(ledger, me, ledger.attempts + 1), self.how(ledger).active)
+    def reap(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
+        return LedgerDecision(self.given(ledger, me, ledger.attempts + 1), self.how(ledger).active)
 
 
 class OwnerStays(DurableMechanism):
     """The owner of the last turn stays on the ledger."""
 
-    def finish(self, ledger: Ledger, me: Worker, operation: Operation) -> Decision | None:
+    def finish(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
         decision = super().finish(ledger, me, operation)
         return decision and decision._replace(ledger=decision.ledger._replace(owner=me))
 
@@ -97,7 +106,7 @@ class OwnerStays(DurableMechanism):
 class TriesForEver(DurableMechanism):
     """A finish that is refused is tried again."""
 
-    def performed(self, process: Process, operation: Operation, start: Call | None) -> Process:
+    def performed(self, process: ModelProcess, operation: Operation, start: Call | None) -> ModelProcess:
         done = super().performed(process, operation, start)
         stale = tuple(call for call in process.calls if not call.entitled and not call.own)
         return done._replace(calls=stale) if stale and operation.name == "finish" else done
@@ -108,7 +117,7 @@ class FinishIsTwoSaves(DurableMechanism):
 
     refines = False
 
-    def finish(self, ledger: Ledger, me: Worker, operation: Operation) -> Decision | None:
+    def finish(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
         decision = super().finish(ledger, me, operation)
         return decision and decision._replace(ledger=ledger._replace(session=decision.trail[-1][0]))
 
@@ -116,11 +125,11 @@ class FinishIsTwoSaves(DurableMechanism):
 class CannotTellTheDead(DurableMechanism):
     """Nobody is ever given up, so nobody takes over."""
 
-    def buried(self, world: World, name: Worker) -> World:
+    def expired(self, world: ModelWorld, name: WorkerName) -> ModelWorld:
         return world
 
-    def steps(self, world: World, left: frozenset[str]) -> Iterator[DurableStep]:
-        return (step for step in super().steps(world, left) if step.what != "bury")
+    def steps(self, world: ModelWorld, left: frozenset[str]) -> Iterator[DurableStep]:
+        return (step for step in super().steps(world, left) if step.what != "expires")
 
 
 RETRY: OnDeath = "retry"
@@ -146,7 +155,9 @@ TEETH: dict[type[DurableMechanism], tuple[AnyProperty, dict[str, int], OnDeath]]
 @pytest.mark.parametrize("mechanism", TEETH)
 def test_what_is_broken_is_reported_under_its_id(mechanism: type[DurableMechanism]) -> None:
     broken, bounds, on_death = TEETH[mechanism]
-    result = DurableExplorer(DurableBounds(on_death=on_death, **bounds), mechanism, claimed=(broken,)).run()
+    result = Explorer(
+        DurableModel(DurableBounds(on_death=on_death, **bounds), mechanism), claimed=(broken,)
+    ).run()
     assert result.verdict == "violated"
     assert result.counterexample is not None
     assert result.counterexample.property is broken
@@ -157,7 +168,7 @@ def test_without_what_breaks_it_nothing_is_broken() -> None:
     for on_death in ("fail", RETRY):
         for bounds in (QUICK, {"cancels": 0, "loads": 0}, {"losses": 0, "loads": 0}):
             assert (
-                not DurableExplorer(DurableBounds(on_death=on_death, prompts=1, **bounds))
+                not Explorer(DurableModel(DurableBounds(on_death=on_death, prompts=1, **bounds)))
                 .run()
                 .counterexamples
             )
@@ -169,7 +180,7 @@ def test_without_what_breaks_it_nothing_is_broken() -> None:
 class WithoutLease(DurableMechanism):
     """Whoever was given up for dead saves all the same; a step arrives under the name it was sent under."""
 
-    def may_save(self, process: Process, own: bool = True) -> bool:
+    def may_save(self, process: ModelProcess, own: bool = True) -> bool:
         return True
 
 
@@ -183,7 +194,7 @@ class WithoutLease(DurableMechanism):
     ],
 )
 def test_the_lease_is_hygiene(bounds: DurableBounds) -> None:
-    result = DurableExplorer(bounds, WithoutLease).run()
+    result = Explorer(DurableModel(bounds, WithoutLease)).run()
     assert result.counterexamples == {}
 
 
@@ -191,25 +202,27 @@ def test_without_a_lease_the_unknown_must_count_as_dead() -> None:
     class Arrives(WithoutLease, UnknownIsAlive):
         """A step arrives after its worker was given up, and nobody looks at what it was given."""
 
-    result = DurableExplorer(DurableBounds(cancels=0), Arrives).run()
+    result = Explorer(DurableModel(DurableBounds(cancels=0), Arrives)).run()
     assert DurableProperty.ADOPTED in result.counterexamples
 
 
 UNLISTED = 9
 
 
-class ListsDebtsAtTheBurial(WithoutLease):
+class ListsOrphansAtTheExpiry(WithoutLease):
     """What is under a dead name is listed when the name is given up; what arrives later is on no list."""
 
-    def given(self, ledger: Ledger, me: Worker, attempts: int) -> Ledger:
+    def given(self, ledger: ModelLedger, me: WorkerName, attempts: int) -> ModelLedger:
         return super().given(ledger, UNLISTED if me == GONE else me, attempts)
 
-    def is_dead(self, world: World, worker: Worker) -> bool:
+    def is_dead(self, world: ModelWorld, worker: WorkerName) -> bool:
         return worker != UNLISTED and super().is_dead(world, worker)
 
 
 def test_debts_are_found_by_state_and_not_at_the_burial() -> None:
-    result = DurableExplorer(DurableBounds(cancels=0, losses=0, prompts=1), ListsDebtsAtTheBurial).run()
+    result = Explorer(
+        DurableModel(DurableBounds(cancels=0, losses=0, prompts=1), ListsOrphansAtTheExpiry)
+    ).run()
     example = result.counterexamples[DurableProperty.ADOPTED]
     assert example.told() == [
         "P1 saves: accept a",
@@ -225,10 +238,12 @@ def test_the_fence_alone_decides_whose_turn_it_is() -> None:
     """To ask for the owner as well refuses nothing more: the same worlds are reached."""
 
     class AsksForBoth(DurableMechanism):
-        def is_turn_of(self, ledger: Ledger, me: Worker, operation: Operation) -> bool:
+        def is_turn_of(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> bool:
             return super().is_turn_of(ledger, me, operation) and ledger.owner in (me, GONE)
 
     bounds = DurableBounds(prompts=1, on_death="retry")
-    alone, both = DurableExplorer(bounds).run(), DurableExplorer(bounds, AsksForBoth).run()
+    alone, both = (
+        Explorer(DurableModel(bounds, mechanism)).run() for mechanism in (DurableMechanism, AsksForBoth)
+    )
     assert alone.counterexamples == both.counterexamples == {}
     assert (alone.states, alone.transitions) == (both.states, both.transitions)

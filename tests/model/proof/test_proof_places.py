@@ -8,15 +8,15 @@ import pytest
 
 from broken_places import BROKEN, RELATIONS, CallsTheLastInLine, FoldsWhileItWaits
 from turngate_model import Mechanism
-from turngate_model.checker import Bounds, Explorer, steps
+from turngate_model.checker import Bounds, Explorer, MemoryModel, steps
 from turngate_model.proof.comparison import is_plain, told
 from turngate_model.proof.consequences import of_sound_state, of_state, of_step
-from turngate_model.proof.paths import Path
+from turngate_model.proof.paths import RelationPath
 from turngate_model.proof.places_kept import of_line, of_places
 from turngate_model.proof.readings import Finite
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.steps import steps_of
-from turngate_model.proof.terms import Sort, State
+from turngate_model.proof.terms import RunState, Sort
 from turngate_model.proof.tie_of_places import (
     IN_LINE,
     IN_LONG_LINE,
@@ -25,7 +25,7 @@ from turngate_model.proof.tie_of_places import (
     PlacesBounds,
     compare_places,
 )
-from turngate_model.proof.vocabulary import SIGNATURE, World
+from turngate_model.proof.vocabulary import SIGNATURE, RelationWorld
 
 ONE_SESSION = PlacesBounds(1, 2, 2, 0, 1)
 
@@ -56,7 +56,7 @@ def test_a_mistake_is_refuted_from_the_start_in_as_many_steps_as_the_explorer_ne
 ) -> None:
     """The explorer does not look at the books: it judges by what is done, as the proof does."""
     monkeypatch.setattr(steps, "_unrefined_places", lambda _shared: ())
-    explored = Explorer(Bounds(2, 1, 2, turns_limit=1), mechanism).run()
+    explored = Explorer(MemoryModel(Bounds(2, 1, 2, turns_limit=1), mechanism)).run()
     example = explored.counterexamples[BROKEN[mechanism]]
     sessions = (0, 0) if mechanism is FoldsWhileItWaits else (0, 1)
     found, broken = refuted(RELATIONS[mechanism], sessions)
@@ -87,13 +87,15 @@ def refuted(kind: type[Relation], sessions: tuple[int, ...], deepest: int = 8) -
     return None, ""
 
 
-def _taken(kind: type[Relation], reading: Finite, world: World) -> Iterator[tuple[str, World]]:
+def _taken(
+    kind: type[Relation], reading: Finite, world: RelationWorld
+) -> Iterator[tuple[str, RelationWorld]]:
     """Yield every step of a world: what it breaks, and where it leads."""
     for step in steps_of(kind):
         for session in sorted(set(reading.sessions)):
             for about in _abouts(step.about, reading, world, session, step.name == "accept"):
                 for path in step.paths(kind, reading, world, session, about):
-                    idle = kind(Path(reading, path.world, [], []))
+                    idle = kind(RelationPath(reading, path.world, [], []))
                     can_go_on = idle.can_go_on(session)
                     held = [
                         *((each.key, each.holds) for each in path.obligations),
@@ -117,11 +119,11 @@ def _taken(kind: type[Relation], reading: Finite, world: World) -> Iterator[tupl
 
 
 def _abouts(
-    sorts: tuple[Sort, ...], reading: Finite, world: World, session: int, accepts: bool
+    sorts: tuple[Sort, ...], reading: Finite, world: RelationWorld, session: int, accepts: bool
 ) -> Iterator[tuple[object, ...]]:
     runs = [run for run in reading.runs if reading.sessions[run] == session]
     if accepts:
-        unborn = [run for run in runs if world["state"](run) is State.UNBORN]
+        unborn = [run for run in runs if world["state"](run) is RunState.UNBORN]
         yield from ((run, runs.index(run) + 1) for run in unborn[:1])
     elif sorts == (Sort.RUN, Sort.BOOL):
         yield from ((run, ok) for run in runs for ok in (True, False))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from turngate_model.proof.paths import Path, walk
+from turngate_model.proof.paths import RelationPath, walk
 from turngate_model.proof.readings import Finite, Unbounded
 from turngate_model.proof.terms import (
-    Phase,
     Record,
     Sort,
+    TurnPhase,
     Value,
     Variable,
     all_of,
@@ -44,12 +44,15 @@ WRITTEN = {
     "one with a known end": (implies(A, False), "(not a)"),
     "one that holds anyway": (implies(False, A), "true"),
     "the same": (equal(A, A), "true"),
-    "an equation": (equal(P, Phase.NONE), "(= p phase_none)"),
+    "an equation": (equal(P, TurnPhase.NONE), "(= p phase_none)"),
     "one with truth": (equal(A, True), "a"),
     "one with falsehood": (equal(False, A), "(not a)"),
     "constants that are the same": (equal(Record.ERROR, Record.ERROR), "true"),
     "constants that differ": (differ(Record.ERROR, Record.CANCELED), "true"),
-    "one of several": (is_one_of(P, Phase.NONE, Phase.ERROR), "(or (= p phase_none) (= p phase_error))"),
+    "one of several": (
+        is_one_of(P, TurnPhase.NONE, TurnPhase.ERROR),
+        "(or (= p phase_none) (= p phase_error))",
+    ),
     "a choice of values": (choice(A, N, 0), "(ite a n 0)"),
     "a choice of truths": (choice(A, True, B), "(or a (and (not a) b))"),
     "a choice that is none": (choice(A, N, N), "n"),
@@ -86,7 +89,7 @@ def test_for_every_run_is_a_quantifier_or_every_run_there_is() -> None:
 
 
 def test_both_ways_of_an_unknown_branch_are_walked_and_one_of_a_known_branch() -> None:
-    def step(path: Path) -> None:
+    def step(path: RelationPath) -> None:
         if path.branch(A, "first") and path.branch(True, "known"):
             path.branch(B, "second")
 
@@ -107,7 +110,7 @@ def test_each_run_that_may_be_meant_is_chosen_once() -> None:
 
 
 def test_nobody_takes_a_path_that_chooses_whom_there_is_not() -> None:
-    def step(path: Path) -> None:
+    def step(path: RelationPath) -> None:
         path.choose("one", lambda _run: False, "there is none")
 
     assert [*walk(Finite((0,)), {}, step)] == []

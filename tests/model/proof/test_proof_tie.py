@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from turngate_model import DESIGNS, Mechanism
-from turngate_model.checker import Bounds, Explorer
+from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.proof import FLAWED, INVARIANT, NOT_SAID, comparison
 from turngate_model.proof.comparison import Came, compare, differences, sessions
 from turngate_model.proof.judge import Runs, only
 from turngate_model.proof.relation import Relation
-from turngate_model.proof.terms import Formula, Individual, Phase, equal
+from turngate_model.proof.terms import Formula, Individual, TurnPhase, equal
 from turngate_model.properties import Property
 
 
@@ -47,9 +47,9 @@ def test_every_design_is_said_or_there_is_a_reason() -> None:
 
 
 def test_the_sessions_are_those_of_the_explorer() -> None:
-    explorer = Explorer(Bounds(2, 1, 1))
-    explorer.run()
-    assert sum(1 for _ in sessions(Mechanism, 2, 1, frozenset())) == len(explorer.nodes) == 190
+    model = MemoryModel(Bounds(2, 1, 1))
+    Explorer(model).run()
+    assert sum(1 for _ in sessions(Mechanism, 2, 1, frozenset())) == len(model.nodes) == 190
 
 
 class Forgetful(Relation):
@@ -79,8 +79,8 @@ class Choosy(Relation):
 
 
 class Wrong(Relation):
-    def end(self, s: Individual, lead: Individual, outcome: Phase) -> None:
-        self.needs(self.at(s, lead), equal(self.path["phase"](lead), Phase.RUNNING))
+    def end(self, s: Individual, lead: Individual, outcome: TurnPhase) -> None:
+        self.needs(self.at(s, lead), equal(self.path["phase"](lead), TurnPhase.RUNNING))
         super().end(s, lead, outcome)
         self.put_in("interrupted", only(lead))
 

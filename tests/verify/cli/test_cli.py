@@ -12,8 +12,7 @@ import pytest
 
 from explored import with_dot, without_dot
 from surroundings import ROOT
-from turngate_model import DESIGNS
-from turngate_model.durable import DURABLE_DESIGNS
+from turngate_model import DESIGNS, DURABLE_DESIGNS
 from turngate_verify.cli import diagrams, run
 
 

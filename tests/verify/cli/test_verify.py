@@ -19,9 +19,9 @@ from explored import refuted
 from proving import a_proof
 from surroundings import ROOT
 from turngate import Dispatcher
-from turngate_model import DESIGNS, Design, Mechanism, Property, Violation
-from turngate_model.checker import Bounds, Exploration, Explorer
-from turngate_model.durable import DURABLE_DESIGNS, DurableBounds, DurableExploration, DurableExplorer
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Design, Mechanism, Property, Violation
+from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, MemoryModel
+from turngate_model.durable import DURABLE_MECHANISMS, DurableModel
 from turngate_model.proof import Proof
 from turngate_model.proof.teeth import Needed
 from turngate_model.properties import DurableProperty
@@ -107,18 +107,18 @@ class Explored(NamedTuple):
     bounds: Bounds
     mechanism: type[Mechanism] = Mechanism
 
-    def run(self) -> Exploration:
+    def run(self) -> Exploration[Bounds]:
         return exploration(self)
 
 
-def explored(bounds: Bounds, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
+def explored(model: MemoryModel, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
     assert callable(progress)
-    return Explored(bounds, mechanism)
+    return Explored(model.bounds, mechanism)
 
 
 @cache
-def exploration(of: Explored) -> Exploration:
-    return Explorer(*of).run()
+def exploration(of: Explored) -> Exploration[Bounds]:
+    return Explorer(MemoryModel(*of)).run()
 
 
 def rules(
@@ -196,7 +196,7 @@ def overlooking(name: str) -> Callable[..., Rules]:
     return overlook
 
 
-def never_refuting(name: str) -> Callable[[Design], Exploration]:
+def never_refuting(name: str) -> Callable[[Design[Property]], Exploration[Bounds]]:
     return lambda design: exploration(Explored(SMALL.model)) if design.name == name else refuted(design.name)
 
 
@@ -205,7 +205,7 @@ FINE = rules(300)
 HEARD: dict[str, tuple[str, Any, int, str]] = {
     "the model breaks": (
         "Explorer",
-        partial(explored, mechanism=DESIGNS["leaky-session"].mechanism),
+        partial(explored, mechanism=MECHANISMS["leaky-session"]),
         1,
         "NO_RESIDUE",
     ),
@@ -283,16 +283,16 @@ def test_what_one_check_says_decides(
     assert any(problem.startswith(about) for problem in [*told["problems"], *said])
 
 
-def unrefuted(name: str) -> DurableExploration:
-    return DurableExploration(PROCESSES, name)
+def unrefuted(name: str) -> Exploration[DurableBounds]:
+    return Exploration(PROCESSES, name)
 
 
-def broken_model(bounds: DurableBounds, progress: object) -> DurableExploration:
-    return DurableExplorer(bounds, DURABLE_DESIGNS["orphaned-accept"].mechanism).run()
+def broken_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
+    return Explorer(DurableModel(bounds, DURABLE_MECHANISMS["orphaned-accept"])).run()
 
 
-def untested_model(bounds: DurableBounds, progress: object) -> DurableExploration:
-    return DurableExplorer(dataclasses.replace(bounds, crashes=0)).run()
+def untested_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
+    return Explorer(DurableModel(dataclasses.replace(bounds, crashes=0))).run()
 
 
 @pytest.mark.parametrize(

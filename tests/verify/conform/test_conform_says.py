@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -31,7 +31,6 @@ from turngate_verify.conform import (
     play,
     replay,
 )
-from turngate_verify.report.pages import conformance_page
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -442,9 +441,3 @@ def test_what_the_call_of_an_adapter_raises_late_is_reported_as_that() -> None:
     assert result.failed.what.startswith(
         "at fail a: it raised RunnerFailed('no luck'): an adapter that waits"
     )
-
-
-def test_the_page_says_what_was_not_tried() -> None:
-    result = check(subject(Right), effort=Effort(programs=100, examples=3))
-    page: Any = conformance_page(result)
-    assert "holds for operations one at a time; races were not tried" in page

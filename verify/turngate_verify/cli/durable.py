@@ -10,15 +10,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from turngate_model.checker import Progress, SearchLimits
-from turngate_model.durable import (
-    DURABLE_DESIGNS,
-    JUDGED,
-    DurableBounds,
-    DurableExploration,
-    DurableExplorer,
-    refute_durable,
-)
+from turngate_model import DURABLE_DESIGNS
+from turngate_model.checker import DurableBounds, Exploration, Explorer, Progress, SearchLimits
+from turngate_model.durable import DURABLE_MECHANISMS, JUDGED, DurableMechanism, DurableModel, refute_durable
 from turngate_model.properties import AnyProperty, DurableProperty
 from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
@@ -58,24 +52,19 @@ def durable_bounds(asked: dict[str, Any]) -> DurableBounds:
 
 def explore_durable(
     bounds: DurableBounds, design: str | None, limits: SearchLimits, *, symmetry: bool
-) -> DurableExploration:
+) -> Exploration[DurableBounds]:
     """Explore the durable mechanism, or one of its known-bad designs."""
     if design is not None and design not in DURABLE_DESIGNS:
         there_are = ", ".join(DURABLE_DESIGNS)
         raise ValueError(f"there is no design {design!r} with processes; there are {there_are}")
     known = DURABLE_DESIGNS[design] if design else None
-    if known is None:
-        explorer = DurableExplorer(bounds, symmetry=symmetry, limits=limits)
-    else:
-        explorer = DurableExplorer(
-            bounds, known.mechanism, name=known.name, claimed=known.breaks, symmetry=symmetry, limits=limits
-        )
+    mechanism, claimed = (DURABLE_MECHANISMS[known.name], known.breaks) if known else (DurableMechanism, ())
+    model = DurableModel(bounds, mechanism, name=design, symmetry=symmetry)
     with progress_of(design or "exploring processes") as progress:
-        explorer.progress = progress
-        return explorer.run()
+        return Explorer(model, claimed=claimed, limits=limits, progress=progress).run()
 
 
-def durable_object(result: DurableExploration) -> dict[str, Any]:
+def durable_object(result: Exploration[DurableBounds]) -> dict[str, Any]:
     """Return an exploration as the object that ``--json`` prints."""
     return {
         "verdict": result.verdict,
@@ -89,7 +78,7 @@ def durable_object(result: DurableExploration) -> dict[str, Any]:
     }
 
 
-def print_durable_exploration(result: DurableExploration) -> None:
+def print_durable_exploration(result: Exploration[DurableBounds]) -> None:
     """Print an exploration for people."""
     if result.design:
         out.print(bold(result.design), f": {DURABLE_DESIGNS[result.design].flaw}", sep="")
@@ -122,18 +111,20 @@ def print_durable_exploration(result: DurableExploration) -> None:
 # For ``turngate verify``.
 
 
-_held: dict[DurableBounds, DurableExploration] = {}
+_held: dict[DurableBounds, Exploration[DurableBounds]] = {}
 
 
-def hold(bounds: DurableBounds, progress: Callable[[Progress], None] | None = None) -> DurableExploration:
+def hold(
+    bounds: DurableBounds, progress: Callable[[Progress], None] | None = None
+) -> Exploration[DurableBounds]:
     """Explore the durable mechanism; what was explored once in a process need not be again."""
     if bounds not in _held:
-        _held[bounds] = DurableExplorer(bounds, progress=progress).run()
+        _held[bounds] = Explorer(DurableModel(bounds), progress=progress).run()
     return _held[bounds]
 
 
 @cache
-def refuted(name: str) -> DurableExploration:
+def refuted(name: str) -> Exploration[DurableBounds]:
     """Refute a known-bad design; once in a process is enough."""
     return refute_durable(DURABLE_DESIGNS[name])
 
@@ -142,8 +133,8 @@ def refuted(name: str) -> DurableExploration:
 class DurableVerification:
     """What came of checking the model of processes."""
 
-    models: list[DurableExploration] = field(default_factory=list)
-    designs: dict[str, DurableExploration] = field(default_factory=dict)
+    models: list[Exploration[DurableBounds]] = field(default_factory=list)
+    designs: dict[str, Exploration[DurableBounds]] = field(default_factory=dict)
 
     def verdict_of(self, each: AnyProperty) -> str:
         """Return one of holds, violated and unknown; what was never checked is unknown."""

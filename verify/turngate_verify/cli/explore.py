@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from turngate_model import DESIGNS, NOT_IN_DESIGNS
-from turngate_model.checker import Bounds, Exploration, Explorer, SearchLimits
-from turngate_model.durable import DURABLE_DESIGNS
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, NOT_IN_DESIGNS
+from turngate_model.checker import Bounds, Exploration, Explorer, MemoryModel, SearchLimits
+from turngate_model.checker.memory_model import WorldStep
 from turngate_verify.cli.durable import (
     OPTIONS,
     durable_bounds,
@@ -169,9 +169,11 @@ def _explore_processes(design: str | None, limits: SearchLimits, as_json: bool) 
     return EXIT_CODES[result.verdict]
 
 
-def _explorer(bounds: Bounds, design: str | None, symmetry: bool, limits: SearchLimits) -> Explorer:
+def _explorer(
+    bounds: Bounds, design: str | None, symmetry: bool, limits: SearchLimits
+) -> Explorer[Bounds, int, WorldStep]:
     if design is None:
-        return Explorer(bounds, symmetry=symmetry, limits=limits)
+        return Explorer(MemoryModel(bounds, symmetry=symmetry), limits=limits)
     known = DESIGNS.get(design)
     if known is None:
         there_are = ", ".join([*DESIGNS, *DURABLE_DESIGNS])
@@ -179,12 +181,11 @@ def _explorer(bounds: Bounds, design: str | None, symmetry: bool, limits: Search
     if bounds.turns_limit is not None:
         raise ValueError("the known-bad designs have no limit on turns: leave --turns-limit or --design out")
     bounds = replace(bounds, without=NOT_IN_DESIGNS)
-    return Explorer(
-        bounds, known.mechanism, name=known.name, claimed=known.breaks, symmetry=symmetry, limits=limits
-    )
+    model = MemoryModel(bounds, MECHANISMS[known.name], name=known.name, symmetry=symmetry)
+    return Explorer(model, claimed=known.breaks, limits=limits)
 
 
-def as_object(result: Exploration) -> dict[str, Any]:
+def as_object(result: Exploration[Bounds]) -> dict[str, Any]:
     """Return an exploration as the object that ``--json`` prints."""
     return {
         "verdict": result.verdict,
@@ -197,7 +198,7 @@ def as_object(result: Exploration) -> dict[str, Any]:
     }
 
 
-def print_exploration(result: Exploration) -> None:
+def print_exploration(result: Exploration[Bounds]) -> None:
     """Print an exploration for people."""
     if result.design:
         out.print(bold(result.design), f": {DESIGNS[result.design].flaw}", sep="")

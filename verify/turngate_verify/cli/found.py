@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from turngate_model.checker import Exploration
-from turngate_model.durable import DurableExploration
+from turngate_model.checker import Bounds, DurableBounds, Exploration
 
 
-def found(result: Exploration | DurableExploration) -> dict[str, Any]:
+def found(result: Exploration[Bounds] | Exploration[DurableBounds]) -> dict[str, Any]:
     """Return what an exploration found, as the end of the object that ``--json`` prints."""
     told: dict[str, Any] = {
         "states": result.states,
@@ -26,7 +25,7 @@ def found(result: Exploration | DurableExploration) -> dict[str, Any]:
     return told
 
 
-def reasons(result: Exploration | DurableExploration) -> list[str]:
+def reasons(result: Exploration[Bounds] | Exploration[DurableBounds]) -> list[str]:
     """Return why the verdict is unknown."""
     if result.gave_up:
         return [result.gave_up]

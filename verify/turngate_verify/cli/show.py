@@ -23,7 +23,6 @@ from rich.text import Text
 
 from turngate_model.checker import Counterexample
 from turngate_model.checker import Progress as Explored
-from turngate_model.durable import DurableCounterexample
 from turngate_verify.cli.terminal import err, out, print_json
 from turngate_verify.endings import stop_if_interrupted
 from turngate_verify.visible import visible
@@ -83,7 +82,7 @@ def print_but(what: str) -> None:
     out.print("  ", Text("but", style="red"), f" {what}", sep="")
 
 
-def print_counterexample(example: Counterexample | DurableCounterexample) -> None:
+def print_counterexample(example: Counterexample) -> None:
     """Print who did what, in what order, and what should have happened instead."""
     out.print(bold(example.property), f": {example.property.sentence}", sep="")
     for number, step in enumerate(example.told(), 1):

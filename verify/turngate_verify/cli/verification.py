@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from turngate_model import DESIGNS, Property
-from turngate_model.checker import Exploration
+from turngate_model.checker import Bounds, Exploration
 from turngate_model.durable import JUDGED
 from turngate_model.properties import DurableProperty
 from turngate_verify.cli.durable import DurableVerification
@@ -33,10 +33,10 @@ class Verification:
     """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
     """What a check should have reached and did not. Then every verdict is unknown."""
-    designs: dict[str, Exploration] = field(default_factory=dict)
+    designs: dict[str, Exploration[Bounds]] = field(default_factory=dict)
     sabotaged: dict[str, str] = field(default_factory=dict)
     """For each design, what refuted it on the real dispatcher."""
-    model: Exploration | None = None
+    model: Exploration[Bounds] | None = None
     durable: DurableVerification = field(default_factory=DurableVerification)
     """The model of processes that share a ledger, and its designs."""
     drivers: list[DriverLine] = field(default_factory=list)

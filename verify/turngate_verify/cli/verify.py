@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 import click
 
-from turngate_model import DESIGNS, Property
-from turngate_model.checker import Bounds, Explorer, Progress
-from turngate_model.durable import DURABLE_DESIGNS, DurableBounds
+from turngate_model import DESIGNS, DURABLE_DESIGNS, Property
+from turngate_model.checker import Bounds, DurableBounds, Explorer, MemoryModel, Progress
 from turngate_model.pictures import generate, refute, stale
 from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
 from turngate_model.proof import QUICK as QUICK_PROOF
@@ -123,7 +122,7 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
 def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> None:
     with line("model") as told:
         within = f"{counted(bounds.prompts, 'prompt')}, {counted(bounds.cancels, 'cancel')}"
-        explorer = Explorer(bounds, progress=_states_shown(told, within))
+        explorer = Explorer(MemoryModel(bounds), progress=_states_shown(told, within))
         result = verification.model = explorer.run()
         extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from turngate_model.checker.counterexample import Step
+from turngate_model.checker.counterexample import PlayedStep
 from turngate_model.history import Complete, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
 from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
-from turngate_verify.conform.orders import Item, Taken, explained, latest_offence, sound_orders
+from turngate_verify.conform.orders import Item, TakenTogether, explained, latest_offence, sound_orders
 from turngate_verify.conform.port import Observed, Refused, Subject, SubjectFailed
 from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op, Program
 from turngate_verify.conform.rest import at_work, settled, waited_for
@@ -38,7 +38,7 @@ class Judge:
         self.subject: Any = subject
         self.features = subject.features
         self.program: Program = ()
-        self.steps: tuple[Step, ...] = ()
+        self.steps: tuple[PlayedStep, ...] = ()
         self.violations: list[AnyViolation] = []
         """What the first offence breaks. The judge judges nothing after it."""
         self.late: list[tuple[Violation, int]] = []
@@ -47,7 +47,7 @@ class Judge:
         self.idle_cancels: set[int] = set()
         """The operations that cancelled a session with nothing in flight."""
         self.sessions = self._fresh_sessions()
-        self._history: list[Taken] = []
+        self._history: list[TakenTogether] = []
         self.place_of: dict[str, int] = {}
         """The session of every run that was brought, the refused ones too."""
         self._burst: tuple[Op, ...] = ()
@@ -95,7 +95,7 @@ class Judge:
         self._refused |= refused
         seen = tuple(event for event in shown if not isinstance(event, Refused))
         known = tuple(getattr(self.subject, "took_effect", ())) if len(operations) > 1 else ()
-        taken = Taken(operations, seen, frozenset(refused), at_work(self.subject), known)
+        taken = TakenTogether(operations, seen, frozenset(refused), at_work(self.subject), known)
         self._history.append(taken)
         self._judge(self._in_order(taken), taken)
         if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
@@ -106,7 +106,7 @@ class Judge:
             # An operation that ends in an offence says nothing of the properties it does not break.
             self.exercised = before | {violation.property for violation in self.violations}
 
-    def _in_order(self, taken: Taken) -> list[Item]:
+    def _in_order(self, taken: TakenTogether) -> list[Item]:
         """Return an order of operations and events: one that breaks nothing, if there is one."""
         if len(taken.operations) == 1:
             return [*taken.operations, *taken.seen]
@@ -128,7 +128,7 @@ class Judge:
         if shown:
             self.sessions.work(at_work(self.subject))
             seen = tuple(event for event in shown if not isinstance(event, Refused))
-            self._history.append(Taken((), seen, frozenset(), at_work(self.subject)))
+            self._history.append(TakenTogether((), seen, frozenset(), at_work(self.subject)))
         for event in shown:
             if self.steps and not isinstance(event, Refused):
                 normal = self.sessions.normal(self.place_of[event.run], event)
@@ -173,7 +173,7 @@ class Judge:
 
     # Judging it.
 
-    def _judge(self, items: Sequence[Item], taken: Taken) -> None:
+    def _judge(self, items: Sequence[Item], taken: TakenTogether) -> None:
         """Judge what happened, in this order, and tell it as steps. What follows an offence is told only."""
         operations, refused, waiting = taken.operations, taken.refused, taken.waiting
         self.sessions.work(taken.at_work)
@@ -200,7 +200,7 @@ class Judge:
                 action = action._replace(how=f"{action.how}: refused")
             if op.name == "residue":
                 action = action._replace(run=f"({self._holds} held)")
-            self.steps += (Step(op.place, action, tuple(told[op]), op.at_once),)
+            self.steps += (PlayedStep(op.place, action, tuple(told[op]), op.at_once),)
 
     def _event(self, event: Any, operations: Sequence[Op]) -> None:
         place = self.place_of[event.run]

@@ -26,7 +26,7 @@ MOST_STATES = 200
 """So many states are followed at the most; the rest is not known."""
 
 
-class Taken(NamedTuple):
+class TakenTogether(NamedTuple):
     """Operations that were called in the same moment, or one, and what was shown up to the next rest."""
 
     operations: tuple[Op, ...]
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 
 def sound_orders(
-    sessions: Sessions, taken: Taken, place_of: Mapping[str, int]
+    sessions: Sessions, taken: TakenTogether, place_of: Mapping[str, int]
 ) -> Iterator[tuple[list[Item], Sessions]]:
     """Yield every order that breaks nothing, with the sessions it leaves; the order of the calls first."""
     start = sessions.copy()
@@ -54,7 +54,7 @@ def sound_orders(
     yield from _search(_Search(taken, place_of), start, [], taken.operations, taken.seen)
 
 
-def latest_offence(sessions: Sessions, taken: Taken, place_of: Mapping[str, int]) -> list[Item]:
+def latest_offence(sessions: Sessions, taken: TakenTogether, place_of: Mapping[str, int]) -> list[Item]:
     """Return the order in which the first offence comes latest, for a burst that no order explains."""
     search = _Search(taken, place_of)
     start = sessions.copy()
@@ -64,7 +64,9 @@ def latest_offence(sessions: Sessions, taken: Taken, place_of: Mapping[str, int]
     return search.best
 
 
-def explained(start: Sessions, history: Sequence[Taken], place_of: Mapping[str, int]) -> Sessions | None:
+def explained(
+    start: Sessions, history: Sequence[TakenTogether], place_of: Mapping[str, int]
+) -> Sessions | None:
     """Return the sessions that a history may have led to, or None if no choice of orders explains it."""
     states = {_key(start): start}
     for taken in history:
@@ -85,7 +87,7 @@ def _key(sessions: Sessions) -> Any:
 class _Search:
     """What one search goes by, and the longest order that it has found so far."""
 
-    def __init__(self, taken: Taken, place_of: Mapping[str, int]) -> None:
+    def __init__(self, taken: TakenTogether, place_of: Mapping[str, int]) -> None:
         self.taken = taken
         self.place_of = place_of
         self.waiting = taken.waiting

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from turngate_model.checker.counterexample import Counterexample, Step
+from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, DurableProperty, Property, Violation
 from turngate_verify.conform.port import Features, SubjectFailed
 from turngate_verify.conform.programs import Op, Program
@@ -44,7 +44,7 @@ class Effort(NamedTuple):
 class Played(NamedTuple):
     """The result of playing one program."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlayedStep, ...]
     violations: tuple[AnyViolation, ...]
     late: tuple[tuple[Violation, int], ...]
     exercised: frozenset[AnyProperty]

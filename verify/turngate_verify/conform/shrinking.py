@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from turngate_model.checker.counterexample import Step
+from turngate_model.checker.counterexample import PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation
 from turngate_verify.conform.programs import TAKING_IN, Program, part_of, renamed
 
@@ -15,7 +15,9 @@ _TRIES = 400
 """How many shorter programs are tried at the most."""
 
 
-def keep_short(suite: Suite, violation: AnyViolation, program: Program, steps: tuple[Step, ...]) -> None:
+def keep_short(
+    suite: Suite, violation: AnyViolation, program: Program, steps: tuple[PlayedStep, ...]
+) -> None:
     """Keep what a program breaks; then the shortest that can be made of it by leaving operations out."""
     if not suite.keep(violation, program, steps):
         return
@@ -36,7 +38,7 @@ def keep_short(suite: Suite, violation: AnyViolation, program: Program, steps: t
 
 def _breaking(
     suite: Suite, each: AnyProperty, program: Program
-) -> tuple[AnyViolation, Program, tuple[Step, ...]] | None:
+) -> tuple[AnyViolation, Program, tuple[PlayedStep, ...]] | None:
     """Play a program, and return it up to where it breaks the property, if it does."""
     if not program:
         return None

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from turngate_model.checker.counterexample import Counterexample, Step
+from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, Property
 from turngate_verify.conform.comparing import compared
 from turngate_verify.conform.drills import drills
@@ -220,7 +220,7 @@ class Suite:
         """Play a program on a fresh subject."""
         return self.players.play(program, self.limits)
 
-    def keep(self, violation: AnyViolation, program: Program, steps: tuple[Step, ...]) -> bool:
+    def keep(self, violation: AnyViolation, program: Program, steps: tuple[PlayedStep, ...]) -> bool:
         """Keep a counterexample if none as short is known and it comes back; return whether it is kept."""
         each = violation.property
         known = self.result.counterexamples.get(each)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from turngate.durable import DurableDispatcher
 from turngate_model import Property, Violation
-from turngate_model.checker import Bounds, Explorer
+from turngate_model.checker import Bounds, MemoryModel
 from turngate_model.history import Accept, Called, Cancel, Clear, Complete, Ended, Event, Wrote
 from turngate_model.mechanism import Action
 from turngate_verify.drivers.lockstep import Lockstep
@@ -40,7 +40,7 @@ def compare_on_ledger(bounds: Bounds, *, processes: int = 1, make: Any = Durable
     """Compare the durable dispatcher with the mechanism on every save within bounds."""
     result = Lockstep()
     with without_log(), without_chance():
-        for way, steps in _ways(Explorer(replace(bounds, sessions=1))):
+        for way, steps in _ways(MemoryModel(replace(bounds, sessions=1))):
             result.states += 1
             for step in steps:
                 result.steps += 1
@@ -53,38 +53,39 @@ def compare_on_ledger(bounds: Bounds, *, processes: int = 1, make: Any = Durable
     return result
 
 
-def _ways(explorer: Explorer) -> Iterator[tuple[list[Action], list[_Step]]]:
+def _ways(model: MemoryModel) -> Iterator[tuple[list[Action], list[_Step]]]:
     """Yield a shortest way to every state between saves, and every step that can be taken there."""
     known: set[int] = set()
-    frontier: list[tuple[int, list[Action]]] = [(explorer.initial, [])]
+    frontier: list[tuple[int, list[Action]]] = [(model.init(), [])]
     for state, way in frontier:
-        if explorer.sessions_of(state) in known:
+        if model.sessions_of(state) in known:
             continue
-        known.add(explorer.sessions_of(state))
+        known.add(model.sessions_of(state))
         steps = []
-        for (session, action), reached in explorer.steps_of(state):
+        for step in model.actions(state):
+            action = step.action
             if action.name == "close":
                 continue
-            events = [event for _, event in explorer.events_of(state, session, action)]
-            target = _saved(explorer, reached, events)
+            events = [event for _, event in model.events_of(state, step.session, action)]
+            target = _saved(model, model.next_state(state, step), events)
             frontier.append((target, [*way, action]))
-            steps.append(_Step(action, events, {lead for _, lead in explorer.calls_of(target)}))
+            steps.append(_Step(action, events, {lead for _, lead in model.calls_of(target)}))
         yield way, steps
 
 
-def _saved(explorer: Explorer, state: int, events: list[Event]) -> int:
+def _saved(model: MemoryModel, state: int, events: list[Event]) -> int:
     """Take the steps that are part of the same save, add their events, and return where they lead."""
     while True:
         further = [
-            each
-            for each in explorer.steps_of(state)
-            if each[0][1].name in _TOGETHER and each[0][1].how != "fails"
+            step
+            for step in model.actions(state)
+            if step.action.name in _TOGETHER and step.action.how != "fails"
         ]
         if not further:
             return state
-        (session, action), following = further[0]
-        events += [event for _, event in explorer.events_of(state, session, action)]
-        state = following
+        step = further[0]
+        events += [event for _, event in model.events_of(state, step.session, step.action)]
+        state = model.next_state(state, step)
 
 
 def _compared(world: LedgerWorld, way: list[Action], step: _Step, processes: int) -> Violation | None:

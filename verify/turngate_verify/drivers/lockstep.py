@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from turngate import Dispatcher, DispatcherClosed, WhenBusy
 from turngate_model import Property, Violation
-from turngate_model.checker import HEART, Bounds, Explorer
+from turngate_model.checker import HEART, Bounds, MemoryModel
 from turngate_model.checker.counterexample import Way
 from turngate_model.checker.ways import NextStep, ways
 from turngate_model.history import Called, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
@@ -69,15 +69,15 @@ def compare(bounds: Bounds, *, make: Make = Dispatcher, result: Lockstep | None 
     if bounds.turns_limit is None:
         bounds = replace(bounds, sessions=1)
     with without_log():
-        return _compare_all(Explorer(bounds), make, Lockstep() if result is None else result)
+        return _compare_all(MemoryModel(bounds), make, Lockstep() if result is None else result)
 
 
-def _compare_all(explorer: Explorer, make: Make, result: Lockstep) -> Lockstep:
-    for way, steps in ways(explorer):
+def _compare_all(model: MemoryModel, make: Make, result: Lockstep) -> Lockstep:
+    for way, steps in ways(model):
         result.states += 1
         for step in steps:
             result.steps += 1
-            _compare_step(result, way, step, make, explorer.bounds)
+            _compare_step(result, way, step, make, model.bounds)
             if result.violation:
                 result.path = [_told(*each) for each in (*way, step[:2])]
                 return result

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turngate_model import DESIGNS, Property
-from turngate_model.durable import DURABLE_DESIGNS, DurableCounterexample
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Property
+from turngate_model.checker import Counterexample
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
 from turngate_model.pictures.walks import Shown, following, shown
@@ -140,7 +140,7 @@ def _designs(verification: Verification) -> Iterable[Case]:
         found = verification.sabotaged.get(name, "")
         by = _by(example.property, len(example.steps)) + (f"; on the real code {found}" if found else "")
         design = DESIGNS[name]
-        scene = of_counterexample(name, design.flaw, example, design.mechanism)
+        scene = of_counterexample(name, design.flaw, example, MECHANISMS[name])
         replay = f"turngate explore --design {name}"
         yield of_scene(name, scene, chip="refuted", flaw=design.flaw, by=by, replay=replay)
 
@@ -155,11 +155,12 @@ def _durable_designs(verification: Verification) -> Iterable[Case]:
             yield _durable_case(name, example)
 
 
-def _durable_case(name: str, example: DurableCounterexample) -> Case:
+def _durable_case(name: str, example: Counterexample) -> Case:
     """Return a case among processes. Their pictures would need a lane for each, so there is none."""
     steps = []
     before: dict[str, str] = {}
-    for number, (words, after) in enumerate(zip(example.steps, example.states, strict=True), 1):
+    for number, step in enumerate(example.steps, 1):
+        words, after = str(step), step.state or {}
         verdict = f"{example.property}: {example.what}" if number == len(example.steps) else ""
         who, _, does = words.partition(" ")
         is_process = who[:1] == "P" and who[1:].isdigit()

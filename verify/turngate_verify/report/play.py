@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from turngate_model import DESIGNS, NOT_IN_DESIGNS, Design, Mechanism, Property
+from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Design, Mechanism, Property
 from turngate_model.checker import Bounds, Exploration
 from turngate_model.checker.counterexample import consequences, told
 from turngate_model.checker.graph import SessionGraph, TooLarge
@@ -96,7 +96,7 @@ class _Tables:
 def space(
     bounds: Bounds = BOUNDS,
     begin: Callable[[str], None] = lambda _name: None,
-    refuted: dict[str, Exploration] | None = None,
+    refuted: dict[str, Exploration[Bounds]] | None = None,
 ) -> Space:
     """Work out everything that the page holds.
 
@@ -130,15 +130,15 @@ def space(
     return Space(shared, sum(graph.states for graph in graphs), transitions)
 
 
-def _graph_of(design: Design, bounds: Bounds) -> SessionGraph:
+def _graph_of(design: Design[Property], bounds: Bounds) -> SessionGraph:
     """Return the graph of a design, with as many prompts as the page has room for."""
     bounds = replace(bounds, without=NOT_IN_DESIGNS)
     while bounds.prompts > 1:
         try:
-            return SessionGraph(bounds, design.mechanism, most=MOST_NODES)
+            return SessionGraph(bounds, MECHANISMS[design.name], most=MOST_NODES)
         except TooLarge:
             bounds = replace(bounds, prompts=bounds.prompts - 1)
-    return SessionGraph(bounds, design.mechanism)
+    return SessionGraph(bounds, MECHANISMS[design.name])
 
 
 def _about(

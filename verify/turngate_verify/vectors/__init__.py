@@ -8,7 +8,7 @@ from turngate_verify.vectors.file import VERSION, lines, read
 from turngate_verify.vectors.flaws import FLAWS, REFUTABLE, UNSHOWN
 from turngate_verify.vectors.playing import Difference, can_play, play_vector
 from turngate_verify.vectors.sets import full, minimal
-from turngate_verify.vectors.vector import Step, Vector
+from turngate_verify.vectors.vector import Vector, VectorStep
 
 __all__ = [
     "FLAWS",
@@ -16,8 +16,8 @@ __all__ = [
     "UNSHOWN",
     "VERSION",
     "Difference",
-    "Step",
     "Vector",
+    "VectorStep",
     "can_play",
     "full",
     "lines",

@@ -21,7 +21,7 @@ _USED = 2
 _MODES: dict[str, Mode] = {"accept": "fold", "interrupt": "interrupt", "reject": "queue"}
 
 
-class World(NamedTuple):
+class RestingWorld(NamedTuple):
     """What the mechanism holds for every session, and how many runs there were."""
 
     sessions: tuple[ModelSession, ...]
@@ -29,7 +29,7 @@ class World(NamedTuple):
     common: int = 0
 
     @classmethod
-    def at_first(cls) -> World:
+    def at_first(cls) -> RestingWorld:
         """Return a world in which nothing has happened."""
         return cls(tuple(ModelSession() for _ in range(_USED)))
 
@@ -37,27 +37,27 @@ class World(NamedTuple):
         """Return a value that is equal for two worlds exactly if every step treats them alike."""
         return (*(session.frozen() for session in self.sessions), self.common)
 
-    def copy(self) -> World:
+    def copy(self) -> RestingWorld:
         """Return a copy. What happens to the one changes nothing in the other."""
-        return World(tuple(session.copy() for session in self.sessions), self.runs, self.common)
+        return RestingWorld(tuple(session.copy() for session in self.sessions), self.runs, self.common)
 
 
 class Outcome(NamedTuple):
     """What an operation came to: the events that it showed, in order, and the world at rest after it."""
 
     events: tuple[Observed, ...]
-    world: World
+    world: RestingWorld
 
 
 class Motion(NamedTuple):
     """A world that may still move in one session, with what it has shown, and the runs yet to enter."""
 
-    world: World
+    world: RestingWorld
     events: tuple[Observed, ...]
     entering: tuple[str, ...] = ()
 
 
-def outcomes(design: type[Mechanism], world: World, op: Op, *, two_phase: bool) -> Iterator[Outcome]:
+def outcomes(design: type[Mechanism], world: RestingWorld, op: Op, *, two_phase: bool) -> Iterator[Outcome]:
     """Yield what may come of an operation, one outcome for each order of the steps that follow it."""
     moving = [_performed(design, world, op, two_phase=two_phase)]
     known = set()
@@ -74,7 +74,7 @@ def outcomes(design: type[Mechanism], world: World, op: Op, *, two_phase: bool) 
                 moving.append(after)
 
 
-def first_outcome(design: type[Mechanism], world: World, op: Op, *, two_phase: bool) -> Outcome:
+def first_outcome(design: type[Mechanism], world: RestingWorld, op: Op, *, two_phase: bool) -> Outcome:
     """Return what comes of an operation if every step that follows is taken as soon as it can be."""
     at = _performed(design, world, op, two_phase=two_phase)
     while action := next(_following(design, at, op.place), None):
@@ -82,7 +82,7 @@ def first_outcome(design: type[Mechanism], world: World, op: Op, *, two_phase: b
     return Outcome(at.events, at.world)
 
 
-def _performed(design: type[Mechanism], world: World, op: Op, *, two_phase: bool) -> Motion:
+def _performed(design: type[Mechanism], world: RestingWorld, op: Op, *, two_phase: bool) -> Motion:
     """Take the step of the caller or the runner that an operation is."""
     session = world.sessions[op.place]
     if op.name in TAKING_IN:
@@ -148,7 +148,7 @@ class ModelSubject:
             reject=True,
         )
         self._design = design
-        self._world = World.at_first()
+        self._world = RestingWorld.at_first()
         self._seen: list[Observed] = []
         self._place_of: dict[str, int] = {}
 

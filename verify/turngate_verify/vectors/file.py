@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from turngate_model.designs import DESIGNS
+from turngate_model.designs import DESIGNS, SMALL_FLAWS
 from turngate_model.properties import Property
 from turngate_verify.conform.lines import PORT
 from turngate_verify.conform.port import observed
 from turngate_verify.conform.programs import SESSIONS, parsed, written
-from turngate_verify.vectors.flaws import REFUTABLE, UNSHOWN, sentence
-from turngate_verify.vectors.vector import Step, Vector, as_record, asked
+from turngate_verify.vectors.flaws import REFUTABLE, UNSHOWN
+from turngate_verify.vectors.vector import Vector, VectorStep, as_record, asked
 
 VERSION = 1
 """The version of the format. It changes when a reader of the old one would read the new one wrongly."""
@@ -24,7 +24,7 @@ def lines(name: str, vectors: Iterable[Vector]) -> Iterator[str]:
         "vectors": VERSION,
         "port": PORT,
         "set": name,
-        "designs": {each: sentence(each) for each in REFUTABLE},
+        "designs": {each: (DESIGNS | SMALL_FLAWS)[each].flaw for each in REFUTABLE},
         "unshown": {each: UNSHOWN[each] for each in DESIGNS if each in UNSHOWN},
     }
     yield json.dumps(heading)
@@ -58,7 +58,7 @@ def read(text: str) -> list[Vector]:
 def _vector(line: dict[str, Any]) -> Vector:
     program = parsed(line["program"])
     steps = tuple(
-        Step(op, tuple(tuple(observed(_whole(record)) for record in events) for events in step["may"]))
+        VectorStep(op, tuple(tuple(observed(_whole(record)) for record in events) for events in step["may"]))
         for op, step in zip(program, line["steps"], strict=True)
     )
     for op, step in zip(program, line["steps"], strict=True):

@@ -16,10 +16,10 @@ from turngate_model.mechanism import Mechanism
 from turngate_model.properties import Property
 from turngate_verify.conform.port import Features
 from turngate_verify.conform.programs import RUNS, TAKING_IN, Name, Op, Program
-from turngate_verify.vectors.at_rest import World, first_outcome, outcomes
+from turngate_verify.vectors.at_rest import RestingWorld, first_outcome, outcomes
 from turngate_verify.vectors.flaws import REFUTABLE
 from turngate_verify.vectors.orders import judged, orders, visible
-from turngate_verify.vectors.vector import Shown, Step, Vector, is_seen, needs_of
+from turngate_verify.vectors.vector import Shown, Vector, VectorStep, is_seen, needs_of
 
 
 class Scope(NamedTuple):
@@ -78,7 +78,7 @@ SHORT = (
 class Trail(NamedTuple):
     """How far a design has come without showing what may not be seen."""
 
-    world: World
+    world: RestingWorld
     script: tuple[Shown, ...] = ()
 
 
@@ -86,13 +86,13 @@ class Trail(NamedTuple):
 class Node:
     """A program, what comes of it on the mechanism, and on the designs that it has not refuted."""
 
-    world: World = field(default_factory=World.at_first)
-    steps: tuple[Step, ...] = ()
+    world: RestingWorld = field(default_factory=RestingWorld.at_first)
+    steps: tuple[VectorStep, ...] = ()
     script: tuple[Shown, ...] = ()
     lives: frozenset[tuple[str, ...]] = frozenset()
     """What each run has gone through that is complete by now."""
     trails: dict[str, Trail] = field(
-        default_factory=lambda: dict.fromkeys(REFUTABLE, Trail(World.at_first()))
+        default_factory=lambda: dict.fromkeys(REFUTABLE, Trail(RestingWorld.at_first()))
     )
     refutes: dict[str, Property] = field(default_factory=dict)
 
@@ -165,7 +165,7 @@ def grown(node: Node, op: Op, scope: Scope) -> Node:
     script = (*node.script, shown)
     after = Node(
         world,
-        (*node.steps, Step(op, tuple(may))),
+        (*node.steps, VectorStep(op, tuple(may))),
         script,
         node.lives | {_life(event.run, script) for event in shown if isinstance(event, Complete)},
         {},

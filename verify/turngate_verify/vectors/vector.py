@@ -19,7 +19,7 @@ Shown = tuple[Observed, ...]
 """What is seen after one operation, in order."""
 
 
-class Step(NamedTuple):
+class VectorStep(NamedTuple):
     """An operation, and everything that may be seen after it: one of these sequences of events."""
 
     op: Op
@@ -30,7 +30,7 @@ class Vector(NamedTuple):
     """A program with what may be seen, what it guards and whom it refutes."""
 
     needs: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[VectorStep, ...]
     guards: tuple[Property, ...]
     """The properties that the program puts to the test."""
     refutes: Mapping[str, Property]
