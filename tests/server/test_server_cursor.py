@@ -22,7 +22,7 @@ from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits
 from turngate.server._cursor import Cursor, mark, parsed
-from turngate.server._memory_log import MemoryLog
+from turngate.server._memory_backend import MemoryLog
 from turngate.server._reader import Reader
 from turngate.server.running import App, for_address
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-import turngate.server._ledger_log as log_module
+import turngate.server._ledger_backend as log_module
 from dispatching import in_loop
 from ledgers import MakeLedger, end_transaction, ledgers, on_each, open_transaction, still
 from serving import Ear, Heard, Line, served, serving, small

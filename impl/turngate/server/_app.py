@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from turngate import Dispatcher, DispatcherClosed
 from turngate._words import counted
-from turngate.server._dispatching import (
+from turngate.server._backend import (
     AnyDispatcher,
     before_ledger_closes,
     hasten_close,
@@ -20,9 +20,9 @@ from turngate.server._dispatching import (
     settled,
 )
 from turngate.server._handlers import KEY_LIFE, Handlers, answer
-from turngate.server._ledger_log import LedgerLog
+from turngate.server._ledger_backend import LedgerLog
 from turngate.server._limits import Limits
-from turngate.server._memory_log import MemoryLog
+from turngate.server._memory_backend import MemoryLog
 from turngate.server._openapi import openapi
 from turngate.server._page import Page
 from turngate.server._parsing import checked_id

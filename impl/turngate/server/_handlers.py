@@ -12,7 +12,7 @@ from starlette.responses import Response
 from turngate import DispatcherClosed
 from turngate._words import counted
 from turngate.server import _parsing as parsing
-from turngate.server._dispatching import settled
+from turngate.server._backend import settled
 from turngate.server._metrics import metrics
 from turngate.server._problems import Problem
 from turngate.server._shapes import encoded, message_shape, run_shape
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from turngate import Message, Run, RunComplete
-    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._backend import AnyDispatcher
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
     from turngate.server._streams import Streams

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate import Moved, RunComplete
 from turngate._supervise import Supervisor
+from turngate.server._backend import views
 from turngate.server._cursor import Cursor, mark
-from turngate.server._dispatching import views
 from turngate.server._ring import Ring
 from turngate.server._shapes import encoded, event_data, view_shape
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from turngate import Event, SessionView
-    from turngate.server._dispatching import AnyDispatcher, Events
+    from turngate.server._backend import AnyDispatcher, Events
     from turngate.server._limits import Limits
     from turngate.server._reader import Reader
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from turngate import RunComplete
-    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._backend import AnyDispatcher
     from turngate.server._log import EventLog
 
 CHUNK: Final = 65_536

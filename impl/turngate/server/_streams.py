@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Send
 
+    from turngate.server._backend import AnyDispatcher
     from turngate.server._cursor import Cursor
-    from turngate.server._dispatching import AnyDispatcher
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turngate import Event
+    from turngate.server._backend import AnyDispatcher, OnLedger
     from turngate.server._cursor import Cursor
-    from turngate.server._dispatching import AnyDispatcher, OnLedger
     from turngate.server._limits import Limits
 
 _MOST_AHEAD: Final = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
+from turngate.server._backend import at_hand
 from turngate.server._cursor import LOST, mark
-from turngate.server._dispatching import at_hand
 from turngate.server._log import BEGINS_ANEW, EventLog, log
 from turngate.server._shapes import shown
 
