@@ -462,3 +462,18 @@ class Dispatcher(Closing):
         covered, effects = self._session(run.session_id).cancel_run(run, waiting_only=waiting_only)
         self._perform(effects)
         return Covered(covered)
+
+    # For the server.
+
+    def session_count(self) -> int:
+        """Count the sessions that have something in flight, at a cost that does not grow with them."""
+        self._in_thread()
+        return len(self._sessions)
+
+    def cursor_order(self, cursor: str) -> tuple[int, ...]:
+        """Return a key that sorts the cursors of `completions` from the oldest to the newest.
+
+        Raises CursorExpired if the cursor is not one of this dispatcher.
+        """
+        self._in_thread()
+        return (self._completions.number_of(cursor),)

@@ -26,7 +26,7 @@ from turngate.server._openapi import openapi
 from turngate.server._problems import TITLES
 from turngate.server._routes import ROUTES, Route
 from turngate.server._schemas import EVENTS, SCHEMAS
-from turngate.server.running import AnyDispatcher, App, for_address
+from turngate.server.running import App, backend_of, for_address
 
 
 def described() -> dict[str, Any]:
@@ -104,7 +104,7 @@ def url() -> Iterator[str]:
 
 
 @contextmanager
-def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
+def serving_in_a_thread(make: Callable[[], Dispatcher | DurableDispatcher]) -> Iterator[str]:
     """Serve on a loop in a thread; yield the address. Nobody waits for long."""
     addresses: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
@@ -113,7 +113,7 @@ def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
     async def main() -> None:
         loops.append(asyncio.get_running_loop())
         security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
-        app = App(make(), security, Limits(wait_limit=0.01), owns=True, finish=0)
+        app = App(backend_of(make()), security, Limits(wait_limit=0.01), owns=True, finish=0)
         async with serving(app) as url:
             addresses.append(url)
             up.set()

@@ -10,7 +10,7 @@ import weakref
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Literal
 
-from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
+from turngate._errors import AlreadyEntered, CursorExpired, DispatcherClosed, QueueFull, UnknownRun
 from turngate._guard import say
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
 from turngate._lifecycle import ACCEPTED, ACTIVE, COMPLETE, QUEUED
@@ -28,7 +28,7 @@ from turngate.durable._rows import ALL, KeyRow, as_json, digest_of
 from turngate.durable._worker import Newcomer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Self, TextIO, Unpack
 
     from turngate._events import RunComplete
@@ -567,3 +567,36 @@ class DurableDispatcher(Ending):
     def __repr__(self) -> str:
         life = "closed" if self._closed else "closing" if self._closing else "open"
         return f"<DurableDispatcher {life}: {counted(len(self._turns), 'turn')} here, {self._ledger!r}>"
+
+    # For the server.
+
+    async def settled_cursor(self) -> str:
+        """Return the newest cursor of `completions` before which nothing can appear any more.
+
+        It may lie before `end_cursor`: behind it there may be RunCompletes that are on the ledger already.
+        """
+        return ".".join((await self.end_cursor()).split(".")[:3])
+
+    def cursor_order(self, cursor: str) -> tuple[int, ...]:
+        """Return a key that sorts the cursors of `completions` from the oldest to the newest.
+
+        Raises CursorExpired if the text is not a cursor of a ledger.
+        """
+        numbers = cursor.split(".")[1:3]
+        if len(numbers) < 2 or not all(each.isascii() and each.isdecimal() for each in numbers):
+            raise CursorExpired(f"the cursor {cursor!r:.80} is not one of a ledger")
+        return tuple(map(int, numbers))
+
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Have something called when the turns of a closing process have ended and the ledger can be read.
+
+        Only a dispatcher with a subscription calls it: to the others nothing is left to be told.
+        """
+        self._before_ledger_closes.append(call)
+
+    def hasten_close(self) -> None:
+        """Cancel the turns of this process now, if it is closing or as soon as it does.
+
+        `cancel_all` would cancel the runs of other processes, too.
+        """
+        self._hasten_close()

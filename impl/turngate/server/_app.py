@@ -12,17 +12,12 @@ from starlette.responses import Response
 
 from turngate import Dispatcher, DispatcherClosed
 from turngate._words import counted
-from turngate.server._backend import (
-    AnyDispatcher,
-    before_ledger_closes,
-    hasten_close,
-    is_in_memory,
-    settled,
-)
+from turngate.durable import DurableDispatcher
 from turngate.server._handlers import KEY_LIFE, Handlers, answer
-from turngate.server._ledger_backend import LedgerLog
+from turngate.server._ledger_backend import LedgerBackend
 from turngate.server._limits import Limits
-from turngate.server._memory_backend import MemoryLog
+from turngate.server._log import EventLog
+from turngate.server._memory_backend import MemoryBackend
 from turngate.server._openapi import openapi
 from turngate.server._page import Page
 from turngate.server._parsing import checked_id
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from turngate import Runner
-    from turngate.server._log import EventLog
+    from turngate.server._backend import Backend, DispatcherCalls
 
 _DELIVERY: Final = 10.0
 """Seconds in which readers can take what is left for them when the dispatcher is closed."""
@@ -53,15 +48,15 @@ class App:
 
     def __init__(
         self,
-        dispatcher: AnyDispatcher,
+        backend: Backend,
         security: Security,
         limits: Limits,
         *,
         owns: bool,
         finish: float,
-        make: Callable[[], AnyDispatcher] | None = None,
+        make: Callable[[], Backend] | None = None,
     ) -> None:
-        self.dispatcher = dispatcher
+        self._backend = backend
         self._owns = owns
         self._make = make
         """Makes a dispatcher for the next life; None if the dispatcher was made elsewhere."""
@@ -78,6 +73,11 @@ class App:
         self._handlers: Handlers
         self._key_life: tuple[bytes, bytes] | None = None
         """The header that names the time in which keys are remembered, once that is known."""
+
+    @property
+    def dispatcher(self) -> DispatcherCalls:
+        """The dispatcher that is served; another one after a restart with a runner."""
+        return self._backend.dispatcher
 
     # Its life.
 
@@ -113,7 +113,7 @@ class App:
         if self._ended is not None and self._ended.done():
             if self._make is None:
                 raise DispatcherClosed("this application was closed together with its dispatcher")
-            self.dispatcher, self._begun, self._ended = self._make(), None, None
+            self._backend, self._begun, self._ended = self._make(), None, None
         if self._begun is None:
             begun = self._begun = asyncio.get_running_loop().create_future()
             try:
@@ -128,16 +128,16 @@ class App:
             await asyncio.shield(self._begun)
 
     async def _open(self) -> None:
+        backend = self._backend
         if self._owns:
-            await self.dispatcher.__aenter__()
-        kind = MemoryLog if is_in_memory(self.dispatcher) else LedgerLog
-        self._log = kind(self.dispatcher, self.limits)
-        self._streams = Streams(self._log, self.dispatcher, self.limits)
-        self._handlers = Handlers(self.dispatcher, self._log, self._streams, self.limits)
+            await backend.dispatcher.__aenter__()
+        self._log = EventLog(backend, self.limits)
+        self._streams = Streams(self._log, backend, self.limits)
+        self._handlers = Handlers(backend, self._log, self._streams, self.limits)
         await self._log.begin()
-        self._handlers.key_life = await settled(self.dispatcher.key_life())
+        self._handlers.key_life = await backend.key_life()
         self._key_life = KEY_LIFE.encode("ascii"), self._handlers.key_life.encode("ascii")
-        before_ledger_closes(self.dispatcher, self._deliver)
+        backend.call_before_close(self._deliver)
 
     def begin_end(self) -> None:
         """Take no more prompts, and begin to end: for a signal handler on the loop."""
@@ -159,7 +159,7 @@ class App:
         """Let what is in flight end no longer by itself, if the dispatcher is closed here."""
         self.finish = 0.0
         if self._owns and self._ended is not None and not self._ended.done():
-            await hasten_close(self.dispatcher)
+            await self._backend.hasten_close()
 
     async def end(self) -> None:
         """Take no more prompts, let what is in flight end, deliver every RunComplete, end the streams."""
@@ -170,20 +170,19 @@ class App:
     async def _end(self) -> None:
         try:
             if self._owns:
-                await self.dispatcher.aclose(finish=self.finish)
+                await self._backend.dispatcher.aclose(finish=self.finish)
             else:
                 await self._until_quiet()
         finally:
             await self._deliver()
         if self._owns:
-            await self.dispatcher.__aexit__(None, None, None)
+            await self._backend.dispatcher.__aexit__(None, None, None)
 
     async def _until_quiet(self) -> None:
         """Wait until the application has closed the dispatcher or nothing is in flight, for a while."""
         deadline = asyncio.get_running_loop().time() + self.finish
         while not self._log.ended.is_set() and asyncio.get_running_loop().time() < deadline:
-            self._log.flush()
-            if not self._log.in_flight:
+            if not (await self._backend.in_flight()).sessions:
                 return
             await asyncio.sleep(_LOOK)
 
@@ -313,8 +312,13 @@ def _cors(origin: str | None) -> dict[str, str]:
     }
 
 
+def backend_of(dispatcher: Dispatcher | DurableDispatcher) -> Backend:
+    """Return the adapter of a dispatcher."""
+    return MemoryBackend(dispatcher) if isinstance(dispatcher, Dispatcher) else LedgerBackend(dispatcher)
+
+
 def asgi_app(
-    dispatcher: AnyDispatcher | Runner,
+    dispatcher: Dispatcher | DurableDispatcher | Runner,
     *,
     owns: bool = True,
     token: str | None = None,
@@ -345,16 +349,16 @@ def asgi_app(
     others = frozenset(each.lower().rstrip("/") for each in origins)
     security = Security(token, names, origins=others)
     limits = limits or Limits()
-    if isinstance(dispatcher, AnyDispatcher):
+    if isinstance(dispatcher, Dispatcher | DurableDispatcher):
         if options:
             given = ", ".join(sorted(options))
             raise TypeError(f"{given}: give these to the dispatcher; asgi_app takes them with a runner only")
-        return App(dispatcher, security, limits, owns=owns, finish=finish)
+        return App(backend_of(dispatcher), security, limits, owns=owns, finish=finish)
     if not owns:
         raise ValueError("owns=False needs a dispatcher: one that is made for a runner is closed here")
     runner = dispatcher
 
-    def make() -> Dispatcher:
-        return Dispatcher(runner, **options)
+    def make() -> Backend:
+        return backend_of(Dispatcher(runner, **options))
 
     return App(make(), security, limits, owns=True, finish=finish, make=make)

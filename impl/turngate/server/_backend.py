@@ -1,57 +1,74 @@
-"""The dispatcher behind the server: in memory it answers at once, on a ledger it is awaited."""
+"""What the server needs of a dispatcher: one asynchronous protocol, with an adapter for each dispatcher.
+
+`MemoryBackend` adapts a `Dispatcher`, `LedgerBackend` a `DurableDispatcher`; `backend_of` chooses. A backend
+also follows its dispatcher for the event log: it puts every event into an `EventSink`, and knows which
+RunCompletes are among them (`Passed`).
+"""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from turngate import Attachment, Covered, Event, Run, RunComplete, SessionView, WhenBusy
+    from turngate import Attachment, Covered, Event, Message, Run, RunComplete, SessionView, WhenBusy
+    from turngate.server._cursor import Cursor
 
 T = TypeVar("T")
+BEGINS_ANEW: Final = "the event log does not have all events; every reader is told what it missed"
 
 
-class Events(Protocol):
-    """A subscription: iterate to receive events."""
+class Passed(NamedTuple):
+    """Which RunCompletes have been put into the event log.
 
-    dropped: int
+    completions  all of them up to this cursor of `Dispatcher.completions`
+    ahead        the marks of those beyond it (see `mark`)
+    """
 
-    def __aiter__(self) -> AsyncIterator[Event]: ...
-
-    async def __anext__(self) -> Event: ...
-
-    def close(self) -> object:
-        """Stop receiving."""
+    completions: str = ""
+    ahead: frozenset[str] = frozenset()
 
 
-@runtime_checkable
-class AnyDispatcher(Protocol):
-    """What the server needs of a dispatcher: `Dispatcher` has it, and so has `DurableDispatcher`."""
+class InFlight(NamedTuple):
+    """How much is in flight."""
 
-    @property
-    def messages(self) -> Any:
-        """The store."""
+    sessions: int
+    runs: int
+
+
+class EventSink(Protocol):
+    """The event log, as a backend sees it."""
+
+    def append(self, event: Event, prompt: str | None) -> None:
+        """Add an event; an accept comes with its prompt, if that is known."""
+
+    def forget(self) -> None:
+        """Drop every event: the backend has missed some, so every reader is behind."""
+
+
+class DispatcherCalls(Protocol):
+    """The calls that both dispatchers have in the same form."""
 
     async def __aenter__(self) -> object:
-        """Open it."""
+        """Open the dispatcher."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it, if it is not closed, and what it has opened."""
+        """Close the dispatcher, if it is not closed, and what it has opened."""
+
+    async def aclose(self, *, finish: float = 0.0) -> None:
+        """Close the dispatcher, and wait for the end."""
 
     async def submit(
         self,
         session_id: str,
         prompt: str,
         *,
-        run_id: str | None = ...,
-        attachments: Sequence[Attachment | str] = ...,
-        when_busy: WhenBusy = ...,
+        run_id: str | None = None,
+        attachments: Sequence[Attachment | str] = (),
+        when_busy: WhenBusy = "fold",
     ) -> Run:
-        """Take a prompt in."""
+        """Accept a prompt, and enter it in the background."""
         ...
 
     async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
@@ -62,113 +79,126 @@ class AnyDispatcher(Protocol):
         """Cancel a run."""
         ...
 
-    async def cancel_all(self, *, key: str | None = None) -> object:
-        """Cancel every session."""
-
-    async def clear_queue(self, session_id: str, *, key: str | None = None) -> Sequence[Run]:
+    async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[Run]:
         """Drop what is queued."""
         ...
-
-    def key_life(self) -> Any:
-        """Return a name for the time in which keys are remembered, or what to await for it."""
-
-    def continues_life(self, life: str) -> Any:
-        """Return whether the keys of that life are remembered, or what to await for it."""
-
-    def knows_key(self, key: str) -> Any:
-        """Return whether a key is remembered, or what to await for it."""
-
-    async def aclose(self, *, finish: float = 0.0) -> None:
-        """Close, and wait for the end."""
-
-    def sessions(self) -> Any:
-        """Return the views of the sessions that have something in flight, or what to await for them."""
-
-    def session(self, session_id: str) -> Any:
-        """Return the view of a session, or what to await for it."""
-
-    def find(self, run_id: str) -> Any:
-        """Return a run or None, or what to await for it."""
 
     def completions(
         self, after: str | None = None, *, until: str | None = None
     ) -> AsyncIterator[tuple[str, RunComplete]]:
-        """Return the completions behind a cursor, up to another."""
+        """Iterate over the completions behind a cursor, up to another."""
         ...
 
-    def end_cursor(self) -> Any:
-        """Return the cursor of the newest completion, or what to await for it."""
-
-    def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Events:
-        """Receive what happens from now on."""
+    def cursor_order(self, cursor: str) -> tuple[int, ...]:
+        """Return a key that sorts the cursors of `completions`."""
         ...
 
 
-class OnLedger(AnyDispatcher, Protocol):
-    """What the server needs beside of a dispatcher on a ledger."""
+class Backend(Protocol):
+    """A dispatcher, as the server sees it."""
 
-    async def beginning(self, subscription: Any, /) -> Callable[[str], bool]:
-        """Wait for the beginning of a subscription; return what says of cursors whether it brings theirs."""
+    @property
+    def dispatcher(self) -> DispatcherCalls:
+        """The dispatcher itself, for the calls that need no adapter."""
         ...
 
+    @property
+    def outlives_process(self) -> bool:
+        """Whether the completions do, so that a client may come with a cursor of another process."""
+        ...
 
-def is_in_memory(d: AnyDispatcher) -> bool:
-    """Say whether a dispatcher answers at once what is asked about its sessions."""
-    return not inspect.iscoroutinefunction(d.sessions)
+    # Looking at runs and messages.
+
+    async def find(self, run_id: str) -> Run | None:
+        """Return a run, None if it is unknown."""
+        ...
+
+    async def list_messages(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
+        """Return messages of a session; ValueError if it has no message `after`."""
+        ...
+
+    async def find_prompt(self, run_id: str) -> str | None:
+        """Return the prompt of a complete run from its messages, None if it had no turn or none is kept."""
+        ...
+
+    async def in_flight(self) -> InFlight:
+        """Count what is in flight."""
+        ...
+
+    async def has_room(self, session_id: str, sessions_limit: int) -> bool:
+        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+        ...
+
+    # Idempotency keys.
+
+    async def key_life(self) -> str:
+        """Return a name for the time in which keys are remembered."""
+        ...
+
+    async def continues_life(self, life: str) -> bool:
+        """Say whether the keys of that life are remembered."""
+        ...
+
+    async def knows_key(self, key: str) -> bool:
+        """Say whether a call under this key is remembered."""
+        ...
+
+    # Closing.
+
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Have something called while a closing dispatcher can still be read, if it cannot be read later."""
+
+    async def hasten_close(self) -> None:
+        """Have a closing dispatcher cancel the turns of this process now."""
+
+    # The event log.
+
+    @property
+    def passed(self) -> Passed:
+        """Which RunCompletes have been put into the sink."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """How many deltas and notes were lost because the dispatcher was faster than the log."""
+        ...
+
+    async def begin(self, sink: EventSink) -> None:
+        """Subscribe to the dispatcher; from here on every event goes to the sink."""
+
+    async def follow(self) -> None:
+        """Put events into the sink until the dispatcher is closed. If it raises, it can be called again."""
+
+    async def drain(self) -> None:
+        """Put into the sink all that has happened up to now; there may be nothing after that."""
+
+    def end(self) -> None:
+        """Follow the dispatcher no longer."""
+
+    def expect(self, run_id: str, prompt: str) -> None:
+        """Take note of the prompt of a run that was just submitted here, for when its accept is told."""
+
+    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
+        """Look at one session or at all in flight; `place` names the place in the event log of that look.
+
+        In memory both are taken in one step. On a ledger the place is taken first: what happens between the
+        two is among the events to come, which say nothing new then.
+        """
+        ...
+
+    async def catch_up_with(self, place: Cursor) -> None:
+        """Wait until the sink has what another log of the same completions had at that place.
+
+        Raises CursorExpired if no log can have been there.
+        """
 
 
-def before_ledger_closes(d: AnyDispatcher, call: Callable[[], Awaitable[None]]) -> None:
-    """Have something done when the runs of a closing dispatcher are complete and its ledger can be read.
-
-    A dispatcher in memory can be read after it is closed, too, and calls nothing.
-    """
-    calls: list[Callable[[], Awaitable[None]]] | None = getattr(d, "_before_ledger_closes", None)
-    if calls is not None:
-        calls.append(call)
+def prompt_among(messages: Sequence[Message], run_id: str) -> str | None:
+    """Return the prompt of a run from the messages of its turn."""
+    return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
 
 
-async def hasten_close(d: AnyDispatcher) -> None:
-    """Have a closing dispatcher cancel the turns of this process now."""
-    hasten: Callable[[], None] | None = getattr(d, "_hasten_close", None)
-    if hasten is None:
-        await d.cancel_all()
-    else:  # on a ledger, `cancel_all` would cancel the runs of other processes too
-        hasten()
-
-
-def to_be_awaited(answer: object) -> bool:
-    """Say whether an answer has still to be awaited; a Run can be awaited, too, but is an answer."""
-    return inspect.iscoroutine(answer) or asyncio.isfuture(answer)
-
-
-async def settled(answer: T | Awaitable[T]) -> T:
-    """Return an answer; in the same step of the loop unless it has to be awaited."""
-    return await answer if to_be_awaited(answer) else answer  # type: ignore[misc, return-value]  # see above
-
-
-async def views(d: AnyDispatcher, session_id: str | None) -> list[SessionView]:
-    """Look at one session, or at all that have something in flight."""
-    if session_id is not None:
-        return [await settled(d.session(session_id))]
-    seen: Sequence[SessionView] = await settled(d.sessions())
-    return [*seen]
-
-
-def at_hand(iterator: AsyncIterator[T]) -> Iterator[T]:
-    """Yield what a subscription or the completions of a dispatcher in memory hold ready; never waits.
-
-    Their `__anext__` is a coroutine that waits only if there is nothing to be had. Then it is closed, by
-    which it loses nothing.
-    """
-    take: Callable[[], Any] = iterator.__anext__
-    while True:
-        step = take()
-        try:
-            step.send(None)
-        except StopIteration as got:
-            yield got.value
-        except StopAsyncIteration:
-            return
-        else:
-            step.close()
-            return
+def runs_of(view: SessionView) -> list[Run]:
+    """Return every run that a session has in flight."""
+    turn = () if view.active is None else (view.active, *view.folded)
+    return [*view.accepted, *view.settling, *view.queued, *turn]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -12,7 +11,6 @@ from starlette.responses import Response
 from turngate import DispatcherClosed
 from turngate._words import counted
 from turngate.server import _parsing as parsing
-from turngate.server._backend import settled
 from turngate.server._metrics import metrics
 from turngate.server._problems import Problem
 from turngate.server._shapes import encoded, message_shape, run_shape
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from turngate import Message, Run, RunComplete
-    from turngate.server._backend import AnyDispatcher
+    from turngate import Run, RunComplete
+    from turngate.server._backend import Backend
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
     from turngate.server._streams import Streams
@@ -61,8 +59,9 @@ def answer(data: object) -> Response:
 class Handlers:
     """The calls on one dispatcher."""
 
-    def __init__(self, d: AnyDispatcher, log: EventLog, streams: Streams, limits: Limits) -> None:
-        self._d = d
+    def __init__(self, backend: Backend, log: EventLog, streams: Streams, limits: Limits) -> None:
+        self._backend = backend
+        self._d = backend.dispatcher
         self._log = log
         self._streams = streams
         self._limits = limits
@@ -76,7 +75,6 @@ class Handlers:
         self._waiting = 0
         self.key_life = ""
         """The time in which keys are remembered; clients that repeat a call say which one they mean."""
-        self._pages = "after" in inspect.signature(d.messages.list).parameters
 
     def _session_id(self, request: Request) -> str:
         return parsing.checked_id("the session id", request.path_params["session"], self._limits)
@@ -90,14 +88,14 @@ class Handlers:
         key = parsing.idempotency_key(request)
         if key is None:
             return {}
-        if KEY_LIFE in request.headers and not await settled(self._d.knows_key(key)):
+        if KEY_LIFE in request.headers and not await self._backend.knows_key(key):
             await self._refuse_another_life(request)
         return {"key": key}
 
     async def _refuse_another_life(self, request: Request) -> None:
         """Refuse what was meant for a life whose keys are not remembered here."""
         life = request.headers.get(KEY_LIFE, self.key_life)
-        if life != self.key_life and not await settled(self._d.continues_life(life)):
+        if life != self.key_life and not await self._backend.continues_life(life):
             raise Problem("outcome-unknown", _ANOTHER_LIFE)
 
     # Runs.
@@ -108,12 +106,12 @@ class Handlers:
         new = await parsing.new_run(request, self._limits)
         if self.closing:
             raise Problem("shutting-down")
-        in_flight = self._log.in_flight
-        known = new.run_id is not None and await settled(self._d.find(new.run_id)) is not None
+        known = new.run_id is not None and await self._backend.find(new.run_id) is not None
         if not known:
             await self._refuse_another_life(request)
-        if not known and session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
-            raise Problem("queue-full", f"{counted(len(in_flight), 'session')} in flight (sessions_limit)")
+            if not await self._backend.has_room(session_id, self._limits.sessions_limit):
+                sessions = counted(self._limits.sessions_limit, "session")
+                raise Problem("queue-full", f"{sessions} in flight (sessions_limit)")
         run = await self._d.submit(
             session_id,
             new.prompt,
@@ -121,12 +119,12 @@ class Handlers:
             when_busy=new.when_busy,
             attachments=new.attachments,
         )
-        self._log.remember_prompt(run.run_id, new.prompt)
+        self._backend.expect(run.run_id, new.prompt)
         location = f"{quote(request.scope.get('root_path', ''))}/v1/runs/{quote(run.run_id, safe='')}"
         return Json(encoded(run_shape(run)), 200 if known else 202, location)
 
     async def _find(self, request: Request) -> Run:
-        run: Run | None = await settled(self._d.find(request.path_params["run"]))
+        run = await self._backend.find(request.path_params["run"])
         if run is None:
             raise Problem("unknown-run")
         return run
@@ -140,16 +138,8 @@ class Handlers:
             complete = await self._completed_within(run, patience, request)
         prompt = None
         if complete is not None and not run.prompt:
-            prompt = await self._prompt_of(run.run_id)
+            prompt = await self._backend.find_prompt(run.run_id)
         return answer(run_shape(run, complete, prompt))
-
-    async def _prompt_of(self, run_id: str) -> str | None:
-        """Return the prompt of a complete run from its messages; None if it had no turn, or none is kept."""
-        of_run = getattr(self._d.messages, "of_run", None)  # a store of the user's own need not have it
-        if of_run is None:
-            return None
-        messages: Sequence[Message] = await of_run(run_id)
-        return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
 
     async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
         """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""
@@ -212,26 +202,13 @@ class Handlers:
         limit = parsing.page_size(request.query_params.get("limit"), self._limits)
         after = request.query_params.get("after") or None
         try:
-            found = await self._list(session_id, after, limit + 1)
+            found = await self._backend.list_messages(session_id, after, limit + 1)
         except ValueError as unknown:
             raise Problem("invalid", str(unknown)) from None
         more, found = len(found) > limit, found[:limit]
         return answer(
             {"messages": [message_shape(each) for each in found], "next": found[-1].id if more else None}
         )
-
-    async def _list(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
-        if self._pages:
-            page: Sequence[Message] = await self._d.messages.list(session_id, after=after, limit=limit)
-            return page
-        # A store of the user's own need not page.
-        every: Sequence[Message] = await self._d.messages.list(session_id)
-        start = 0
-        if after is not None:
-            start = next((index for index, each in enumerate(every, 1) if each.id == after), 0)
-            if not start:
-                raise ValueError(f"session {session_id!r} has no message {after!r}")
-        return every[start : start + limit]
 
     # The server itself.
 
@@ -247,9 +224,8 @@ class Handlers:
 
     async def metrics(self, request: Request) -> Response:
         """Return figures for Prometheus."""
-        return Response(
-            metrics(self._log, self._streams), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        figures = metrics(self._log, self._streams, await self._backend.in_flight(), self._backend.dropped)
+        return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _ids(runs: Sequence[Run]) -> list[str]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Send
 
-    from turngate.server._backend import AnyDispatcher
+    from turngate.server._backend import Backend
     from turngate.server._cursor import Cursor
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
@@ -46,9 +46,9 @@ _HELLO: Final = b"retry: 1000\n: turngate\n\n"
 class Streams:
     """Serves the log to readers, says that it is alive, and drops readers that block."""
 
-    def __init__(self, log: EventLog, d: AnyDispatcher, limits: Limits) -> None:
+    def __init__(self, log: EventLog, backend: Backend, limits: Limits) -> None:
         self._log = log
-        self._d = d
+        self._backend = backend
         self._limits = limits
         self._open: dict[Reader, tuple[Send, asyncio.Task[Any] | None]] = {}
         self._supervisor = Supervisor()
@@ -71,14 +71,13 @@ class Streams:
     ) -> None:
         """Send one reader what it asks for, until it goes away or nothing more will come."""
         log = self._log
-        log.flush()
         since = None if after is None else parsed(after)
         expired = False
         if since is not None and since.epoch != log.epoch:
             try:
-                await log.catch_up_with(since)
+                await self._backend.catch_up_with(since)
             except CursorExpired:
-                since, expired = None, log.outlives_process
+                since, expired = None, self._backend.outlives_process
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         reader = Reader(log, session_id, log.place)
         log.add(reader)
@@ -151,13 +150,13 @@ class Streams:
             gap = _gap(session_id)
             told = False
             try:
-                async for frames in _joined(gap, missed(self._d, session_id, since, place)):
+                async for frames in _joined(gap, missed(self._backend.dispatcher, session_id, since, place)):
                     told = True
                     await self._write(reader, frames)
                     await asyncio.sleep(0)  # others may have their turn
             except CursorExpired:
                 reset = True
-                if not told and log.outlives_process:
+                if not told and self._backend.outlives_process:
                     await self._write(reader, gap)
         self.counts["resets"] += reset
         reader.go_on_from(place)
