@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from surroundings import ROOT, insist_on_package
-from turngate_verify.commands import COMMANDS
+from turngate.cli.commands import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
@@ -126,14 +126,14 @@ def test_without_the_extra_a_ledger_is_made_by_the_migrations_of_the_wheel(
 
 def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_needs(bare: Installed) -> None:
     came_of = bare.imports()
-    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres")
+    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres", "turngate.cli")
     whole = [name for name in came_of if name.split(".")[0] == "turngate" and not name.startswith(rooms)]
     assert len(whole) > 10
     assert {came_of[name] for name in whole} == {None}
-    for room, extra in zip(rooms, ("server", "client", "postgres"), strict=True):
+    for room, extra in zip(rooms[:3], ("server", "client", "postgres"), strict=True):
         assert came_of[room] in EXTRAS[extra]
     # What pytest and the shell load in every environment must not need the extra either.
-    assert came_of["turngate_verify.command"] is None
+    assert came_of["turngate.cli.entry"] is None
     assert came_of["turngate_verify.pytest_plugin"] is None
     assert {missing for missing in came_of.values() if missing} <= set().union(*EXTRAS.values())
 

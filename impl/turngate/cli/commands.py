@@ -6,7 +6,7 @@ which no extra is installed.
 
 from __future__ import annotations
 
-from turngate_verify.endings import BAD_INPUT
+from turngate.cli.endings import BAD_INPUT
 
 COMMANDS = {
     "verify": "Check everything: the main job.",

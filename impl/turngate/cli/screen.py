@@ -29,8 +29,8 @@ from prompt_toolkit.layout import (
 )
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from turngate_verify.cli.wrapping import wrap
-from turngate_verify.visible import visible
+from turngate.cli.visible import visible
+from turngate.cli.wrapping import wrap
 
 _A_MOMENT = 0.05
 """Seconds after which an Escape that nothing has followed is the key."""

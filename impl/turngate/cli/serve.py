@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import click
 
 from turngate import Dispatcher, TurngateError
+from turngate.cli.endings import INTERRUPTED
+from turngate.cli.targets import loaded, read_token
+from turngate.cli.terminal import out
+from turngate.cli.workers import Inherited, Workers
 from turngate.server import Limits, demonstration
 from turngate.server.running import App, backend_of, for_address, is_loopback, listening, serve_app
-from turngate_verify.cli.targets import loaded, read_token
-from turngate_verify.cli.terminal import out
-from turngate_verify.cli.workers import Inherited, Workers
-from turngate_verify.endings import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

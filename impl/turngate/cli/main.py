@@ -18,9 +18,9 @@ import traceback
 import click
 from click.shell_completion import shell_complete
 
-from turngate_verify.cli.terminal import err, out, stop_writing
-from turngate_verify.commands import ABOUT, COMMANDS, help_text, what_is_missing
-from turngate_verify.endings import BAD_INPUT, INTERNAL_ERROR
+from turngate.cli.commands import ABOUT, COMMANDS, help_text, what_is_missing
+from turngate.cli.endings import BAD_INPUT, INTERNAL_ERROR
+from turngate.cli.terminal import err, out, stop_writing
 
 
 class _Commands(click.Group):
@@ -33,7 +33,8 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(f"turngate_verify.cli.{cmd_name}")
+            package = "turngate" if cmd_name in {"serve", "chat"} else "turngate_verify"
+            module = importlib.import_module(f"{package}.cli.{cmd_name}")
         except ModuleNotFoundError as missing:
             if (missing.name or "").startswith("turngate"):
                 raise
