@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from surroundings import ROOT, insist_on_package
-from turngate.cli.commands import COMMANDS
+from turngate.cli.commands import registered
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
@@ -146,7 +146,7 @@ def test_without_any_extra_help_and_version_work(bare: Installed, program: tuple
     for option in ("--help", "-h"):
         done = bare.run(*program, option)
         assert (done.stderr, done.returncode) == ("", 0)
-        for command in COMMANDS:
+        for command in registered():
             assert f"\n  {command} " in done.stdout
         assert "pip install 'turngate[server,client,verify]'" in done.stdout
     done = bare.run(*program, "--version")
@@ -157,7 +157,7 @@ def test_without_any_extra_help_and_version_work(bare: Installed, program: tuple
 
 
 def test_without_its_extra_a_command_names_it_in_one_line(bare: Installed) -> None:
-    for number, command in enumerate(COMMANDS):
+    for number, command in enumerate(registered()):
         extra = {"serve": "server", "chat": "client"}.get(command, "verify")
         done = bare.run("turngate", command, *(["--help"], ["x", "-h"], [])[number % 3])
         assert (done.stdout, done.returncode) == ("", 2)

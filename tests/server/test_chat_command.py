@@ -22,7 +22,7 @@ from wcwidth import iter_graphemes
 
 from served_process import Process, process
 from turngate.cli.main import run
-from turngate.cli.wrapping import cells, wrap
+from turngate.cli.screen import cells, wrap
 
 LONG = (
     "The quick brown fox jumps over the lazy dog, again and again, because nothing stops it. "

@@ -1,33 +1,55 @@
-"""The commands by their names, what each does and which extra it needs; standard library only.
+"""The commands by their names: those of the product, and those that other packages register.
 
-``turngate --help`` and ``turngate --version`` are answered from here, so that they work in an environment in
-which no extra is installed.
+A package registers commands by an entry point of the group `turngate.commands`: a dict with the name of each
+command, and a tuple of what it does, where it is (`module:name` of a click command) and which extra it needs.
+The module of the dict has to do with the standard library, for ``turngate --help`` lists the commands in an
+environment in which no extra is installed.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from turngate.cli.endings import BAD_INPUT
 
-COMMANDS = {
-    "verify": "Check everything: the main job.",
-    "explore": "Explore the model exhaustively within bounds.",
-    "prove": "Prove every property, for any number of prompts, cancels and sessions.",
-    "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
-    "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
-    "vectors": "Write test vectors to FILE, JSON lines; without it, or with '-', to standard output.",
-    "schedules": "Execute small scenarios on the real dispatcher in every order there is.",
-    "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
-    "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
-    "serve": "Serve an agent over HTTP, with a live page; a demonstration without TARGET.",
-    "chat": "Talk to a served agent in the terminal: URL is where the server is.",
-    "oracles": "Compare the explorer with SPIN and TLC, number by number.",
+ABOUT = "One turn at a time, exact cancels, one RunComplete per run: serve an agent, and check the promises."
+
+
+class Registered(NamedTuple):
+    """A command: what it does, where it is (`module:name`), and the extra that it needs."""
+
+    summary: str
+    target: str
+    extra: str
+
+
+OWN = {
+    "serve": Registered(
+        "Serve an agent over HTTP, with a live page; a demonstration without TARGET.",
+        "turngate.cli.serve:serve",
+        "server",
+    ),
+    "chat": Registered(
+        "Talk to a served agent in the terminal: URL is where the server is.",
+        "turngate.cli.chat:chat",
+        "client",
+    ),
 }
-"""What each command does. Its module has its name, and is imported when the command is called."""
 
-ABOUT = "Check the promises of Turngate: one turn at a time, exact cancels, one RunComplete per run."
 
-_EXTRAS = {"serve": "server", "chat": "client"}
-"""The extra that a command needs, if it is not `verify`."""
+def registered() -> dict[str, Registered]:
+    """Return every command by its name."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and needed by some commands only
+
+    commands = dict(OWN)
+    for found in entry_points(group="turngate.commands"):
+        commands |= {name: Registered(*command) for name, command in found.load().items()}
+    return commands
+
+
+def find(name: str) -> Registered | None:
+    """Return a command, None if there is none of that name."""
+    return OWN.get(name) or registered().get(name)
 
 
 def answer(arguments: list[str]) -> tuple[str, int] | None:
@@ -37,7 +59,7 @@ def answer(arguments: list[str]) -> tuple[str, int] | None:
     if arguments[0] in {"-h", "--help"}:
         return help_text(), 0
     if arguments[0] == "--version":
-        from importlib.metadata import version  # noqa: PLC0415 - it takes a while, and is needed only here
+        from importlib.metadata import version  # noqa: PLC0415 - as above
 
         return f"turngate, version {version('turngate')}\n", 0
     return None
@@ -45,20 +67,15 @@ def answer(arguments: list[str]) -> tuple[str, int] | None:
 
 def help_text() -> str:
     """Return what ``turngate --help`` prints."""
-    import shutil  # noqa: PLC0415 - as above
+    import shutil  # noqa: PLC0415 - needed only here
     import textwrap  # noqa: PLC0415 - as above
 
+    commands = registered()
     width = min(max(shutil.get_terminal_size().columns, 40), 110)
-    commands = [
-        textwrap.fill(
-            sentence,
-            width,
-            initial_indent=f"  {name:<{max(map(len, COMMANDS))}}  ",
-            subsequent_indent=" " * (max(map(len, COMMANDS)) + 4),
-        )
-        for name, sentence in COMMANDS.items()
+    column = max(map(len, commands)) + 4
+    needs = [
+        (extra, [name for name in commands if commands[name].extra == extra]) for extra in _extras(commands)
     ]
-    extras = "serve needs turngate[server], chat needs turngate[client], the others need turngate[verify]:"
     lines = [
         "Usage: turngate [OPTIONS] COMMAND [ARGS]...",
         "",
@@ -69,22 +86,42 @@ def help_text() -> str:
         "  -h, --help  Show this message and exit.",
         "",
         "Commands:",
-        *commands,
+        *(
+            textwrap.fill(
+                command.summary,
+                width,
+                initial_indent=f"  {name}".ljust(column),
+                subsequent_indent=" " * column,
+            )
+            for name, command in commands.items()
+        ),
         "",
         "Extras:",
-        textwrap.fill(extras, width, initial_indent="  ", subsequent_indent="  "),
-        "  pip install 'turngate[server,client,verify]'",
+        *(
+            textwrap.fill(
+                f"turngate[{extra}] for {', '.join(names)}",
+                width,
+                initial_indent="  ",
+                subsequent_indent="    ",
+            )
+            for extra, names in needs
+        ),
+        f"  pip install 'turngate[{','.join(extra for extra, _ in needs)}]'",
     ]
     return "\n".join(lines) + "\n"
 
 
-def what_is_missing(package: ModuleNotFoundError, command: str) -> str:
+def _extras(commands: dict[str, Registered]) -> list[str]:
+    return [*dict.fromkeys(command.extra for command in commands.values())]
+
+
+def what_is_missing(package: ModuleNotFoundError, name: str) -> str:
     """Say what to install for a command that cannot be imported, or that there is no such command."""
-    if command not in COMMANDS:
-        kind = "option" if command.startswith("-") else "command"
-        return f"there is no {kind} {command!r}; turngate --help lists what there is"
-    extra = _EXTRAS.get(command, "verify")
+    command = find(name)
+    if command is None:
+        kind = "option" if name.startswith("-") else "command"
+        return f"there is no {kind} {name!r}; turngate --help lists what there is"
     return (
-        f"turngate {command} needs the extra {extra!r} (the package {package.name} is missing); "
-        f"install it with: pip install 'turngate[{extra}]'"
+        f"turngate {name} needs the extra {command.extra!r} (the package {package.name} is missing); "
+        f"install it with: pip install 'turngate[{command.extra}]'"
     )

@@ -20,7 +20,7 @@ import pytest
 
 from surroundings import ROOT
 from turngate import Dispatcher, Run
-from turngate.cli.commands import COMMANDS
+from turngate.cli.commands import registered
 from turngate.cli.endings import INTERNAL_ERROR
 from turngate.cli.main import turngate
 from turngate_verify.drivers.faults import inject_faults
@@ -123,7 +123,7 @@ def test_a_command_imports_what_it_needs_and_no_more() -> None:
 
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     context = click.Context(turngate)
-    for name, sentence in COMMANDS.items():
+    for name, (sentence, *_) in registered().items():
         command = turngate.get_command(context, name)
         assert command is not None
         assert command.name == name
