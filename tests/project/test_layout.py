@@ -181,7 +181,7 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
             needed = {name.split(".")[0] for name in imports(MODULES[module])}
             extra = {"asyncpg"} if module == "turngate.durable._postgres" else set()
             if is_within(module, "turngate.server"):
-                extra = {"starlette", "uvicorn"}
+                extra = {"msgspec", "starlette", "uvicorn"}
             elif is_within(module, "turngate.client"):
                 extra = {"httpx2"}
             elif is_within(module, "turngate.cli"):

@@ -13,16 +13,17 @@ from starlette.responses import Response
 from turngate import Dispatcher, DispatcherClosed
 from turngate._words import counted
 from turngate.durable import DurableDispatcher
+from turngate.server._calls import EVENT_STREAM, match_call, split_path
 from turngate.server._handlers import KEY_LIFE, Handlers, answer
 from turngate.server._ledger_backend import LedgerBackend
 from turngate.server._limits import Limits
 from turngate.server._log import EventLog
 from turngate.server._memory_backend import MemoryBackend
+from turngate.server._models import encode
 from turngate.server._openapi import openapi
 from turngate.server._page import Page
-from turngate.server._parsing import checked_id
 from turngate.server._problems import Problem, refusal
-from turngate.server._routes import Route, route, segments
+from turngate.server._requests import check_id
 from turngate.server._security import Security, is_open
 from turngate.server._signals import Listener, heard_by
 from turngate.server._streams import Streams
@@ -226,7 +227,7 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = None
         try:
-            path, parts = segments(scope)
+            path, parts = split_path(scope)
             in_the_open = path in self._page or is_open(path)
             origin = self._security.check(scope, self.limits, is_open=in_the_open)
             if origin is not None and scope["method"] == "OPTIONS":
@@ -237,11 +238,14 @@ class App:
                 if not self._has_lifespan:
                     self._warn_of_missing_lifespan()
                 await self.begin()
-                found, scope["path_params"] = route(path, parts, scope["method"])
-                if found is Route.EVENTS:
+                call, scope["path_params"] = match_call(parts, scope["method"])
+                if call.answer == EVENT_STREAM:
                     await self._stream(scope, receive, send, origin)
                     return
-                response = await self._call(found, Request(scope, receive))
+                if call.handler is not None:
+                    response = await call.handler(self._handlers, Request(scope, receive))
+                else:
+                    response = self._describe(scope)
         except Problem as problem:
             response = problem.response()
         except ClientDisconnect:
@@ -266,16 +270,9 @@ class App:
             "FastAPI(lifespan=mounted.lifespan)"
         )
 
-    async def _call(self, found: Route, request: Request) -> Response:
-        if found is Route.OPENAPI:
-            return answer(
-                openapi(
-                    request.scope.get("root_path", ""), self.limits, token=self._security.token is not None
-                )
-            )
-        handler: Callable[[Request], Any] = getattr(self._handlers, found.value)
-        response: Response = await handler(request)
-        return response
+    def _describe(self, scope: Scope) -> Response:
+        root, token = scope.get("root_path", ""), self._security.token is not None
+        return answer(encode(openapi(root, self.limits, token=token)))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send, origin: str | None) -> None:
         if self._log.ended.is_set():
@@ -286,7 +283,7 @@ class App:
             )
         session_id = scope["path_params"].get("session")
         if session_id is not None:
-            checked_id("the session id", session_id, self.limits)
+            check_id("the session id", session_id, self.limits)
         request = Request(scope)
         after = request.headers.get("last-event-id") or request.query_params.get("after") or None
         await self._streams.serve(receive, send, session_id, after, _cors(origin))

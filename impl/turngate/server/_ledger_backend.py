@@ -20,7 +20,7 @@ from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, Subscr
 from turngate.durable import LedgerUnavailable
 from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, prompt_among, runs_of
 from turngate.server._cursor import mark
-from turngate.server._shapes import shown
+from turngate.server._models import shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

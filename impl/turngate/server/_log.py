@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate import RunComplete
 from turngate._supervise import Supervisor
 from turngate.server._cursor import Cursor
+from turngate.server._models import encode, event_body, frame, session_body, shown
 from turngate.server._ring import Ring
-from turngate.server._shapes import encoded, event_data, shown, view_shape
 
 if TYPE_CHECKING:
     from turngate import Event
     from turngate.server._backend import Backend
     from turngate.server._limits import Limits
+    from turngate.server._models import SessionBody
     from turngate.server._reader import Reader
 
 _AT_ONCE: Final = 100
@@ -88,7 +89,7 @@ class EventLog:
 
     def append(self, event: Event, prompt: str | None) -> None:
         """Add an event; an accept comes with its prompt, if that is known."""
-        name, data = event_data(event, None if prompt is None else shown(prompt))
+        name, body = event_body(event, None if prompt is None else shown(prompt))
         self.counts[name] = self.counts.get(name, 0) + 1
         if isinstance(event, RunComplete):
             self.counts[event.outcome] = self.counts.get(event.outcome, 0) + 1
@@ -98,8 +99,7 @@ class EventLog:
         if session_id not in self._to_wake:
             self._wake_soon(session_id)
         place = Cursor(self.epoch, self.ring.head + 1, *self._backend.passed)
-        frame = f"id: {place}\nevent: {name}\ndata: {data}\n\n"
-        self.ring.append(session_id, frame.encode("ascii"), place)
+        self.ring.append(session_id, frame(name, encode(body), str(place)), place)
 
     def forget(self) -> None:
         """Drop every event: some are missing, so every reader is behind, and looks for what it missed."""
@@ -114,14 +114,17 @@ class EventLog:
         """Where the log has come to."""
         return Cursor(self.epoch, self.ring.head, *self._backend.passed)
 
-    async def look(self, session_id: str | None) -> tuple[Cursor, bytes]:
-        """Return the place in the log and the sessions, or the one session, as they are at that place.
+    async def look_at(self, session_id: str) -> tuple[Cursor, SessionBody]:
+        """Return a session, and the place in the log at that step."""
+        place, (view,) = await self._backend.look(session_id, lambda: self.place)
+        return place, session_body(view)
 
-        The sessions are a list in JSON. A look at all of them may be large, so callers share it: those who
-        ask while one is being taken wait together for the next. It is never older than the question.
+    async def look(self) -> tuple[Cursor, bytes]:
+        """Return the place in the log, and every session in flight at that step: a list in JSON.
+
+        It may be large, so callers share it: those who ask while one is being taken wait together for the
+        next. It is never older than the question.
         """
-        if session_id is not None:
-            return await self._look(session_id)
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_after(self._last_look), name="turngate look")
             self._next_look.add_done_callback(self._looked)
@@ -131,23 +134,20 @@ class EventLog:
         if before is not None:
             await asyncio.wait([before])
         self._last_look, self._next_look = self._next_look, None
-        return await self._look(None)
+        place, views = await self._backend.look(None, lambda: self.place)
+        sessions = [session_body(view) for view in views]
+        parts: list[bytes] = []
+        for start in range(0, len(sessions), _AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # others may have their turn
+            parts.append(encode(sessions[start : start + _AT_ONCE])[1:-1])
+        return place, b"[%s]" % b",".join(parts)
 
     def _looked(self, look: asyncio.Task[tuple[Cursor, bytes]]) -> None:
         if self._last_look is look:
             self._last_look = None  # it may be large
         if not look.cancelled():
             look.exception()  # those who waited have been told
-
-    async def _look(self, session_id: str | None) -> tuple[Cursor, bytes]:
-        place, views = await self._backend.look(session_id, lambda: self.place)
-        shapes = [view_shape(view) for view in views]
-        parts: list[bytes] = []
-        for start in range(0, len(shapes), _AT_ONCE):
-            if start:
-                await asyncio.sleep(0)  # others may have their turn
-            parts.append(encoded(shapes[start : start + _AT_ONCE])[1:-1])
-        return place, b"[%s]" % b",".join(parts)
 
     def add(self, reader: Reader) -> None:
         """Wake the reader when there is something new for it."""

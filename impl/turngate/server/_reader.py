@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from turngate.server._cursor import NO_LOG, Cursor, mark
-from turngate.server._shapes import frame
+from turngate.server._models import complete_body, encode, frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -116,4 +116,4 @@ async def missed(
 
 def _completed(complete: RunComplete, at: str, told: set[str]) -> bytes:
     place = Cursor(NO_LOG, 0, at, frozenset(told))
-    return frame("run.complete", complete._asdict(), str(place))
+    return frame("run.complete", encode(complete_body(complete)), str(place))

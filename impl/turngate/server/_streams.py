@@ -21,8 +21,8 @@ from turngate import CursorExpired, DispatcherClosed
 from turngate._supervise import Supervisor
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
+from turngate.server._models import GapBody, encode, encode_around, frame
 from turngate.server._reader import CHUNK, Reader, missed
-from turngate.server._shapes import frame, snapshot_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -144,7 +144,11 @@ class Streams:
     async def _show(self, reader: Reader, since: Cursor | None, *, reset: bool) -> None:
         """Send how things are, after what the reader missed since it was somewhere."""
         log, session_id = self._log, reader.session_id
-        place, sessions = await log.look(session_id)
+        if session_id is None:
+            place, sessions = await log.look()
+        else:
+            place, session = await log.look_at(session_id)
+            sessions = encode([session])
         if since is not None:
             self.counts["gaps"] += 1
             gap = _gap(session_id)
@@ -160,7 +164,8 @@ class Streams:
                     await self._write(reader, gap)
         self.counts["resets"] += reset
         reader.go_on_from(place)
-        await self._write(reader, snapshot_frame(sessions, str(place), reset=reset))
+        snapshot = encode_around(sessions, reset=reset, cursor=str(place))
+        await self._write(reader, frame("snapshot", snapshot, str(place)))
 
     # Time.
 
@@ -196,7 +201,7 @@ class Streams:
 
 def _gap(session_id: str | None) -> bytes:
     """Say that events were skipped, and not behind which: the place may be one that a client made up."""
-    return frame("gap", {"session_id": session_id, "run_id": None}, None)
+    return frame("gap", encode(GapBody(session_id, None)), None)
 
 
 async def _watch(receive: Receive, reader: Reader) -> None:
