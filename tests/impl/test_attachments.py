@@ -27,5 +27,5 @@ def test_the_form_is_that_of_requests_and_ledgers() -> None:
 
 @pytest.mark.parametrize("wrong", ["!", "YQ=", "YQ==\n", "ä"])
 def test_what_is_not_base64_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="base64|padding|ASCII|data"):
+    with pytest.raises(ValueError, match=r"base64|padding|ASCII|data"):
         decode_attachment({"name": "a", "mime_type": "b", "base64": wrong})
