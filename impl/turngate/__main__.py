@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turngate_verify.command import main
+from turngate.cli.entry import main
 
 if __name__ == "__main__":
     main()

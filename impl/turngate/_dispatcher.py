@@ -387,6 +387,19 @@ class Dispatcher:
         self._loop.check_thread()
         return CompletionStream(self._loop, self._completions, after, until)
 
+    def session_count(self) -> int:
+        """Count the sessions that have something in flight, at a cost that does not grow with them."""
+        self._loop.check_thread()
+        return len(self._sessions.cores)
+
+    def cursor_order(self, cursor: str) -> tuple[int, ...]:
+        """Return a key that sorts the cursors of `completions` from the oldest to the newest.
+
+        Raises CursorExpired if the cursor is not one of this dispatcher.
+        """
+        self._loop.check_thread()
+        return (self._completions.number_of(cursor),)
+
     def end_cursor(self) -> str:
         """Return the cursor behind which `completions(after=)` gives what completes from now on."""
         self._loop.check_thread()

@@ -19,7 +19,6 @@ PACKAGES = {
 }
 MAY_KNOW = {
     "turngate": {"turngate"},
-    "turngate.__main__": {"turngate_verify.command"},
     "turngate_model": {"turngate_model"},
     "turngate_verify": {"turngate", "turngate_model", "turngate_verify"},
 }
@@ -182,10 +181,12 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
             needed = {name.split(".")[0] for name in imports(MODULES[module])}
             extra = {"asyncpg"} if module == "turngate.durable._postgres" else set()
             if is_within(module, "turngate.server"):
-                extra = {"starlette", "uvicorn"}
+                extra = {"msgspec", "starlette", "uvicorn"}
             elif is_within(module, "turngate.client"):
                 extra = {"httpx2"}
-            assert needed <= sys.stdlib_module_names | {"turngate", "turngate_verify"} | extra, module
+            elif is_within(module, "turngate.cli"):
+                extra = {"click", "prompt_toolkit", "rich", "wcwidth"}
+            assert needed <= sys.stdlib_module_names | {"turngate"} | extra, module
 
 
 def test_asyncpg_is_behind_one_module_which_is_imported_when_it_is_needed() -> None:
@@ -196,7 +197,7 @@ def test_asyncpg_is_behind_one_module_which_is_imported_when_it_is_needed() -> N
     assert knows == ["turngate.durable._postgres_ledger"]
 
 
-KNOW_LEDGERS = ("turngate.durable", "turngate.server")
+KNOW_LEDGERS = ("turngate.durable", "turngate.server", "turngate.cli")
 """What may know the durable dispatcher: itself, and what serves either."""
 
 
@@ -214,10 +215,10 @@ def test_the_model_runs_other_programs_for_its_oracles_only() -> None:
 
 
 def test_the_first_moment_of_the_command_line_is_short() -> None:
-    command = {name.split(".")[0] for name in imports(MODULES["turngate_verify.command"])}
-    assert command == {"__future__", "os", "signal", "sys", "traceback", "turngate_verify"}
-    assert [*imports(MODULES["turngate_verify"])] == []
-    assert [*imports(MODULES["turngate_verify.endings"])] == ["__future__.annotations"]
+    command = {name.split(".")[0] for name in imports(MODULES["turngate.cli.entry"])}
+    assert command == {"__future__", "os", "signal", "sys", "traceback", "turngate"}
+    assert [*imports(MODULES["turngate.cli"])] == []
+    assert [*imports(MODULES["turngate.cli.endings"])] == ["__future__.annotations"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from surroundings import ROOT, insist_on_package
-from turngate_verify.commands import COMMANDS
+from turngate.cli.commands import registered
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
@@ -126,14 +126,14 @@ def test_without_the_extra_a_ledger_is_made_by_the_migrations_of_the_wheel(
 
 def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_needs(bare: Installed) -> None:
     came_of = bare.imports()
-    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres")
+    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres", "turngate.cli")
     whole = [name for name in came_of if name.split(".")[0] == "turngate" and not name.startswith(rooms)]
     assert len(whole) > 10
     assert {came_of[name] for name in whole} == {None}
-    for room, extra in zip(rooms, ("server", "client", "postgres"), strict=True):
+    for room, extra in zip(rooms[:3], ("server", "client", "postgres"), strict=True):
         assert came_of[room] in EXTRAS[extra]
     # What pytest and the shell load in every environment must not need the extra either.
-    assert came_of["turngate_verify.command"] is None
+    assert came_of["turngate.cli.entry"] is None
     assert came_of["turngate_verify.pytest_plugin"] is None
     assert {missing for missing in came_of.values() if missing} <= set().union(*EXTRAS.values())
 
@@ -146,7 +146,7 @@ def test_without_any_extra_help_and_version_work(bare: Installed, program: tuple
     for option in ("--help", "-h"):
         done = bare.run(*program, option)
         assert (done.stderr, done.returncode) == ("", 0)
-        for command in COMMANDS:
+        for command in registered():
             assert f"\n  {command} " in done.stdout
         assert "pip install 'turngate[server,client,verify]'" in done.stdout
     done = bare.run(*program, "--version")
@@ -157,7 +157,7 @@ def test_without_any_extra_help_and_version_work(bare: Installed, program: tuple
 
 
 def test_without_its_extra_a_command_names_it_in_one_line(bare: Installed) -> None:
-    for number, command in enumerate(COMMANDS):
+    for number, command in enumerate(registered()):
         extra = {"serve": "server", "chat": "client"}.get(command, "verify")
         done = bare.run("turngate", command, *(["--help"], ["x", "-h"], [])[number % 3])
         assert (done.stdout, done.returncode) == ("", 2)

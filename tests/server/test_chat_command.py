@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from wcwidth import iter_graphemes
 
 from served_process import Process, process
-from turngate_verify.cli import run
-from turngate_verify.cli.wrapping import cells, wrap
+from turngate.cli.main import run
+from turngate.cli.screen import cells, wrap
 
 LONG = (
     "The quick brown fox jumps over the lazy dog, again and again, because nothing stops it. "

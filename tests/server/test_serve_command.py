@@ -15,7 +15,7 @@ import pytest
 
 from served_process import process
 from surroundings import ROOT
-from turngate_verify.cli import run
+from turngate.cli.main import run
 
 PATIENT = """
 import asyncio
@@ -146,6 +146,6 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_it_needs_neither_the_checks_nor_the_model() -> None:
-    program = "import sys; from turngate_verify.cli import serve, chat; print(*sys.modules)"
+    program = "import sys; from turngate.cli import serve, chat; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert not {"hypothesis", "transitions", "graphviz", "pytest"} & set(said.split())

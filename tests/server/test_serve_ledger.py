@@ -18,8 +18,8 @@ from dispatching import in_loop
 from postgres import cluster
 from served_process import Process, process
 from turngate import RunComplete
+from turngate.cli.main import run
 from turngate.client import Client, EventStream, Snapshot
-from turngate_verify.cli import run
 
 AGENT = """
 import asyncio, os

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turngate_verify.cli import run
+from turngate.cli.main import run
 
 MODULE = """
 import functools

@@ -9,7 +9,7 @@ import re
 import string
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import pytest
@@ -22,7 +22,9 @@ from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits
 from turngate.server._cursor import Cursor, mark, parsed
-from turngate.server._memory_log import MemoryLog
+from turngate.server._ledger_backend import LedgerBackend
+from turngate.server._log import EventLog
+from turngate.server._memory_backend import MemoryBackend
 from turngate.server._reader import Reader
 from turngate.server.running import App, for_address
 
@@ -30,7 +32,7 @@ texts = st.text(max_size=20)
 
 
 completions_cursors = st.from_regex(
-    r"([A-Za-z0-9_-]{1,12}(\.[0-9]{1,18}){0,4}|lost [0-9]{1,5})", fullmatch=True
+    r"([A-Za-z0-9_-]{1,12}(\.[0-9]{1,18}){0,4}|lost\.[0-9]{1,5})", fullmatch=True
 )
 
 
@@ -128,13 +130,13 @@ async def nothing(turn: Turn) -> None: ...
 async def test_a_reader_has_every_event_of_its_own_or_knows_that_it_is_behind(seed: int) -> None:
     """And no reader of a session is behind for what others have said, however small the ring is."""
     chance = random.Random(seed)
-    log = MemoryLog(Dispatcher(nothing), Limits(ring_events=4))
+    log = EventLog(MemoryBackend(Dispatcher(nothing)), Limits(ring_events=4))
     unread: dict[Reader, list[int]] = {Reader(log, about, log.place): [] for about in ("a", "b", None)}
     for reader in unread:
         log.add(reader)
     for number in range(1, 500):
         session = chance.choice("aabbcccccc")
-        log._append(Delta(session, "r", f"<{number}>", 0), None)
+        log.append(Delta(session, "r", f"<{number}>", 0), None)
         for reader, numbers in unread.items():
             if reader.session_id in (None, session):
                 numbers.append(number)
@@ -202,13 +204,13 @@ class Ledger:
 
     async def clear_queue(self, *_: object, **__: object) -> Any: ...
 
-    def key_life(self) -> str:
+    async def key_life(self) -> str:
         return "life"
 
-    def continues_life(self, life: str) -> bool:
+    async def continues_life(self, life: str) -> bool:
         return life == "life"
 
-    def knows_key(self, key: str) -> bool:
+    async def knows_key(self, key: str) -> bool:
         return False
 
     async def completions(
@@ -227,8 +229,13 @@ class Ledger:
                 self.changed.clear()
                 await self.changed.wait()
 
-    async def end_cursor(self) -> str:
+    async def settled_cursor(self) -> str:
         return f"c.{len(self.done)}"
+
+    def cursor_order(self, cursor: str) -> tuple[int, ...]:
+        return (int(cursor.removeprefix("c.")),)
+
+    def call_before_close(self, call: object) -> None: ...
 
     async def beginning(self, _: object) -> Any:
         return lambda cursor: int(cursor.removeprefix("c.")) not in self.unbrought
@@ -253,7 +260,8 @@ def complete(run: str, session: str = "s") -> RunComplete:
 
 def app(ledger: Ledger, ring: int = 8_192) -> App:
     security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
-    return App(ledger, security, Limits(ring_events=ring), owns=True, finish=0)
+    backend = LedgerBackend(cast("Any", ledger))
+    return App(backend, security, Limits(ring_events=ring), owns=True, finish=0)
 
 
 def completes(heard: list[Heard]) -> list[str]:

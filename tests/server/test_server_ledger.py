@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-import turngate.server._ledger_log as log_module
+import turngate.server._ledger_backend as backend_module
 from dispatching import in_loop
 from ledgers import MakeLedger, end_transaction, ledgers, on_each, open_transaction, still
 from serving import Ear, Heard, Line, served, serving, small
@@ -387,7 +387,7 @@ async def test_what_completed_behind_an_open_transaction_does_not_hold_up_the_st
 async def test_prompts_are_told_however_many_were_sent_again(
     make: MakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "_REMEMBERED", 3)
+    monkeypatch.setattr(backend_module, "_EXPECTED_LIMIT", 3)
     async with dispatcher(make) as d, served(d) as (url, http):
         for _ in range(2):
             for run in range(6):

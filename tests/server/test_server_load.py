@@ -103,11 +103,10 @@ async def post_and_vanish(url: str, session: str, expected: dict[str, str]) -> N
 
 async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
     chance = random.Random(seed)
-    app = asgi_app(
-        Dispatcher(quick), limits=Limits(ring_events=load.ring, streams_limit=load.subscribers * 2)
-    )
+    dispatcher = Dispatcher(quick)
+    app = asgi_app(dispatcher, limits=Limits(ring_events=load.ring, streams_limit=load.subscribers * 2))
     async with (
-        app.dispatcher,
+        dispatcher,
         serving(app) as url,
         Line(url, load.cuts, seed).up() as near,
         httpx2.AsyncClient(base_url=url, timeout=600) as http,
@@ -156,8 +155,8 @@ async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
         while len(app._streams):
             await asyncio.sleep(0.01)
         assert app._log._readers == {}
-        assert app.dispatcher.sessions() == []
-        assert app._log.in_flight == {}
+        assert dispatcher.sessions() == []
+        assert "turngate_runs_in_flight 0\n" in (await http.get("/metrics")).text
     for each in subscribers:
         owed = each.owed(expected)
         assert owed <= each.seen.keys()

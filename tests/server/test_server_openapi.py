@@ -22,11 +22,11 @@ from serving import Ear, served, serving
 from turngate import Dispatcher, Turn
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
+from turngate.server._calls import CALLS, EVENT_STREAM
+from turngate.server._models import EVENTS
 from turngate.server._openapi import openapi
 from turngate.server._problems import TITLES
-from turngate.server._routes import ROUTES, Route
-from turngate.server._schemas import EVENTS, SCHEMAS
-from turngate.server.running import AnyDispatcher, App, for_address
+from turngate.server.running import App, backend_of, for_address
 
 
 def described() -> dict[str, Any]:
@@ -35,9 +35,9 @@ def described() -> dict[str, Any]:
 
 def test_every_address_and_method_is_described_and_no_other() -> None:
     paths = described()["paths"]
-    assert {
-        path: {method.upper() for method in calls if method != "parameters"} for path, calls in paths.items()
-    } == {path: set(calls) for path, calls in ROUTES.items()}
+    assert {(path, method.upper()) for path, calls in paths.items() for method in calls} == {
+        (call.path, call.method) for call in CALLS
+    }
 
 
 def test_every_problem_and_every_event_is_described() -> None:
@@ -48,7 +48,7 @@ def test_every_problem_and_every_event_is_described() -> None:
         *("snapshot", "run.accept", "run.enter", "run.fold", "run.handoff", "run.complete", "session.cancel"),
         *("session.clear", "delta", "note", "gap"),
     }
-    assert {each["$ref"].rpartition("/")[2] for each in EVENTS.values()} <= SCHEMAS.keys()
+    assert {each.__name__ for each in EVENTS.values()} <= described()["components"]["schemas"].keys()
 
 
 @in_loop
@@ -104,7 +104,7 @@ def url() -> Iterator[str]:
 
 
 @contextmanager
-def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
+def serving_in_a_thread(make: Callable[[], Dispatcher | DurableDispatcher]) -> Iterator[str]:
     """Serve on a loop in a thread; yield the address. Nobody waits for long."""
     addresses: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
@@ -113,7 +113,7 @@ def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
     async def main() -> None:
         loops.append(asyncio.get_running_loop())
         security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
-        app = App(make(), security, Limits(wait_limit=0.01), owns=True, finish=0)
+        app = App(backend_of(make()), security, Limits(wait_limit=0.01), owns=True, finish=0)
         async with serving(app) as url:
             addresses.append(url)
             up.set()
@@ -129,12 +129,7 @@ def serving_in_a_thread(make: Callable[[], AnyDispatcher]) -> Iterator[str]:
         thread.join(HANG)
 
 
-CALLS = [
-    (path, method)
-    for path, calls in ROUTES.items()
-    for method, call in calls.items()
-    if call is not Route.EVENTS
-]
+ANSWERED_AT_ONCE = [(call.path, call.method) for call in CALLS if call.answer != EVENT_STREAM]
 
 
 def hold_to_its_description(url: str, path: str, method: str, examples: int) -> None:
@@ -152,7 +147,7 @@ def hold_to_its_description(url: str, path: str, method: str, examples: int) -> 
     call()
 
 
-@pytest.mark.parametrize(("path", "method"), CALLS)
+@pytest.mark.parametrize(("path", "method"), ANSWERED_AT_ONCE)
 def test_the_server_does_what_its_description_says(url: str, path: str, method: str) -> None:
     hold_to_its_description(url, path, method, 12)
 
@@ -163,12 +158,12 @@ def test_so_it_does_on_a_ledger(kind: str, tmp_path: Path) -> None:
         ledgers(kind, tmp_path) as make,
         serving_in_a_thread(lambda: DurableDispatcher(quick, make())) as url,
     ):
-        for path, method in CALLS:
+        for path, method in ANSWERED_AT_ONCE:
             if path.startswith("/v1/"):
                 hold_to_its_description(url, path, method, 6)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("path", "method"), CALLS)
+@pytest.mark.parametrize(("path", "method"), ANSWERED_AT_ONCE)
 def test_the_server_does_so_for_long(url: str, path: str, method: str) -> None:
     hold_to_its_description(url, path, method, 300)

@@ -18,7 +18,7 @@ from surroundings import ROOT
 from turngate import Dispatcher, Turn
 from turngate.server import Limits, asgi_app
 from turngate.server._problems import TITLES
-from turngate.server.running import App, for_address, is_loopback
+from turngate.server.running import App, backend_of, for_address, is_loopback
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -33,7 +33,7 @@ def local(**changed: Any) -> App:
     security = for_address(
         **{"host": "127.0.0.1", "token": None, "names": frozenset(), "origins": frozenset(), **changed}
     )
-    return App(Dispatcher(quick), security, Limits(), owns=True, finish=0)
+    return App(backend_of(Dispatcher(quick)), security, Limits(), owns=True, finish=0)
 
 
 async def status(url: str, *headers: str, method: str = "GET", path: str = "/v1/sessions") -> tuple[int, str]:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from turngate.cli.visible import visible
 from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.visible import visible
 
 
 class Recorded(NamedTuple):

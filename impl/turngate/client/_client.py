@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from urllib.parse import quote
 import httpx2
 
 from turngate import Attachment, PromptOptions
+from turngate._attachments import encode_attachment
 from turngate.client._calls import Calls
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
@@ -93,7 +93,10 @@ class Client:
         if "when_busy" in options:
             body["when_busy"] = options["when_busy"]
         if attachments := options.get("attachments"):
-            body["attachments"] = [_attachment(each) for each in attachments]
+            body["attachments"] = [
+                encode_attachment(Attachment("", "text/plain", each) if isinstance(each, str) else each)
+                for each in attachments
+            ]
         data = await self._calls.change(
             "POST",
             f"{_session(session_id)}/runs",
@@ -237,15 +240,6 @@ def _segment(name: str) -> str:
     if name in ("", ".", ".."):
         raise ValueError(f"{name!r} cannot be part of an address")
     return quote(name, safe="")
-
-
-def _attachment(attachment: Attachment | str) -> dict[str, str]:
-    if isinstance(attachment, str):
-        return {"name": "", "mime_type": "text/plain", "text": attachment}
-    name, mime_type, content = attachment
-    if isinstance(content, str):
-        return {"name": name, "mime_type": mime_type, "text": content}
-    return {"name": name, "mime_type": mime_type, "base64": base64.b64encode(content).decode("ascii")}
 
 
 def _check_options(call: str, options: Iterable[str]) -> None:

@@ -12,22 +12,18 @@ from starlette.responses import Response
 
 from turngate import Dispatcher, DispatcherClosed
 from turngate._words import counted
-from turngate.server._dispatching import (
-    AnyDispatcher,
-    before_ledger_closes,
-    hasten_close,
-    is_in_memory,
-    settled,
-)
+from turngate.durable import DurableDispatcher
+from turngate.server._calls import EVENT_STREAM, match_call, split_path
 from turngate.server._handlers import KEY_LIFE, Handlers, answer
-from turngate.server._ledger_log import LedgerLog
+from turngate.server._ledger_backend import LedgerBackend
 from turngate.server._limits import Limits
-from turngate.server._memory_log import MemoryLog
+from turngate.server._log import EventLog
+from turngate.server._memory_backend import MemoryBackend
+from turngate.server._models import encode
 from turngate.server._openapi import openapi
 from turngate.server._page import Page
-from turngate.server._parsing import checked_id
 from turngate.server._problems import Problem, refusal
-from turngate.server._routes import Route, route, segments
+from turngate.server._requests import check_id
 from turngate.server._security import Security, is_open
 from turngate.server._signals import Listener, heard_by
 from turngate.server._streams import Streams
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from turngate import Runner
-    from turngate.server._log import EventLog
+    from turngate.server._backend import Backend, DispatcherCalls
 
 _DELIVERY: Final = 10.0
 """Seconds in which readers can take what is left for them when the dispatcher is closed."""
@@ -53,15 +49,15 @@ class App:
 
     def __init__(
         self,
-        dispatcher: AnyDispatcher,
+        backend: Backend,
         security: Security,
         limits: Limits,
         *,
         owns: bool,
         finish: float,
-        make: Callable[[], AnyDispatcher] | None = None,
+        make: Callable[[], Backend] | None = None,
     ) -> None:
-        self.dispatcher = dispatcher
+        self._backend = backend
         self._owns = owns
         self._make = make
         """Makes a dispatcher for the next life; None if the dispatcher was made elsewhere."""
@@ -78,6 +74,11 @@ class App:
         self._handlers: Handlers
         self._key_life: tuple[bytes, bytes] | None = None
         """The header that names the time in which keys are remembered, once that is known."""
+
+    @property
+    def dispatcher(self) -> DispatcherCalls:
+        """The dispatcher that is served; another one after a restart with a runner."""
+        return self._backend.dispatcher
 
     # Its life.
 
@@ -113,7 +114,7 @@ class App:
         if self._ended is not None and self._ended.done():
             if self._make is None:
                 raise DispatcherClosed("this application was closed together with its dispatcher")
-            self.dispatcher, self._begun, self._ended = self._make(), None, None
+            self._backend, self._begun, self._ended = self._make(), None, None
         if self._begun is None:
             begun = self._begun = asyncio.get_running_loop().create_future()
             try:
@@ -128,16 +129,16 @@ class App:
             await asyncio.shield(self._begun)
 
     async def _open(self) -> None:
+        backend = self._backend
         if self._owns:
-            await self.dispatcher.__aenter__()
-        kind = MemoryLog if is_in_memory(self.dispatcher) else LedgerLog
-        self._log = kind(self.dispatcher, self.limits)
-        self._streams = Streams(self._log, self.dispatcher, self.limits)
-        self._handlers = Handlers(self.dispatcher, self._log, self._streams, self.limits)
+            await backend.dispatcher.__aenter__()
+        self._log = EventLog(backend, self.limits)
+        self._streams = Streams(self._log, backend, self.limits)
+        self._handlers = Handlers(backend, self._log, self._streams, self.limits)
         await self._log.begin()
-        self._handlers.key_life = await settled(self.dispatcher.key_life())
+        self._handlers.key_life = await backend.key_life()
         self._key_life = KEY_LIFE.encode("ascii"), self._handlers.key_life.encode("ascii")
-        before_ledger_closes(self.dispatcher, self._deliver)
+        backend.call_before_close(self._deliver)
 
     def begin_end(self) -> None:
         """Take no more prompts, and begin to end: for a signal handler on the loop."""
@@ -159,7 +160,7 @@ class App:
         """Let what is in flight end no longer by itself, if the dispatcher is closed here."""
         self.finish = 0.0
         if self._owns and self._ended is not None and not self._ended.done():
-            await hasten_close(self.dispatcher)
+            await self._backend.hasten_close()
 
     async def end(self) -> None:
         """Take no more prompts, let what is in flight end, deliver every RunComplete, end the streams."""
@@ -170,20 +171,19 @@ class App:
     async def _end(self) -> None:
         try:
             if self._owns:
-                await self.dispatcher.aclose(finish=self.finish)
+                await self._backend.dispatcher.aclose(finish=self.finish)
             else:
                 await self._until_quiet()
         finally:
             await self._deliver()
         if self._owns:
-            await self.dispatcher.__aexit__(None, None, None)
+            await self._backend.dispatcher.__aexit__(None, None, None)
 
     async def _until_quiet(self) -> None:
         """Wait until the application has closed the dispatcher or nothing is in flight, for a while."""
         deadline = asyncio.get_running_loop().time() + self.finish
         while not self._log.ended.is_set() and asyncio.get_running_loop().time() < deadline:
-            self._log.flush()
-            if not self._log.in_flight:
+            if not (await self._backend.in_flight()).sessions:
                 return
             await asyncio.sleep(_LOOK)
 
@@ -227,7 +227,7 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = None
         try:
-            path, parts = segments(scope)
+            path, parts = split_path(scope)
             in_the_open = path in self._page or is_open(path)
             origin = self._security.check(scope, self.limits, is_open=in_the_open)
             if origin is not None and scope["method"] == "OPTIONS":
@@ -238,11 +238,14 @@ class App:
                 if not self._has_lifespan:
                     self._warn_of_missing_lifespan()
                 await self.begin()
-                found, scope["path_params"] = route(path, parts, scope["method"])
-                if found is Route.EVENTS:
+                call, scope["path_params"] = match_call(parts, scope["method"])
+                if call.answer == EVENT_STREAM:
                     await self._stream(scope, receive, send, origin)
                     return
-                response = await self._call(found, Request(scope, receive))
+                if call.handler is not None:
+                    response = await call.handler(self._handlers, Request(scope, receive))
+                else:
+                    response = self._describe(scope)
         except Problem as problem:
             response = problem.response()
         except ClientDisconnect:
@@ -267,16 +270,9 @@ class App:
             "FastAPI(lifespan=mounted.lifespan)"
         )
 
-    async def _call(self, found: Route, request: Request) -> Response:
-        if found is Route.OPENAPI:
-            return answer(
-                openapi(
-                    request.scope.get("root_path", ""), self.limits, token=self._security.token is not None
-                )
-            )
-        handler: Callable[[Request], Any] = getattr(self._handlers, found.value)
-        response: Response = await handler(request)
-        return response
+    def _describe(self, scope: Scope) -> Response:
+        root, token = scope.get("root_path", ""), self._security.token is not None
+        return answer(encode(openapi(root, self.limits, token=token)))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send, origin: str | None) -> None:
         if self._log.ended.is_set():
@@ -287,7 +283,7 @@ class App:
             )
         session_id = scope["path_params"].get("session")
         if session_id is not None:
-            checked_id("the session id", session_id, self.limits)
+            check_id("the session id", session_id, self.limits)
         request = Request(scope)
         after = request.headers.get("last-event-id") or request.query_params.get("after") or None
         await self._streams.serve(receive, send, session_id, after, _cors(origin))
@@ -313,8 +309,13 @@ def _cors(origin: str | None) -> dict[str, str]:
     }
 
 
+def backend_of(dispatcher: Dispatcher | DurableDispatcher) -> Backend:
+    """Return the adapter of a dispatcher."""
+    return MemoryBackend(dispatcher) if isinstance(dispatcher, Dispatcher) else LedgerBackend(dispatcher)
+
+
 def asgi_app(
-    dispatcher: AnyDispatcher | Runner,
+    dispatcher: Dispatcher | DurableDispatcher | Runner,
     *,
     owns: bool = True,
     token: str | None = None,
@@ -345,16 +346,16 @@ def asgi_app(
     others = frozenset(each.lower().rstrip("/") for each in origins)
     security = Security(token, names, origins=others)
     limits = limits or Limits()
-    if isinstance(dispatcher, AnyDispatcher):
+    if isinstance(dispatcher, Dispatcher | DurableDispatcher):
         if options:
             given = ", ".join(sorted(options))
             raise TypeError(f"{given}: give these to the dispatcher; asgi_app takes them with a runner only")
-        return App(dispatcher, security, limits, owns=owns, finish=finish)
+        return App(backend_of(dispatcher), security, limits, owns=owns, finish=finish)
     if not owns:
         raise ValueError("owns=False needs a dispatcher: one that is made for a runner is closed here")
     runner = dispatcher
 
-    def make() -> Dispatcher:
-        return Dispatcher(runner, **options)
+    def make() -> Backend:
+        return backend_of(Dispatcher(runner, **options))
 
     return App(make(), security, limits, owns=True, finish=finish, make=make)

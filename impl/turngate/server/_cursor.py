@@ -21,15 +21,13 @@ from urllib.parse import quote, unquote
 
 NO_LOG: Final = "-"
 """What stands for the log in a place that only the completions can tell: whoever is there is behind a gap."""
-_DIGITS: Final = 20
 _LONGEST: Final = 4_096
 _MARK: Final = r"[A-Za-z0-9_-]{11}"
 _CURSOR: Final = re.compile(
     rf"([A-Za-z0-9]{{1,32}}|-):([0-9]{{1,18}}):([A-Za-z0-9._~%-]*)(?::({_MARK}(?:,{_MARK})*))?", re.ASCII
 )
-_COMPLETIONS: Final = re.compile(r"[A-Za-z0-9_~-]*(?:\.[0-9]{1,18})*|lost [0-9]{1,18}", re.ASCII)
-LOST: Final = "lost "
-"""What stands for a cursor of the completions when these were forgotten before they could be read."""
+_COMPLETIONS: Final = re.compile(r"[A-Za-z0-9._~-]*", re.ASCII)
+"""The characters of a cursor of the completions; what they mean is the dispatcher's business."""
 
 
 class Cursor(NamedTuple):
@@ -39,11 +37,6 @@ class Cursor(NamedTuple):
     number: int
     completions: str = ""
     ahead: frozenset[str] = frozenset()
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the completions up to here were forgotten, so that there is no way back into them."""
-        return self.completions.startswith(LOST)
 
     @property
     def suffix(self) -> str:
@@ -58,8 +51,7 @@ class Cursor(NamedTuple):
 def parsed(text: str) -> Cursor | None:
     """Return the cursor that a client sends back; None if it is not one that a server has given.
 
-    What is returned may go back into an event, so nothing but the characters of a cursor comes through, and
-    no number that a ledger could not take.
+    What is returned may go back into an event, so nothing but the characters of a cursor comes through.
     """
     if len(text) > _LONGEST or (found := _CURSOR.fullmatch(text)) is None:
         return None
@@ -68,23 +60,6 @@ def parsed(text: str) -> Cursor | None:
     if _COMPLETIONS.fullmatch(completions) is None:
         return None
     return Cursor(epoch, int(number), completions, frozenset(ahead.split(",") if ahead else ()))
-
-
-def plain(end: str) -> str:
-    """Return the cursor that a dispatcher names the end by, without what a ledger adds for its own use.
-
-    Behind the plain one there may be completions that were there already, which are told twice rather than
-    not at all to those who do not know them; that is the business of whoever takes it.
-    """
-    return ".".join(end.split(".")[:3])
-
-
-def order(completions: str) -> tuple[int, ...]:
-    """Return the numbers of a cursor of completions, which grow; () if it is none."""
-    numbers = completions.split(".")[1:3]
-    if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in numbers):
-        return ()
-    return tuple(map(int, numbers))
 
 
 def mark(run_id: str) -> str:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from msgspec import Struct, structs
 from starlette.responses import Response
 
 from turngate import DispatcherClosed
 from turngate._words import counted
-from turngate.server import _parsing as parsing
-from turngate.server._dispatching import settled
 from turngate.server._metrics import metrics
+from turngate.server._models import (
+    CancelRunQuery,
+    CoveredBody,
+    DroppedBody,
+    MessagesBody,
+    MessagesQuery,
+    RunQuery,
+    SessionAtPlaceBody,
+    StatusBody,
+    encode,
+    encode_around,
+    message_body,
+    run_body,
+)
 from turngate.server._problems import Problem
-from turngate.server._shapes import encoded, message_shape, run_shape
+from turngate.server._requests import check_id, idempotency_key, parse_new_run, parse_query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.requests import Request
 
-    from turngate import Message, Run, RunComplete
-    from turngate.server._dispatching import AnyDispatcher
+    from turngate import Run, RunComplete
+    from turngate.server._backend import Backend
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
     from turngate.server._streams import Streams
@@ -38,31 +50,18 @@ _LAST_LOOK: Final = 1.0
 """Seconds in which a completion must be known that came with the end of the dispatcher."""
 
 
-class Json(Response):
-    """An answer in JSON; its headers are made without the detours of the general case."""
-
-    def __init__(self, body: bytes, status: int = 200, location: str | None = None) -> None:
-        self.status_code = status
-        self.background = None
-        self.body = body
-        self.raw_headers = [
-            (b"content-length", b"%d" % len(body)),
-            (b"content-type", b"application/json"),
-        ]
-        if location is not None:
-            self.raw_headers.append((b"location", location.encode("ascii")))
-
-
-def answer(data: object) -> Response:
-    """Return data in JSON."""
-    return Json(encoded(data))
+def answer(body: bytes | Struct, status: int = 200, **headers: str) -> Response:
+    """Return an answer in JSON."""
+    content = body if isinstance(body, bytes) else encode(body)
+    return Response(content, status, headers, "application/json")
 
 
 class Handlers:
     """The calls on one dispatcher."""
 
-    def __init__(self, d: AnyDispatcher, log: EventLog, streams: Streams, limits: Limits) -> None:
-        self._d = d
+    def __init__(self, backend: Backend, log: EventLog, streams: Streams, limits: Limits) -> None:
+        self._backend = backend
+        self._d = backend.dispatcher
         self._log = log
         self._streams = streams
         self._limits = limits
@@ -76,10 +75,9 @@ class Handlers:
         self._waiting = 0
         self.key_life = ""
         """The time in which keys are remembered; clients that repeat a call say which one they mean."""
-        self._pages = "after" in inspect.signature(d.messages.list).parameters
 
     def _session_id(self, request: Request) -> str:
-        return parsing.checked_id("the session id", request.path_params["session"], self._limits)
+        return check_id("the session id", request.path_params["session"], self._limits)
 
     async def _key(self, request: Request) -> dict[str, str]:
         """Return the idempotency key, as the operations of a dispatcher take it.
@@ -87,17 +85,17 @@ class Handlers:
         A repetition that is meant for another life is refused unless the key is known: it may have been
         carried out there, and would be carried out a second time here.
         """
-        key = parsing.idempotency_key(request)
+        key = idempotency_key(request)
         if key is None:
             return {}
-        if KEY_LIFE in request.headers and not await settled(self._d.knows_key(key)):
+        if KEY_LIFE in request.headers and not await self._backend.knows_key(key):
             await self._refuse_another_life(request)
         return {"key": key}
 
     async def _refuse_another_life(self, request: Request) -> None:
         """Refuse what was meant for a life whose keys are not remembered here."""
         life = request.headers.get(KEY_LIFE, self.key_life)
-        if life != self.key_life and not await settled(self._d.continues_life(life)):
+        if life != self.key_life and not await self._backend.continues_life(life):
             raise Problem("outcome-unknown", _ANOTHER_LIFE)
 
     # Runs.
@@ -105,15 +103,15 @@ class Handlers:
     async def submit(self, request: Request) -> Response:
         """Take a prompt in: 202, or 200 if the run is known with the same payload."""
         session_id = self._session_id(request)
-        new = await parsing.new_run(request, self._limits)
+        new = await parse_new_run(request, self._limits)
         if self.closing:
             raise Problem("shutting-down")
-        in_flight = self._log.in_flight
-        known = new.run_id is not None and await settled(self._d.find(new.run_id)) is not None
+        known = new.run_id is not None and await self._backend.find(new.run_id) is not None
         if not known:
             await self._refuse_another_life(request)
-        if not known and session_id not in in_flight and len(in_flight) >= self._limits.sessions_limit:
-            raise Problem("queue-full", f"{counted(len(in_flight), 'session')} in flight (sessions_limit)")
+            if not await self._backend.has_room(session_id, self._limits.sessions_limit):
+                sessions = counted(self._limits.sessions_limit, "session")
+                raise Problem("queue-full", f"{sessions} in flight (sessions_limit)")
         run = await self._d.submit(
             session_id,
             new.prompt,
@@ -121,35 +119,27 @@ class Handlers:
             when_busy=new.when_busy,
             attachments=new.attachments,
         )
-        self._log.remember_prompt(run.run_id, new.prompt)
+        self._backend.expect(run.run_id, new.prompt)
         location = f"{quote(request.scope.get('root_path', ''))}/v1/runs/{quote(run.run_id, safe='')}"
-        return Json(encoded(run_shape(run)), 200 if known else 202, location)
+        return answer(run_body(run), 200 if known else 202, location=location)
 
     async def _find(self, request: Request) -> Run:
-        run: Run | None = await settled(self._d.find(request.path_params["run"]))
+        run = await self._backend.find(request.path_params["run"])
         if run is None:
             raise Problem("unknown-run")
         return run
 
     async def run(self, request: Request) -> Response:
         """Return a run, after its completion if that comes within the time to wait."""
-        patience = parsing.seconds(request.query_params.get("wait"), self._limits.wait_limit)
+        patience = min(parse_query(request, RunQuery).wait, self._limits.wait_limit)
         run = await self._find(request)
         complete = run.complete
         if complete is None and patience > 0:
             complete = await self._completed_within(run, patience, request)
         prompt = None
         if complete is not None and not run.prompt:
-            prompt = await self._prompt_of(run.run_id)
-        return answer(run_shape(run, complete, prompt))
-
-    async def _prompt_of(self, run_id: str) -> str | None:
-        """Return the prompt of a complete run from its messages; None if it had no turn, or none is kept."""
-        of_run = getattr(self._d.messages, "of_run", None)  # a store of the user's own need not have it
-        if of_run is None:
-            return None
-        messages: Sequence[Message] = await of_run(run_id)
-        return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
+            prompt = await self._backend.find_prompt(run.run_id)
+        return answer(run_body(run, complete, prompt))
 
     async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
         """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""
@@ -174,13 +164,13 @@ class Handlers:
 
     async def cancel_run(self, request: Request) -> Response:
         """Cancel one run, or the turn that it is part of."""
-        waiting_only = parsing.flag("waiting_only", request.query_params.get("waiting_only"))
+        waiting_only = parse_query(request, CancelRunQuery).waiting_only == "true"
         covered = await self._d.cancel_run(
             request.path_params["run"], waiting_only=waiting_only, **await self._key(request)
         )
         if not covered.known:
             raise Problem("unknown-run")
-        return answer({"covered": _ids(covered.runs)})
+        return answer(CoveredBody(covered=_ids(covered.runs)))
 
     # Sessions.
 
@@ -188,68 +178,54 @@ class Handlers:
         """Cancel all that a session has in flight."""
         session_id = self._session_id(request)
         covered = await self._d.cancel(session_id, **await self._key(request))
-        return answer({"covered": _ids(covered.runs)})
+        return answer(CoveredBody(covered=_ids(covered.runs)))
 
-    async def clear(self, request: Request) -> Response:
+    async def clear_queue(self, request: Request) -> Response:
         """Drop what is queued."""
         session_id = self._session_id(request)
-        return answer({"dropped": _ids(await self._d.clear_queue(session_id, **await self._key(request)))})
+        dropped = await self._d.clear_queue(session_id, **await self._key(request))
+        return answer(DroppedBody(dropped=_ids(dropped)))
 
     async def sessions(self, request: Request) -> Response:
         """Return every session that has something in flight, and where the event stream is at that step."""
-        place, sessions = await self._log.look(None)
-        return Json(b'{"sessions":%s,"cursor":"%s"}' % (sessions, str(place).encode("ascii")))
+        place, sessions = await self._log.look()
+        return answer(encode_around(sessions, cursor=str(place)))
 
     async def session(self, request: Request) -> Response:
         """Return one session, which may be quiet."""
-        place, sessions = await self._log.look(self._session_id(request))
-        session = sessions[1:-2]  # without the brackets of the list, and the last one of the object
-        return Json(b'%s,"cursor":"%s"}' % (session, str(place).encode("ascii")))
+        place, session = await self._log.look_at(self._session_id(request))
+        return answer(SessionAtPlaceBody(**structs.asdict(session), cursor=str(place)))
 
     async def messages(self, request: Request) -> Response:
         """Return messages of a session, a page at a time."""
-        session_id = self._session_id(request)
-        limit = parsing.page_size(request.query_params.get("limit"), self._limits)
-        after = request.query_params.get("after") or None
+        session_id, most = self._session_id(request), self._limits.page_limit
+        query = parse_query(request, MessagesQuery)
+        if query.limit > most and "limit" in request.query_params:
+            raise Problem("invalid", f"limit must be a whole number from 1 to {most} (page_limit)")
+        limit = min(query.limit, most)
         try:
-            found = await self._list(session_id, after, limit + 1)
+            found = await self._backend.list_messages(session_id, query.after or None, limit + 1)
         except ValueError as unknown:
             raise Problem("invalid", str(unknown)) from None
-        more, found = len(found) > limit, found[:limit]
-        return answer(
-            {"messages": [message_shape(each) for each in found], "next": found[-1].id if more else None}
-        )
-
-    async def _list(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
-        if self._pages:
-            page: Sequence[Message] = await self._d.messages.list(session_id, after=after, limit=limit)
-            return page
-        # A store of the user's own need not page.
-        every: Sequence[Message] = await self._d.messages.list(session_id)
-        start = 0
-        if after is not None:
-            start = next((index for index, each in enumerate(every, 1) if each.id == after), 0)
-            if not start:
-                raise ValueError(f"session {session_id!r} has no message {after!r}")
-        return every[start : start + limit]
+        messages = [message_body(each) for each in found[:limit]]
+        return answer(MessagesBody(messages=messages, next=messages[-1].id if len(found) > limit else None))
 
     # The server itself.
 
     async def health(self, request: Request) -> Response:
         """Say that the server is alive."""
-        return answer({"status": "alive"})
+        return answer(StatusBody(status="alive"))
 
     async def ready(self, request: Request) -> Response:
         """Say whether the server takes prompts."""
         if self.closing:
             raise Problem("shutting-down")
-        return answer({"status": "ready"})
+        return answer(StatusBody(status="ready"))
 
     async def metrics(self, request: Request) -> Response:
         """Return figures for Prometheus."""
-        return Response(
-            metrics(self._log, self._streams), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        figures = metrics(self._log, self._streams, await self._backend.in_flight(), self._backend.dropped)
+        return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _ids(runs: Sequence[Run]) -> list[str]:

@@ -1,71 +1,55 @@
 """The log of events: what the dispatcher tells, in one order, encoded once, for any number of readers.
 
-The way of an event: the dispatcher tells it to one subscription; the log takes it from there, gives it the
-next number and puts it into the ring; readers are woken and take from the ring what is behind their place.
+The way of an event: the backend takes it from the dispatcher's subscription and appends it; the log gives it
+the next number and puts it into the ring; readers are woken, and take from the ring what is new to them.
 
-1. The log follows the dispatcher's completions as well: it knows up to where all of them are in the log, and
-   says so in the id of every event (see `Cursor`).
-2. A log that was cut off, or that failed, begins anew: it subscribes again and forgets all that the ring
-   holds. Every reader is then behind, and receives what it missed from the completions.
+1. The backend follows the dispatcher's completions as well: it knows up to where all of them are in the log,
+   which the id of every event says (see `Cursor`).
+2. A backend that was cut off, or that failed, begins anew: it subscribes again and has the log forget all
+   that the ring holds. Every reader is then behind, and receives what it missed from the completions.
 
-How it follows them is another matter in memory (`MemoryLog`) than on a ledger (`LedgerLog`).
+How the dispatcher is followed is the business of its adapter (see `Backend`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate import Moved, RunComplete
+from turngate import RunComplete
 from turngate._supervise import Supervisor
-from turngate.server._cursor import Cursor, mark
-from turngate.server._dispatching import views
+from turngate.server._cursor import Cursor
+from turngate.server._models import encode, event_body, frame, session_body, shown
 from turngate.server._ring import Ring
-from turngate.server._shapes import encoded, event_data, view_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from turngate import Event, SessionView
-    from turngate.server._dispatching import AnyDispatcher, Events
+    from turngate import Event
+    from turngate.server._backend import Backend
     from turngate.server._limits import Limits
+    from turngate.server._models import SessionBody
     from turngate.server._reader import Reader
 
-log = logging.getLogger("turngate.server")
 _AT_ONCE: Final = 100
 """Sessions that are encoded in one step of the loop."""
-BEGINS_ANEW: Final = "the event log does not have all events; every reader is told what it missed"
 
 
-class EventLog(ABC):
-    """Follows one dispatcher, from `begin` to its close or to `end`."""
+class EventLog:
+    """The events of one dispatcher, from `begin` to its close or to `end`."""
 
-    outlives_process = False
-    """Whether the completions do, so that a place that another log gave may be one among them."""
-
-    def __init__(self, d: AnyDispatcher, limits: Limits) -> None:
+    def __init__(self, backend: Backend, limits: Limits) -> None:
         self.ring = Ring(limits.ring_events, limits.ring_bytes)
         self.epoch = secrets.token_hex(4)
         self.ended = asyncio.Event()
         """Set when nothing more will come."""
-        self.in_flight: dict[str, set[str]] = {}
-        """The runs of each session that are in flight, as far as the log has heard."""
         self.counts: dict[str, int] = {}
         """How many events of each name, and RunCompletes of each outcome, there have been."""
-        self._d = d
+        self._backend = backend
         self._readers: dict[str | None, dict[Reader, None]] = {}
         self._last: dict[str, int] = {}
         """The number of the last event of each session that somebody reads, or of one behind it."""
         self._to_wake: set[str] = set()
-        self._place = Cursor(self.epoch, 0)
-        self._suffix = self._place.suffix
-        self._ahead: set[str] = set()
         self._supervisor = Supervisor(longest_pause=2.0)
-        self._events: Events | None = None
-        self._dropped = 0
         self._last_look: asyncio.Task[tuple[Cursor, bytes]] | None = None
         """The look at all sessions that was begun last."""
         self._next_look: asyncio.Task[tuple[Cursor, bytes]] | None = None
@@ -73,29 +57,27 @@ class EventLog(ABC):
 
     # Its life.
 
-    @abstractmethod
     async def begin(self) -> None:
-        """Subscribe, and know where the completions stand."""
+        """Follow the dispatcher from here on."""
+        await self._backend.begin(self)
+        self._supervisor.start("the event log", self._follow)
+
+    async def _follow(self) -> None:
+        await self._backend.follow()
+        self._finish()
+
+    async def drain(self) -> None:
+        """Take in all that has happened up to now; there may be nothing after that."""
+        await self._backend.drain()
 
     async def end(self) -> None:
         """Follow the dispatcher no longer; readers get what there is, and their end."""
         await self._supervisor.close()
-        if self._events is not None:
-            self._events.close()
+        self._backend.end()
         self._finish()
-
-    @abstractmethod
-    async def drain(self) -> None:
-        """Put into the log all that the dispatcher has told up to now; there may be nothing after that."""
 
     def _finish(self) -> None:
         self.ended.set()
-        self._wake_all()
-
-    def _forget(self) -> None:
-        """Keep nothing of what there was: everybody is behind, and looks for what was missed."""
-        self.ring.forget()
-        self._last = dict.fromkeys(self._last, self.ring.head)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -103,86 +85,46 @@ class EventLog(ABC):
             for reader in of_session:
                 reader.wake()
 
-    @abstractmethod
-    def flush(self) -> None:
-        """Put into the log all that the dispatcher has told by now and that can be had without waiting."""
-
-    @abstractmethod
-    async def catch_up_with(self, place: Cursor) -> None:
-        """Come to where another log of the same completions was, if that was further."""
-
-    @abstractmethod
-    def remember_prompt(self, run_id: str, prompt: str) -> None:
-        """Know the prompt of a run until it is told, where it cannot be asked for in one step."""
-
     # What goes in.
 
-    def _append(self, event: Event, prompt: str | None) -> None:
-        self._count(event)
-        name, data = event_data(event, prompt)
+    def append(self, event: Event, prompt: str | None) -> None:
+        """Add an event; an accept comes with its prompt, if that is known."""
+        name, body = event_body(event, None if prompt is None else shown(prompt))
         self.counts[name] = self.counts.get(name, 0) + 1
+        if isinstance(event, RunComplete):
+            self.counts[event.outcome] = self.counts.get(event.outcome, 0) + 1
         session_id = event.session_id
         if session_id in self._readers:
             self._bring_along(session_id)
         if session_id not in self._to_wake:
             self._wake_soon(session_id)
-        frame = f"id: {self.epoch}:{self.ring.head + 1}{self._suffix}\nevent: {name}\ndata: {data}\n\n"
-        self.ring.append(session_id, frame.encode("ascii"), self._place)
+        place = Cursor(self.epoch, self.ring.head + 1, *self._backend.passed)
+        self.ring.append(session_id, frame(name, encode(body), str(place)), place)
 
-    def _count(self, event: Event) -> None:
-        """Know what is in flight."""
-        if isinstance(event, Moved):
-            if event.event == "accept" and event.run_id is not None:
-                self.in_flight.setdefault(event.session_id, set()).add(event.run_id)
-        elif isinstance(event, RunComplete):
-            self.counts[event.outcome] = self.counts.get(event.outcome, 0) + 1
-            flying = self.in_flight.get(event.session_id)
-            if flying is not None:
-                flying.discard(event.run_id)
-                if not flying:
-                    del self.in_flight[event.session_id]
-
-    def _count_anew(self, seen: Iterable[SessionView]) -> None:
-        """Know what is in flight, having heard nothing of it or not all."""
-        self.in_flight = {
-            view.session_id: {
-                run.run_id
-                for run in (*view.accepted, *view.settling, *view.queued, *view.folded, view.active)
-                if run is not None
-            }
-            for view in seen
-        }
-
-    def _pass(self, cursor: str) -> None:
-        """Have all completions up to this one in the log."""
-        self._place = self._place._replace(completions=cursor)
-        self._move_place()
-
-    def _move_place(self) -> None:
-        ahead = frozenset(map(mark, self._ahead)) if self._ahead else frozenset()
-        self._place = self._place._replace(ahead=ahead)
-        self._suffix = self._place.suffix
+    def forget(self) -> None:
+        """Drop every event: some are missing, so every reader is behind, and looks for what it missed."""
+        self.ring.forget()
+        self._last = dict.fromkeys(self._last, self.ring.head)
+        self._wake_all()
 
     # Readers.
 
     @property
-    def dropped(self) -> int:
-        """How many deltas and notes the log has lost because the dispatcher was faster."""
-        return self._dropped + (0 if self._events is None else self._events.dropped)
-
-    @property
     def place(self) -> Cursor:
         """Where the log has come to."""
-        return self._place._replace(number=self.ring.head)
+        return Cursor(self.epoch, self.ring.head, *self._backend.passed)
 
-    async def look(self, session_id: str | None) -> tuple[Cursor, bytes]:
-        """Return the place in the log and the sessions, or the one session, as they are at that place.
+    async def look_at(self, session_id: str) -> tuple[Cursor, SessionBody]:
+        """Return a session, and the place in the log at that step."""
+        place, (view,) = await self._backend.look(session_id, lambda: self.place)
+        return place, session_body(view)
 
-        The sessions are a list in JSON. A look at all of them may be large, so callers share it: those who
-        ask while one is being taken wait together for the next. It is never older than the question.
+    async def look(self) -> tuple[Cursor, bytes]:
+        """Return the place in the log, and every session in flight at that step: a list in JSON.
+
+        It may be large, so callers share it: those who ask while one is being taken wait together for the
+        next. It is never older than the question.
         """
-        if session_id is not None:
-            return await self._look(session_id)
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_after(self._last_look), name="turngate look")
             self._next_look.add_done_callback(self._looked)
@@ -192,29 +134,20 @@ class EventLog(ABC):
         if before is not None:
             await asyncio.wait([before])
         self._last_look, self._next_look = self._next_look, None
-        return await self._look(None)
+        place, views = await self._backend.look(None, lambda: self.place)
+        sessions = [session_body(view) for view in views]
+        parts: list[bytes] = []
+        for start in range(0, len(sessions), _AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # others may have their turn
+            parts.append(encode(sessions[start : start + _AT_ONCE])[1:-1])
+        return place, b"[%s]" % b",".join(parts)
 
     def _looked(self, look: asyncio.Task[tuple[Cursor, bytes]]) -> None:
         if self._last_look is look:
             self._last_look = None  # it may be large
         if not look.cancelled():
             look.exception()  # those who waited have been told
-
-    async def _look(self, session_id: str | None) -> tuple[Cursor, bytes]:
-        """Look now.
-
-        In memory the place and the sessions are taken in one step. On a ledger the place is taken first: what
-        happened between the two is among the events to come, which say nothing new then.
-        """
-        self.flush()
-        place = self.place
-        shapes = [view_shape(view) for view in await views(self._d, session_id)]
-        parts: list[bytes] = []
-        for start in range(0, len(shapes), _AT_ONCE):
-            if start:
-                await asyncio.sleep(0)  # others may have their turn
-            parts.append(encoded(shapes[start : start + _AT_ONCE])[1:-1])
-        return place, b"[%s]" % b",".join(parts)
 
     def add(self, reader: Reader) -> None:
         """Wake the reader when there is something new for it."""

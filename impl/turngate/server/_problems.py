@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from turngate import (
     UnknownRun,
 )
 from turngate.durable import LedgerUnavailable, NotStorable
+from turngate.server._models import ProblemBody, encode
 
 TITLES: Final = {
     "malformed": (400, "The request is not what this call takes"),
@@ -34,13 +34,13 @@ TITLES: Final = {
     "unsupported-media-type": (415, "The body must be application/json"),
     "unknown-host": (421, "This server does not answer under that name"),
     "empty-prompt": (422, "The prompt has neither text nor a text attachment"),
-    "invalid": (422, "A value cannot be what it is"),
-    "queue-full": (429, "As much is waiting as may be"),
+    "invalid": (422, "Invalid value"),
+    "queue-full": (429, "The queue is full"),
     "internal-error": (500, "This is an error of the server"),
     "shutting-down": (503, "The server no longer takes prompts"),
     "ledger-unavailable": (503, "The ledger cannot be reached"),
     "outcome-unknown": (503, "Whether the call was carried out cannot be known"),
-    "too-many-streams": (503, "As many event streams are open as may be"),
+    "too-many-streams": (503, "Too many event streams are open"),
 }
 """Every problem by the name that its type ends in: its status, and what it says."""
 _RETRY_AFTER: Final = {
@@ -76,13 +76,13 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """Return the answer."""
-        body = {
-            "type": f"urn:turngate:problem:{self.name}",
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-        }
-        return Response(json.dumps(body), self.status, self.headers, "application/problem+json")
+        body = ProblemBody(
+            type=f"urn:turngate:problem:{self.name}",
+            title=self.title,
+            status=self.status,
+            detail=self.detail,
+        )
+        return Response(encode(body), self.status, self.headers, "application/problem+json")
 
 
 def refusal(error: Exception) -> Problem | None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from turngate import CursorExpired
-from turngate.server._cursor import NO_LOG, Cursor, mark, order
-from turngate.server._shapes import frame
+from turngate.server._cursor import NO_LOG, Cursor, mark
+from turngate.server._models import complete_body, encode, frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from turngate import RunComplete
-    from turngate.server._dispatching import AnyDispatcher
+    from turngate.server._backend import DispatcherCalls
     from turngate.server._log import EventLog
 
 CHUNK: Final = 65_536
@@ -84,7 +83,7 @@ class Reader:
 
 
 async def missed(
-    d: AnyDispatcher, session_id: str | None, since: Cursor, until: Cursor
+    d: DispatcherCalls, session_id: str | None, since: Cursor, until: Cursor
 ) -> AsyncIterator[bytes]:
     """Yield the RunCompletes between two places, each with an id from which one can go on when cut off.
 
@@ -94,8 +93,6 @@ async def missed(
     owed = set(until.ahead - since.ahead)
     if since.completions == until.completions and not owed:
         return
-    if since.is_lost or until.is_lost:
-        raise CursorExpired("completions were forgotten before they could be read")
     at = since.completions
     # Raises CursorExpired for a place among other completions, also if it seems to be behind the other.
     async for at, complete in d.completions(since.completions, until=until.completions):
@@ -104,7 +101,7 @@ async def missed(
             told.discard(name)
         elif session_id in (None, complete.session_id):
             yield _completed(complete, at, told)
-    at = max(at, until.completions, key=order)
+    at = max(at, until.completions, key=d.cursor_order)
     if owed:  # what is ahead there, and nothing else of what comes behind
         async for _, complete in d.completions(at):
             name = mark(complete.run_id)
@@ -119,4 +116,4 @@ async def missed(
 
 def _completed(complete: RunComplete, at: str, told: set[str]) -> bytes:
     place = Cursor(NO_LOG, 0, at, frozenset(told))
-    return frame("run.complete", complete._asdict(), str(place))
+    return frame("run.complete", encode(complete_body(complete)), str(place))

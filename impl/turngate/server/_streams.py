@@ -21,16 +21,16 @@ from turngate import CursorExpired, DispatcherClosed
 from turngate._supervise import Supervisor
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
+from turngate.server._models import GapBody, encode, encode_around, frame
 from turngate.server._reader import CHUNK, Reader, missed
-from turngate.server._shapes import frame, snapshot_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from starlette.types import Receive, Send
 
+    from turngate.server._backend import Backend
     from turngate.server._cursor import Cursor
-    from turngate.server._dispatching import AnyDispatcher
     from turngate.server._limits import Limits
     from turngate.server._log import EventLog
 
@@ -46,9 +46,9 @@ _HELLO: Final = b"retry: 1000\n: turngate\n\n"
 class Streams:
     """Serves the log to readers, says that it is alive, and drops readers that block."""
 
-    def __init__(self, log: EventLog, d: AnyDispatcher, limits: Limits) -> None:
+    def __init__(self, log: EventLog, backend: Backend, limits: Limits) -> None:
         self._log = log
-        self._d = d
+        self._backend = backend
         self._limits = limits
         self._open: dict[Reader, tuple[Send, asyncio.Task[Any] | None]] = {}
         self._supervisor = Supervisor()
@@ -71,14 +71,13 @@ class Streams:
     ) -> None:
         """Send one reader what it asks for, until it goes away or nothing more will come."""
         log = self._log
-        log.flush()
         since = None if after is None else parsed(after)
         expired = False
         if since is not None and since.epoch != log.epoch:
             try:
-                await log.catch_up_with(since)
+                await self._backend.catch_up_with(since)
             except CursorExpired:
-                since, expired = None, log.outlives_process
+                since, expired = None, self._backend.outlives_process
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         reader = Reader(log, session_id, log.place)
         log.add(reader)
@@ -145,23 +144,28 @@ class Streams:
     async def _show(self, reader: Reader, since: Cursor | None, *, reset: bool) -> None:
         """Send how things are, after what the reader missed since it was somewhere."""
         log, session_id = self._log, reader.session_id
-        place, sessions = await log.look(session_id)
+        if session_id is None:
+            place, sessions = await log.look()
+        else:
+            place, session = await log.look_at(session_id)
+            sessions = encode([session])
         if since is not None:
             self.counts["gaps"] += 1
             gap = _gap(session_id)
             told = False
             try:
-                async for frames in _joined(gap, missed(self._d, session_id, since, place)):
+                async for frames in _joined(gap, missed(self._backend.dispatcher, session_id, since, place)):
                     told = True
                     await self._write(reader, frames)
                     await asyncio.sleep(0)  # others may have their turn
             except CursorExpired:
                 reset = True
-                if not told and log.outlives_process:
+                if not told and self._backend.outlives_process:
                     await self._write(reader, gap)
         self.counts["resets"] += reset
         reader.go_on_from(place)
-        await self._write(reader, snapshot_frame(sessions, str(place), reset=reset))
+        snapshot = encode_around(sessions, reset=reset, cursor=str(place))
+        await self._write(reader, frame("snapshot", snapshot, str(place)))
 
     # Time.
 
@@ -197,7 +201,7 @@ class Streams:
 
 def _gap(session_id: str | None) -> bytes:
     """Say that events were skipped, and not behind which: the place may be one that a client made up."""
-    return frame("gap", {"session_id": session_id, "run_id": None}, None)
+    return frame("gap", encode(GapBody(session_id, None)), None)
 
 
 async def _watch(receive: Receive, reader: Reader) -> None:

@@ -20,10 +20,10 @@ import pytest
 
 from surroundings import ROOT
 from turngate import Dispatcher, Run
-from turngate_verify.cli.main import turngate
-from turngate_verify.commands import COMMANDS
+from turngate.cli.commands import registered
+from turngate.cli.endings import INTERNAL_ERROR
+from turngate.cli.main import turngate
 from turngate_verify.drivers.faults import inject_faults
-from turngate_verify.endings import INTERNAL_ERROR
 from turngate_verify.world.world import without_log
 
 PATIENCE = 120
@@ -57,7 +57,7 @@ sys.setprofile(profile)
 
 def command(*arguments: str, pressed: str = "", beforehand: str = "") -> list[str]:
     """Return the command line, run by a program that presses Ctrl-C somewhere on the way."""
-    program = f"{beforehand}{PRESSES}{pressed}\nfrom turngate_verify.command import main\n"
+    program = f"{beforehand}{PRESSES}{pressed}\nfrom turngate.cli.entry import main\n"
     program += (
         f"sys.argv = ['turngate', *{arguments!r}]\nsys.stdout.write('up\\n'); sys.stdout.flush()\nmain()\n"
     )
@@ -83,15 +83,13 @@ LISTS_MODULES = "import atexit, sys; atexit.register(lambda: sys.stdout.write('\
 def imported_for(*arguments: str) -> list[str]:
     """Return the modules that a command imports between its first moment and its last, in their order."""
     _, out, _ = run(*arguments, beforehand=LISTS_MODULES)
-    before = {"turngate_verify.command", "turngate_verify.endings", *sys.builtin_module_names}
+    before = {"turngate.cli.entry", "turngate.cli.endings", *sys.builtin_module_names}
     names = [name for name in out.splitlines() if name.replace(".", "").replace("_", "").isalnum()]
-    return [name for name in names[names.index("turngate_verify.command") :] if name not in before]
+    return [name for name in names[names.index("turngate.cli.entry") :] if name not in before]
 
 
 SOME = (
-    "turngate",
     "turngate_model",
-    "asyncio",
     "click",
     "rich.console",
     "hypothesis",
@@ -119,15 +117,13 @@ def test_a_command_imports_what_it_needs_and_no_more() -> None:
     for arguments in (["--help"], ["--version"], ["trace", recording]):
         modules = imported_for(*arguments)
         assert ("click" in modules) == (arguments[0] == "trace")
-        assert not {"hypothesis", "graphviz", "turngate", "turngate_verify.cli.verify"} & set(modules), (
-            arguments
-        )
+        assert not {"hypothesis", "graphviz", "turngate_verify.cli.verify"} & set(modules), arguments
     assert "hypothesis" in imported_for("verify", "--help")
 
 
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     context = click.Context(turngate)
-    for name, sentence in COMMANDS.items():
+    for name, (sentence, *_) in registered().items():
         command = turngate.get_command(context, name)
         assert command is not None
         assert command.name == name

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from surroundings import ROOT
+from turngate.cli.visible import visible
 from turngate_verify.cli import run, trace
-from turngate_verify.visible import visible
 from turngate_verify.words import counted
 
 COMMAND = [sys.executable, "-m", "turngate"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from surroundings import ROOT
-from turngate_verify.cli.main import run
+from turngate.cli.main import run
 
 MINIMAL = (ROOT / "vectors" / "minimal.jsonl").read_text(encoding="utf-8")
 

@@ -1,5 +1,5 @@
 """The command line: the commands, one module each. Only this package imports all the others."""
 
-from turngate_verify.cli.main import run
+from turngate.cli.main import run
 
 __all__ = ["run"]

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from turngate.cli.targets import loaded
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
 from turngate_verify.cli.show import (
@@ -22,7 +23,6 @@ from turngate_verify.cli.show import (
     stages,
     styled,
 )
-from turngate_verify.cli.targets import loaded
 from turngate_verify.conform import (
     BadProgram,
     Command,

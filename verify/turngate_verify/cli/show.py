@@ -21,11 +21,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from turngate.cli.endings import stop_if_interrupted
+from turngate.cli.terminal import err, out, print_json
+from turngate.cli.visible import visible
 from turngate_model.checker import Counterexample
 from turngate_model.checker import Progress as Explored
-from turngate_verify.cli.terminal import err, out, print_json
-from turngate_verify.endings import stop_if_interrupted
-from turngate_verify.visible import visible
 from turngate_verify.words import counted
 
 __all__ = [

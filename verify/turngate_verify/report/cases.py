@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from turngate.cli.visible import visible
 from turngate_model.checker.counterexample import consequences
 from turngate_model.pictures import sequence_svg
 from turngate_model.pictures.scenes import Panel, Scene, Side
 from turngate_model.pictures.walks import NOTHING, Moment
 from turngate_verify.report.rendering import Markup, drawing
-from turngate_verify.visible import visible
 
 
 class StateRow(NamedTuple):

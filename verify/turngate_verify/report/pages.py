@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from turngate.cli.visible import visible
 from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Property
 from turngate_model.checker import Counterexample
 from turngate_model.pictures import lifecycle_svg
@@ -18,7 +19,6 @@ from turngate_verify.report.provenance import provenance
 from turngate_verify.report.rendering import Markup, drawing, render, written
 from turngate_verify.trace import Checked
 from turngate_verify.trace_history import Recorded, latest
-from turngate_verify.visible import visible
 from turngate_verify.words import counted
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from turngate_verify.endings import stop_if_interrupted
-from turngate_verify.visible import visible
+from turngate.cli.endings import stop_if_interrupted
+from turngate.cli.visible import visible
 
 
 class Terminal(Console):

@@ -18,27 +18,28 @@ import traceback
 import click
 from click.shell_completion import shell_complete
 
-from turngate_verify.cli.terminal import err, out, stop_writing
-from turngate_verify.commands import ABOUT, COMMANDS, help_text, what_is_missing
-from turngate_verify.endings import BAD_INPUT, INTERNAL_ERROR
+from turngate.cli.commands import ABOUT, find, help_text, registered, what_is_missing
+from turngate.cli.endings import BAD_INPUT, INTERNAL_ERROR
+from turngate.cli.terminal import err, out, stop_writing
 
 
 class _Commands(click.Group):
     """The commands by their names. To list them, none of their modules is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS]
+        return [*registered()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        registered_as = find(cmd_name)
+        if registered_as is None:
             return None
+        module, _, name = registered_as.target.partition(":")
         try:
-            module = importlib.import_module(f"turngate_verify.cli.{cmd_name}")
+            command: click.Command = getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as missing:
             if (missing.name or "").startswith("turngate"):
                 raise
             raise click.ClickException(what_is_missing(missing, cmd_name)) from None
-        command: click.Command = getattr(module, cmd_name)
         return command
 
     def get_help(self, ctx: click.Context) -> str:

@@ -6,8 +6,9 @@ import asyncio
 import os
 import shutil
 import sys
+import unicodedata
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
@@ -28,9 +29,9 @@ from prompt_toolkit.layout import (
     Window,
 )
 from prompt_toolkit.output.vt100 import Vt100_Output
+from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from turngate_verify.cli.wrapping import wrap
-from turngate_verify.visible import visible
+from turngate.cli.visible import visible
 
 _A_MOMENT = 0.05
 """Seconds after which an Escape that nothing has followed is the key."""
@@ -40,6 +41,10 @@ _MOST_TYPED = 5
 """How many rows a long prompt may take while it is typed."""
 _JOINER = "\u200d"
 """What makes one emoji of several."""
+_CLOSES = frozenset({"Pe", "Pf", "Po"})
+"""Categories of characters that stay in the row of what comes before them."""
+_OPENS = frozenset({"Ps", "Pi"})
+"""Categories of characters that stay in the row of what comes after them."""
 CANCEL = None
 """What is read when everything is to be cancelled."""
 
@@ -266,3 +271,64 @@ def _size_of_terminal() -> Size:
     if not columns or not rows:
         columns, rows = shutil.get_terminal_size()
     return Size(rows=rows, columns=columns)
+
+
+# Text in rows: words stay whole, and no character is wider than the place that it gets.
+
+
+def wrap(line: str, columns: int) -> list[str]:
+    """Return a line in rows that fit, in order and with nothing left out.
+
+    Spaces at the end of a row may hang over; `row.rstrip(" ")` always fits. A word that is too long for any
+    row begins a row of its own and is broken where the row is full.
+    """
+    rows: list[str] = []
+    row, used = "", 0
+    for piece in _pieces(line):
+        needed = cells(piece.rstrip(" "))
+        if row and used + needed > columns:
+            rows.append(row)
+            row, used = "", 0
+        if needed <= columns:
+            row += piece
+            used += cells(piece)
+            continue
+        for character in iter_graphemes(piece):
+            width = cells(character)
+            if row and character != " " and used + width > columns:
+                rows.append(row)
+                row, used = "", 0
+            row += character
+            used += width
+    return [*rows, row]
+
+
+def cells(text: str) -> int:
+    """Return how many columns a text takes, at the most: terminals differ about joined emoji."""
+    return sum(
+        max(wcswidth(character), sum(max(wcwidth(each), 0) for each in character), 0)
+        for character in iter_graphemes(text)
+    )
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """Yield what is not broken: words with the spaces behind them, and wide characters one by one."""
+    piece, before = "", ""
+    for character in iter_graphemes(line):
+        if piece and _may_break(before, character):
+            yield piece
+            piece = ""
+        piece += character
+        before = character
+    if piece:
+        yield piece
+
+
+def _may_break(before: str, after: str) -> bool:
+    if after == " ":
+        return False
+    if before == " ":
+        return True
+    if cells(before) < 2 and cells(after) < 2:
+        return False
+    return unicodedata.category(after[0]) not in _CLOSES and unicodedata.category(before[0]) not in _OPENS

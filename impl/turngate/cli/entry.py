@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from turngate_verify.endings import (
+from turngate.cli.endings import (
     BAD_INPUT,
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -84,7 +84,7 @@ def _run() -> int:
     except OSError:
         sys.stderr.write("turngate: the current folder is gone; change to one that is there\n")
         return BAD_INPUT
-    from turngate_verify.commands import answer, what_is_missing  # noqa: PLC0415 - as above
+    from turngate.cli.commands import answer, what_is_missing  # noqa: PLC0415 - as above
 
     arguments = sys.argv[1:]
     if "_TURNGATE_COMPLETE" not in os.environ and (answered := answer(arguments)) is not None:
@@ -100,7 +100,7 @@ def _run() -> int:
             return BAD_INPUT
         return code
     try:
-        from turngate_verify.cli import run  # noqa: PLC0415 - what it needs may not be installed
+        from turngate.cli.main import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:
         if not (missing.name or "").startswith("turngate"):
             sys.stderr.write(f"turngate: {what_is_missing(missing, ''.join(arguments[:1]))}\n")

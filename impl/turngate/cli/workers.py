@@ -16,8 +16,8 @@ import sys
 from socket import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from turngate_verify.cli.terminal import err
-from turngate_verify.endings import INTERRUPTED
+from turngate.cli.endings import INTERRUPTED
+from turngate.cli.terminal import err
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process

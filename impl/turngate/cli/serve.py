@@ -14,18 +14,17 @@ from urllib.parse import urlsplit
 import click
 
 from turngate import Dispatcher, TurngateError
+from turngate.cli.endings import INTERRUPTED
+from turngate.cli.targets import loaded, read_token
+from turngate.cli.terminal import out
+from turngate.cli.workers import Inherited, Workers
 from turngate.server import Limits, demonstration
-from turngate.server.running import App, for_address, is_loopback, listening, serve_app
-from turngate_verify.cli.targets import loaded, read_token
-from turngate_verify.cli.terminal import out
-from turngate_verify.cli.workers import Inherited, Workers
-from turngate_verify.endings import INTERRUPTED
+from turngate.server.running import App, backend_of, for_address, is_loopback, listening, serve_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turngate.durable import Ledger
-    from turngate.server.running import AnyDispatcher
+    from turngate.durable import DurableDispatcher, Ledger
 
 _POSTGRES = ("postgres://", "postgresql://")
 """What the address of a PostgreSQL database begins with."""
@@ -177,7 +176,7 @@ def _app(asked: Options) -> App:
         names=frozenset(name.lower() for name in asked.allow_host),
         origins=frozenset(origin.lower().rstrip("/") for origin in asked.allow_origin),
     )
-    return App(_dispatcher(asked), security, Limits(), owns=True, finish=asked.finish)
+    return App(backend_of(_dispatcher(asked)), security, Limits(), owns=True, finish=asked.finish)
 
 
 def _runner(target: str | None) -> Any:
@@ -206,7 +205,7 @@ def _is_plain(runner: Any) -> bool:
     return inspect.isfunction(function) and not is_async
 
 
-def _dispatcher(asked: Options) -> AnyDispatcher:
+def _dispatcher(asked: Options) -> Dispatcher | DurableDispatcher:
     runner = _runner(asked.target)
     if asked.ledger is None:
         return Dispatcher(runner)

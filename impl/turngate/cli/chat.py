@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from turngate import Delta, Moved, RunComplete, State, TurngateError
+from turngate.cli.screen import Plain, Screen, Typed
+from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
-from turngate_verify.cli.screen import Plain, Screen, Typed
-from turngate_verify.cli.targets import read_token
 
 _SHOWN = 30
 """So many characters of a prompt that waits are shown."""

@@ -1,0 +1,343 @@
+"""The adapter of a `DurableDispatcher`: it follows what every process does, as this one learns of it.
+
+The subscription brings moves and RunCompletes, and the ledger has an order of all completions. Either may be
+the first to tell of a run, so the backend waits for the one when it has heard of the other:
+
+1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
+   say (see `Cursor`). Ids have to stay short, so beyond a limit the backend waits for the completions.
+2. A completion that the subscription has not brought yet is waited for. One that was committed before the
+   subscription began, and is seen only now because a transaction elsewhere held it back, goes into the log
+   at once: where the subscription begins says which is which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, SubscriberCutOff
+from turngate.durable import LedgerUnavailable
+from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, prompt_among, runs_of
+from turngate.server._cursor import mark
+from turngate.server._models import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from turngate import Event, Message, Run, SessionView, Subscription
+    from turngate.durable import DurableDispatcher
+    from turngate.server._backend import EventSink
+    from turngate.server._cursor import Cursor
+
+T = TypeVar("T")
+_AHEAD_LIMIT: Final = 16
+"""RunCompletes that may be ahead of the completions, for ids have to stay short; then the log waits."""
+_EXPECTED_LIMIT: Final = 4_096
+"""Prompts that are remembered until their runs are told; the oldest are forgotten first."""
+_ATTEMPTS: Final = 3
+_PAUSE: Final = 0.1
+"""Seconds between two attempts to reach a ledger."""
+
+log = logging.getLogger("turngate.server")
+
+
+class LedgerBackend:
+    """Serves a `DurableDispatcher`."""
+
+    outlives_process = True
+
+    def __init__(self, dispatcher: DurableDispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.passed = Passed()
+        self._sink: EventSink
+        self._events: Subscription | None = None
+        self._ahead: set[str] = set()
+        self._dropped = 0
+        self._in_flight: dict[str, set[str]] = {}
+        """The runs of each session that are in flight in any process, as far as this one has heard."""
+        self._expected: dict[str, str] = {}
+        """The prompts of runs that were submitted here and whose accepts have not been told."""
+        self._already_told: set[str] = set()
+        """The runs whose RunComplete the subscription brings although it was there before the log began."""
+        self._changed = asyncio.Event()
+        """Set when an event or a completion has come."""
+        self._reads_completions = False
+        self._is_subscribed = False
+        """Whether the subscription and the place in the completions belong together."""
+        self._is_draining = False
+        """Whether the subscription is closed, and what is left in it is put into the log."""
+        self._took_all = False
+        """Whether all that was left has been put into the log."""
+        self._is_over = asyncio.Event()
+        self._brings: Callable[[str], bool] = lambda cursor: True
+        """Says whether the subscription brings the completion of a cursor."""
+
+    # Looking at runs and messages.
+
+    async def find(self, run_id: str) -> Run | None:
+        """Return a run, None if it is unknown."""
+        return await self.dispatcher.find(run_id)
+
+    async def list_messages(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
+        """Return messages of a session."""
+        return await self.dispatcher.messages.list(session_id, after=after, limit=limit)
+
+    async def find_prompt(self, run_id: str) -> str | None:
+        """Return the prompt of a complete run from its messages."""
+        return prompt_among(await self.dispatcher.messages.of_run(run_id), run_id)
+
+    async def in_flight(self) -> InFlight:
+        """Count what is in flight, by the events of all processes: to ask the ledger would cost too much."""
+        return InFlight(len(self._in_flight), sum(map(len, self._in_flight.values())))
+
+    async def has_room(self, session_id: str, sessions_limit: int) -> bool:
+        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+        return len(self._in_flight) < sessions_limit or session_id in self._in_flight
+
+    # Idempotency keys.
+
+    async def key_life(self) -> str:
+        """Return a name for the time in which keys are remembered."""
+        return await self.dispatcher.key_life()
+
+    async def continues_life(self, life: str) -> bool:
+        """Say whether the keys of that life are remembered."""
+        return await self.dispatcher.continues_life(life)
+
+    async def knows_key(self, key: str) -> bool:
+        """Say whether a call under this key is remembered."""
+        return await self.dispatcher.knows_key(key)
+
+    # Closing.
+
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Have something called when the turns of this process have ended and the ledger can be read."""
+        self.dispatcher.call_before_close(call)
+
+    async def hasten_close(self) -> None:
+        """Have a closing dispatcher cancel the turns of this process now."""
+        self.dispatcher.hasten_close()
+
+    # The event log.
+
+    @property
+    def dropped(self) -> int:
+        """How many deltas and notes were lost because the dispatcher was faster than the log."""
+        return self._dropped + (0 if self._events is None else self._events.dropped)
+
+    async def begin(self, sink: EventSink) -> None:
+        """Subscribe to the dispatcher."""
+        self._sink = sink
+        await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        """Subscribe, and know of every completion whether it was there before.
+
+        What completes between the two looks at the end counts as there before, for nobody has heard of it
+        yet, even if the subscription brings it.
+        """
+        d = self.dispatcher
+        before = await d.settled_cursor()
+        self._events = d.subscribe(moves=True)
+        brings = await d.beginning(self._events)
+        in_flight = {view.session_id: {run.run_id for run in runs_of(view)} for view in await d.sessions()}
+        end = await d.settled_cursor()
+        between = [each async for each in d.completions(before, until=end)]
+        # In one step: a reader of the whole log so far has not heard of what completed up to here.
+        if self.passed.completions:
+            self._sink.forget()
+        self._in_flight = in_flight
+        self._ahead.clear()
+        self._brings = brings
+        self._already_told = {complete.run_id for cursor, complete in between if brings(cursor)}
+        self.passed = Passed(end)
+        self._is_subscribed = True
+        self._changed.set()
+
+    async def follow(self) -> None:
+        """Follow the events and the completions until the dispatcher closes.
+
+        When one of the two fails, the other stops too: what was taken and is not in the log may be lost, so
+        both begin anew.
+        """
+        try:
+            while True:
+                if not self._is_subscribed:
+                    log.warning(BEGINS_ANEW)
+                    self._dropped = self.dropped
+                    if self._events is not None:
+                        self._events.close()
+                    await self._subscribe()
+                    if self._is_draining and self._events is not None:
+                        self._events.close()
+                try:
+                    await self._follow_both()
+                    break
+                except* (SubscriberCutOff, CursorExpired):  # it fell behind, or a purge passed it
+                    pass
+        except* DispatcherClosed:
+            pass
+        self.end()
+
+    async def _follow_both(self) -> None:
+        """Follow until the subscription ends; then the completions up to what it brought."""
+        self._reads_completions, self._took_all = True, False
+        try:
+            async with asyncio.TaskGroup() as both:
+                completions = both.create_task(self._follow_completions(), name="turngate completions")
+                await self._follow_events()
+                self._took_all = True
+                self._changed.set()
+                await self._until(lambda: not self._ahead or not self._reads_completions)
+                completions.cancel()
+        except BaseException:
+            self._is_subscribed = False
+            raise
+        finally:
+            self._reads_completions = False
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def drain(self) -> None:
+        """Put into the sink all that has happened up to now, while the ledger can still be read."""
+        self._is_draining = True
+        if self._events is not None:
+            self._events.close()
+        await self._is_over.wait()
+
+    def end(self) -> None:
+        """Follow the dispatcher no longer."""
+        if self._events is not None:
+            self._events.close()
+        self._is_over.set()
+        self._changed.set()
+
+    # What the subscription brings.
+
+    async def _follow_events(self) -> None:
+        """Put events into the sink until the subscription ends."""
+        assert self._events is not None
+        async for event in self._events:
+            await self._put(event)
+
+    async def _put(self, event: Event) -> None:
+        prompt = None
+        if isinstance(event, RunComplete):
+            if event.run_id in self._already_told:
+                self._already_told.discard(event.run_id)
+                self._count(event)
+                return
+            await self._until(lambda: len(self._ahead) < _AHEAD_LIMIT or not self._reads_completions)
+            if len(self._ahead) >= _AHEAD_LIMIT:
+                raise DispatcherClosed("the ledger was closed before all completions were read")
+            self._ahead.add(event.run_id)
+            self._pass(self.passed.completions)
+        elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
+            prompt = await self._prompt_of(event.run_id)
+        self._append(event, prompt)
+        self._changed.set()
+
+    def _append(self, event: Event, prompt: str | None) -> None:
+        self._count(event)
+        self._sink.append(event, prompt)
+
+    def _count(self, event: Event) -> None:
+        """Keep account of what is in flight."""
+        if isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
+            self._in_flight.setdefault(event.session_id, set()).add(event.run_id)
+        elif isinstance(event, RunComplete):
+            runs = self._in_flight.get(event.session_id, set())
+            runs.discard(event.run_id)
+            if not runs:
+                self._in_flight.pop(event.session_id, None)
+
+    def _pass(self, completions: str) -> None:
+        self.passed = Passed(completions, frozenset(map(mark, self._ahead)))
+
+    def expect(self, run_id: str, prompt: str) -> None:
+        """Remember the prompt of a run until its accept is told, so that the ledger need not be asked."""
+        self._expected.pop(run_id, None)
+        self._expected[run_id] = shown(prompt)
+        if len(self._expected) > _EXPECTED_LIMIT:  # of runs that were told before, or that were known already
+            del self._expected[next(iter(self._expected))]
+
+    async def _prompt_of(self, run_id: str) -> str | None:
+        """Return the prompt of a run, which may have come to another process; None if it is not kept.
+
+        The prompt of a complete run is among the messages, if the run had a turn.
+        """
+        for _ in range(_ATTEMPTS):
+            if (prompt := self._expected.pop(run_id, None)) is not None:
+                return prompt
+            if self._is_draining:  # there is no time to ask for each
+                return None
+            try:
+                run = await self.dispatcher.find(run_id)
+                if run is None or run.prompt:
+                    return None if run is None else run.prompt
+                return await self.find_prompt(run_id) or None
+            except LedgerUnavailable:
+                await asyncio.sleep(_PAUSE)
+            except DispatcherClosed:
+                return None
+        return None
+
+    # What the completions say.
+
+    async def _follow_completions(self) -> None:
+        """Know up to where all completions are in the log, and put in what is missing."""
+        while True:
+            try:
+                async for cursor, complete in self.dispatcher.completions(self.passed.completions):
+                    has_come = await self._await_arrival(cursor, complete.run_id)
+                    self._pass(cursor)
+                    if not has_come:
+                        self._append(complete, None)
+                    self._changed.set()
+                break
+            except LedgerUnavailable:
+                await asyncio.sleep(_PAUSE)
+            except DispatcherClosed:
+                break
+        self._reads_completions = False
+        self._changed.set()
+
+    async def _await_arrival(self, cursor: str, run_id: str) -> bool:
+        """Wait until the log has this completion; return False if the subscription does not bring it."""
+        if self._brings(cursor):
+            await self._until(lambda: run_id in self._ahead or self._took_all)
+        has_come = run_id in self._ahead
+        self._ahead.discard(run_id)
+        return has_come
+
+    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
+        """Look at one session or at all in flight, after naming the place in the event log."""
+        at = place()
+        if session_id is None:
+            return at, await self.dispatcher.sessions()
+        return at, [await self.dispatcher.session(session_id)]
+
+    async def catch_up_with(self, place: Cursor) -> None:
+        """Wait until the sink has what another log of the same completions had at that place."""
+        d = self.dispatcher
+        end, wanted = await d.settled_cursor(), place.completions
+        if d.cursor_order(wanted) > d.cursor_order(end):
+            raise CursorExpired("the place is not one on this ledger")
+        needed = [each async for each, _ in d.completions(self.passed.completions, until=wanted)][-1:]
+        ahead = set(place.ahead)
+        if ahead:
+            async for cursor, complete in d.completions(wanted, until=end):
+                if mark(complete.run_id) in ahead:
+                    ahead.discard(mark(complete.run_id))
+                    needed = [cursor]
+        if ahead:
+            raise CursorExpired("there is no such run on this ledger")
+        if needed:
+            last = d.cursor_order(needed[0])
+            await self._until(
+                lambda: d.cursor_order(self.passed.completions) >= last or self._is_over.is_set()
+            )

@@ -1,0 +1,234 @@
+"""The adapter of a `Dispatcher`: everything that it has done can be read at any moment, without waiting.
+
+The subscription of the event log is emptied in one step: a new one takes its place, and the old one is
+closed, which can then be read to its end without waiting. So a look at the sessions and the place in the
+event log belong together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
+from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, prompt_among, runs_of
+from turngate.server._cursor import mark
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from turngate import Dispatcher, Event, Message, Run, SessionView, Subscription
+    from turngate.server._backend import EventSink
+    from turngate.server._cursor import Cursor
+
+T = TypeVar("T")
+log = logging.getLogger("turngate.server")
+
+
+class _PagedStore(Protocol):
+    """What a store of messages may have beyond `Messages`."""
+
+    async def list(self, session_id: str, *, after: str | None, limit: int) -> Sequence[Message]: ...
+
+
+class _IndexedStore(Protocol):
+    """The same."""
+
+    async def of_run(self, run_id: str) -> Sequence[Message]: ...
+
+
+class MemoryBackend:
+    """Serves a `Dispatcher`."""
+
+    outlives_process = False
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.passed = Passed()
+        self._sink: EventSink
+        self._events: Subscription
+        self._ahead: set[str] = set()
+        self._dropped = 0
+        self._losses = 0
+        """How often completions were forgotten before they could be read."""
+        self._is_over = False
+
+    # Looking at runs and messages.
+
+    async def find(self, run_id: str) -> Run | None:
+        """Return a run, None if it is unknown."""
+        return self.dispatcher.find(run_id)
+
+    async def list_messages(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
+        """Return messages of a session, from a store that pages or one that does not."""
+        store = self.dispatcher.messages
+        if "after" in inspect.signature(store.list).parameters:
+            return await cast("_PagedStore", store).list(session_id, after=after, limit=limit)
+        every = await store.list(session_id)
+        start = 0
+        if after is not None:
+            start = next((index for index, each in enumerate(every, 1) if each.id == after), 0)
+            if not start:
+                raise ValueError(f"session {session_id!r} has no message {after!r}")
+        return every[start : start + limit]
+
+    async def find_prompt(self, run_id: str) -> str | None:
+        """Return the prompt of a complete run from its messages, if the store finds these by run."""
+        store = self.dispatcher.messages
+        if not hasattr(store, "of_run"):
+            return None
+        return prompt_among(await cast("_IndexedStore", store).of_run(run_id), run_id)
+
+    async def in_flight(self) -> InFlight:
+        """Count what is in flight."""
+        views = self.dispatcher.sessions()
+        return InFlight(len(views), sum(len(runs_of(view)) for view in views))
+
+    async def has_room(self, session_id: str, sessions_limit: int) -> bool:
+        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+        if self.dispatcher.session_count() < sessions_limit:
+            return True
+        return bool(runs_of(self.dispatcher.session(session_id)))
+
+    # Idempotency keys.
+
+    async def key_life(self) -> str:
+        """Return a name for the time in which keys are remembered."""
+        return self.dispatcher.key_life()
+
+    async def continues_life(self, life: str) -> bool:
+        """Say whether the keys of that life are remembered."""
+        return self.dispatcher.continues_life(life)
+
+    async def knows_key(self, key: str) -> bool:
+        """Say whether a call under this key is remembered."""
+        return self.dispatcher.knows_key(key)
+
+    # Closing.
+
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Do nothing: the dispatcher can be read after it is closed, too."""
+
+    async def hasten_close(self) -> None:
+        """Cancel every turn."""
+        await self.dispatcher.cancel_all()
+
+    # The event log.
+
+    @property
+    def dropped(self) -> int:
+        """How many deltas and notes were lost because the dispatcher was faster than the log."""
+        return self._dropped + self._events.dropped
+
+    async def begin(self, sink: EventSink) -> None:
+        """Subscribe to the dispatcher."""
+        self._sink = sink
+        self._events = self.dispatcher.subscribe(moves=True)
+        self.passed = Passed(self.dispatcher.end_cursor())
+
+    async def follow(self) -> None:
+        """Put events into the sink until the dispatcher is closed."""
+        while True:
+            events = self._events
+            try:
+                event = await anext(events, None)
+            except SubscriberCutOff:
+                if events is self._events:
+                    self._begin_anew()
+                continue
+            if events is self._events:  # if not, another task has emptied it meanwhile
+                if event is None:
+                    return
+                await self._empty(event)
+
+    async def drain(self) -> None:
+        """Put into the sink all that has happened up to now."""
+        await self._empty()
+
+    def end(self) -> None:
+        """Follow the dispatcher no longer."""
+        self._is_over = True
+        self._events.close()
+
+    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
+        """Look at one session or at all in flight, and name the place in the event log, in one step."""
+        await self._empty()
+        views = self.dispatcher.sessions() if session_id is None else [self.dispatcher.session(session_id)]
+        return place(), views
+
+    async def catch_up_with(self, place: Cursor) -> None:
+        """Refuse a place where no log of this dispatcher can have been; there is nothing to wait for."""
+        ahead = set(place.ahead)
+        if ahead:
+            d = self.dispatcher
+            async for _, complete in d.completions(place.completions, until=d.end_cursor()):
+                ahead.discard(mark(complete.run_id))
+        if ahead:
+            raise CursorExpired("there is no such run")
+
+    def expect(self, run_id: str, prompt: str) -> None:
+        """Do nothing: the dispatcher can be asked for the prompt."""
+
+    async def _empty(self, *first: Event) -> None:
+        """Put what the subscription holds into the sink, after an event that was taken from it; never waits.
+
+        If that fails, what was taken may be lost, so the log begins anew.
+        """
+        if self._is_over:
+            return
+        events, self._events = self._events, self.dispatcher.subscribe(moves=True)
+        events.close()
+        self._dropped += events.dropped
+        try:
+            for event in first:
+                await self._put(event)
+            async for event in events:
+                await self._put(event)
+            await self._pass_completions(told_only=False)
+        except SubscriberCutOff:
+            self._begin_anew()
+        except Exception:
+            log.exception("the event log failed")
+            self._begin_anew()
+
+    async def _put(self, event: Event) -> None:
+        prompt = None
+        if isinstance(event, RunComplete):
+            self._ahead.add(event.run_id)
+            await self._pass_completions(told_only=True)
+        elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
+            run = self.dispatcher.find(event.run_id)
+            prompt = None if run is None else run.prompt or None
+        self._sink.append(event, prompt)
+
+    async def _pass_completions(self, *, told_only: bool) -> None:
+        """Take note of completions that are in the log, as far as they come one after another; never waits.
+
+        One that was told before the log subscribed may be kept only after that. So when everything that the
+        dispatcher has told is in the log, all completions are. If some were forgotten before they could be
+        read, the events until then have a cursor from which nobody can go on.
+        """
+        d = self.dispatcher
+        passed = self.passed.completions
+        try:
+            async for cursor, complete in d.completions(passed, until=d.end_cursor()):
+                if told_only and complete.run_id not in self._ahead:
+                    break
+                self._ahead.discard(complete.run_id)
+                passed = cursor
+        except CursorExpired:
+            self._ahead.clear()
+            self._losses += told_only
+            passed = f"lost.{self._losses}" if told_only else d.end_cursor()
+        self.passed = Passed(passed, frozenset(map(mark, self._ahead)))
+
+    def _begin_anew(self) -> None:
+        """Subscribe again: the log does not hold all that has happened."""
+        log.warning(BEGINS_ANEW)
+        self._sink.forget()
+        self._events.close()
+        self._dropped += self._events.dropped
+        self._events = self.dispatcher.subscribe(moves=True)
+        self._ahead.clear()
+        self.passed = Passed(self.dispatcher.end_cursor())

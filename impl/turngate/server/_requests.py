@@ -1,0 +1,175 @@
+"""What comes over the line, checked: ids, queries, prompts. 400 is a wrong shape, 422 a wrong value."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar, cast, get_args
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.requests import ClientDisconnect
+
+from turngate import WhenBusy
+from turngate._attachments import decode_attachment
+from turngate._keys import check_key
+from turngate._words import counted
+from turngate.server._models import AttachmentBody, NewRunBody
+from turngate.server._problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from turngate import Attachment
+    from turngate.server._limits import Limits
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+class NewRun(NamedTuple):
+    """A prompt to be submitted."""
+
+    prompt: str
+    run_id: str | None
+    when_busy: WhenBusy
+    attachments: list[Attachment | str]
+
+
+def decode_segment(raw: bytes) -> str:
+    """Return one segment of a path as text; it may hold any character, a slash included."""
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise Problem("malformed", "the path is not percent-encoded UTF-8") from None
+
+
+def check_id(name: str, value: str, limits: Limits) -> str:
+    """Return an id that can be a segment of a path, or refuse it."""
+    if len(value) > limits.id_limit:
+        raise Problem("invalid", f"{name} has at most {limits.id_limit} characters (id_limit)")
+    if value in ("", ".", ".."):
+        raise Problem("invalid", f"{name} must not be empty, '.' or '..', which addresses cannot name")
+    _check_text(name, value)
+    return value
+
+
+def _check_text(name: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Problem("invalid", f"{name} holds half of a surrogate pair, which is no character") from None
+
+
+def parse_query(request: Request, kind: type[Q]) -> Q:
+    """Return the query of a request; an option that is empty counts as not given."""
+    given = {name: value for name, value in request.query_params.items() if value}
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as wrong:
+        raise Problem("invalid", f"the query is wrong: {wrong}") from None
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Return the whole body, if it is not too large and comes in time."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limits.body_limit:
+        raise _too_large(limits)
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            body: bytes = b""
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                if len(body) > limits.body_limit:
+                    raise _too_large(limits)
+                if not message.get("more_body", False):
+                    return body
+    except TimeoutError:
+        slow = f"the body did not arrive within {limits.body_timeout:g} s (body_timeout)"
+        raise Problem("malformed", slow, connection="close") from None
+
+
+def _too_large(limits: Limits) -> Problem:
+    too_large = f"a body has at most {counted(limits.body_limit, 'byte')} (body_limit)"
+    return Problem("too-large", too_large, connection="close")
+
+
+async def parse_new_run(request: Request, limits: Limits) -> NewRun:
+    """Return the prompt in the body of a request: first its shape is checked, then its values."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem("unsupported-media-type")
+    data = _parse_json(await read_body(request, limits))
+    attachments = data.get("attachments") if isinstance(data, dict) else None
+    if isinstance(attachments, list) and len(attachments) > limits.attachments_limit:
+        most = counted(limits.attachments_limit, "attachment")
+        raise Problem("invalid", f"a prompt has at most {most} (attachments_limit)")
+    try:
+        body = msgspec.convert(data, NewRunBody)
+    except msgspec.ValidationError as wrong:
+        raise Problem("malformed", f"the body is wrong: {wrong}") from None
+    _check_text("prompt", body.prompt)
+    when_busy = body.when_busy or "fold"
+    if when_busy not in get_args(WhenBusy):
+        raise Problem("invalid", f"when_busy must be one of {', '.join(get_args(WhenBusy))}")
+    return NewRun(
+        body.prompt,
+        _run_id(request, body.run_id, limits),
+        cast("WhenBusy", when_busy),
+        [_attachment(each) for each in body.attachments or ()],
+    )
+
+
+def _parse_json(body: bytes) -> object:
+    # Not with msgspec, which has no way to tell half of a surrogate pair from what is no JSON.
+    try:
+        return _decoder.decode(body.decode())
+    except (ValueError, RecursionError) as wrong:
+        reason = "it is nested too deeply" if isinstance(wrong, RecursionError) else str(wrong)
+        raise Problem("malformed", f"the body is not JSON: {reason}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"there is no number {name}")
+
+
+_decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _attachment(body: AttachmentBody) -> Attachment | str:
+    fields = {name: each for name, each in msgspec.structs.asdict(body).items() if each is not msgspec.UNSET}
+    for name, value in fields.items():
+        _check_text(f"{name} of an attachment", value)
+    try:
+        return decode_attachment(fields)
+    except ValueError:
+        raise Problem("invalid", "base64 of an attachment is not base64") from None
+
+
+def _run_id(request: Request, run_id: str | None, limits: Limits) -> str | None:
+    """Return the id that the client chose, in the body or as the Idempotency-Key."""
+    key = _header_key(request)
+    if key is not None and run_id is not None and run_id != key:
+        raise Problem("malformed", "the Idempotency-Key stands for run_id, and differs from it")
+    chosen = run_id if key is None else key
+    return None if chosen is None else check_id("run_id", chosen, limits)
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Return the key under which a repetition of the request changes nothing."""
+    key = _header_key(request)
+    try:
+        return None if key is None else check_key(key)
+    except ValueError as wrong:
+        raise Problem("invalid", f"Idempotency-Key: {wrong}") from None
+
+
+def _header_key(request: Request) -> str | None:
+    """Return the Idempotency-Key, which may be written as a string in quotes."""
+    keys = {*request.headers.getlist("idempotency-key")}
+    if len(keys) > 1:
+        raise Problem("malformed", "there is more than one Idempotency-Key")
+    key = keys.pop() if keys else None
+    return key[1:-1] if key is not None and len(key) > 2 and key[0] == key[-1] == '"' else key
