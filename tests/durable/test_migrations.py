@@ -43,6 +43,7 @@ FROZEN = {
     "postgres/0002_save_plain.sql": "2d45ed9861556433",
     "postgres/0003_epochs.sql": "7e1e0faae7ee1e09",
     "postgres/0004_keys.sql": "40532539dd390430",
+    "postgres/0005_one_save.sql": "b21c7a1567f44a62",
     "sqlite/0001_ledger.sql": "cfc397a6e1bacb7d",
     "sqlite/0002_runs_by_id.sql": "5b7b3650fe28bd42",
     "sqlite/0003_epochs.sql": "10fbd48f03b6539d",

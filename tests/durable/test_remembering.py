@@ -15,10 +15,11 @@ from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
 from turngate.durable._handles import DurableTurn
+from turngate.durable._ledger import LeaseLost
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
 from turngate.durable._postgres_sql import SAVE
 from turngate.durable._recent import Memory
-from turngate.durable._rows import Ask, Changes, Loaded, SessionRow
+from turngate.durable._rows import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
 from turngate.durable._swap import Fate, Unanswered
 
@@ -104,6 +105,41 @@ async def test_what_another_process_did_meanwhile_is_seen(make: MakeLedger) -> N
 
 
 @on_each
+async def test_a_run_of_another_session_is_found_although_the_session_is_remembered(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as d:
+        await d.ask("other", "p", run_id="one")
+        await d.ask("s", "p")
+        with pytest.raises(RunConflict):
+            await d.submit("s", "p", run_id="one")
+        assert (await d.ask("other", "p", run_id="one")).text == "p"
+        assert (await d.ask("s", "next")).seq == 2
+
+
+@on_each
+async def test_two_processes_that_take_turns_number_the_runs_of_a_session(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as one, DurableDispatcher(echo, make()) as other:
+        for seq in range(1, 7):
+            assert (await (one, other)[seq % 2].ask("s", "p")).seq == seq
+
+
+@on_each
+async def test_a_worker_that_counts_as_dead_saves_nothing(make: MakeLedger) -> None:
+    ledger = make()
+    async with DurableDispatcher(echo, ledger) as d:
+        await d.ask("s", "p")
+
+        def decide(loaded: Loaded, step_id: str) -> Decision:
+            step = Step(loaded, 10**9, step_id)
+            step.accept("late", "p", (), "fold", 100)
+            return step.decision(step_id, None)
+
+        with pytest.raises(LeaseLost):
+            await ledger.step(Ask("s", 10**9, "late-step", run_id="late", is_new=True), decide)
+        assert await d.find("late") is None
+        assert (await d.ask("s", "q")).seq == 2
+
+
+@on_each
 async def test_a_drawn_id_that_somebody_has_chosen_is_drawn_again(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d:
         first = await d.submit("s", "p")
@@ -148,16 +184,16 @@ class Sent:
         self._send = ledger._saves._send
         ledger._saves._send = self.send
 
-    async def send(self, statement: str, worker: int, wanted: int, sessions: str, *rest: object) -> Any:
+    async def send(self, statement: str, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
         self.batches.append(steps_of(statement, sessions))
         if self.trouble is not None and self.batches[-1] > 1:
             raise self.trouble("on purpose")
         return await self._send(statement, worker, wanted, sessions, *rest)
 
 
-def steps_of(statement: str, sessions: str) -> int:
+def steps_of(statement: str, sessions: list[Any]) -> int:
     """Count the steps that a statement saves."""
-    return sessions.count("},{") + 1 if statement == SAVE else 1
+    return len(sessions) if statement == SAVE else 1
 
 
 @pytest.mark.needs
@@ -211,7 +247,7 @@ async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_t
     sent: list[int] = []
     gate = asyncio.Event()
 
-    async def send(statement: str, worker: int, wanted: int, sessions: str, *rest: object) -> Any:
+    async def send(statement: str, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
         count = steps_of(statement, sessions)
         sent.append(count)
         await gate.wait()

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate.durable import _postgres_sql as sql
-from turngate.durable._columns import of_complete, of_key, of_messages, of_run, of_session
+from turngate.durable._columns import Row, of_complete, of_key, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
 from turngate.durable._rows import storable
 from turngate.durable._swap import Fate, Unanswered
@@ -27,9 +27,6 @@ _MOST: Final = 64
 """So many steps go by one statement at most."""
 _AT_ONCE: Final = 2
 """So many statements are under way at most: while one is written to disk, the next is collected."""
-_NO_RUN: Final = (None,) * 11
-_NO_COMPLETE: Final = (None,) * 7
-Rows = list[tuple[Any, ...]]
 
 
 class Refused(LedgerUnavailable):
@@ -119,12 +116,12 @@ class Saves:
         try:
             batch.sort(key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
             key = batch[0].changes.key
-            is_plain = len(batch) == 1 and _is_plain(batch[0].changes)
-            rows = (_as_columns if is_plain else _as_arrays)(batch, history=self._history)
-            statement = sql.SAVE_PLAIN if is_plain else sql.SAVE
-            if key is not None:
-                rows, statement = (*rows, *of_key(key)), sql.SAVE_KEYED
-            (answer,) = await self._send(statement, batch[0].worker, self._memory.wants(), *rows)
+            arrays = _as_arrays(batch, history=self._history)
+            about = batch[0].worker, self._memory.wants(), *arrays
+            if key is None:
+                (answer,) = await self._send(sql.SAVE, *about)
+            else:
+                (answer,) = await self._send(sql.SAVE_KEYED, *about, *of_key(key))
             alive, position, saved, numbers = answer
             self._memory.refill(numbers)
             done = {*saved}
@@ -165,29 +162,17 @@ def _fail(batch: list[_Save], why: Exception) -> None:
             each.answer.set_exception(why)
 
 
-def _is_plain(changes: Changes) -> bool:
-    """Say whether a step of a session that is on record moves no runs, and completes one at most."""
-    return changes.before is not None and not changes.moved and len(changes.done) < 2 and changes.key is None
+def _as_arrays(batch: list[_Save], *, history: bool) -> list[list[list[str | None]]]:
+    """Return the rows that are to be written as arrays of texts, as `save` in the database takes them.
 
-
-def _as_columns(batch: list[_Save], *, history: bool) -> tuple[Any, ...]:
-    """Return what a plain step writes, as `save_plain` in the database takes it."""
-    ((_, changes, _),) = batch
-    done = changes.done[0] if changes.done else None
-    return (
-        storable(changes.session_id),
-        *of_session(changes.after),
-        *(of_run(changes.new[0]) if changes.new else _NO_RUN),
-        *((storable(done.run_id), *of_complete(done)) if done is not None else _NO_COMPLETE),
-        as_array(of_messages(changes.messages)) if changes.messages else None,
-        json.dumps(changes.entries) if history and changes.entries else None,
-    )
-
-
-def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[str, ...]:
-    """Return the rows that are to be written, as `save` in the database takes them."""
-    rows: tuple[Rows, ...] = [], [], [], [], [], []
-    sessions, accepted, moved, done, said, told = rows
+    The first column of each row is the number of its step.
+    """
+    sessions: list[Row] = []
+    accepted: list[Row] = []
+    moved: list[Row] = []
+    done: list[Row] = []
+    messages: list[Row] = []
+    entries: list[Row] = []
     for number, (_, changes, _) in enumerate(batch):
         session_id = storable(changes.session_id)
         accepts = None
@@ -199,28 +184,10 @@ def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[str, ...]:
         for run_id, state, covered, place in changes.moved:
             moved.append((number, storable(run_id), state.value, covered, place))
         done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
-        said += [(number, *columns) for columns in of_messages(changes.messages)]
+        messages += [(number, *columns) for columns in of_messages(changes.messages)]
         if history and changes.entries:
-            told.append((number, session_id, json.dumps(changes.entries)))
-    return tuple(map(as_array, rows))
-
-
-def as_array(rows: Rows) -> str:
-    """Return rows as PostgreSQL spells an array of arrays of texts.
-
-    The driver takes lists of lists too, but looks at each element several times, and that in Python.
-    """
-    spelt = [
-        ",".join([
-            (_quoted(value) if isinstance(value, str) else "NULL" if value is None else str(value))
-            for value in row
-        ])
-        for row in rows
-    ]  # fmt: skip
-    return f"{{{{{'},{'.join(spelt)}}}}}" if spelt else "{}"
-
-
-def _quoted(text: str) -> str:
-    if '"' in text or "\\" in text:
-        text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+            entries.append((number, session_id, json.dumps(changes.entries)))
+    return [
+        [[None if value is None else str(value) for value in row] for row in rows]
+        for rows in (sessions, accepted, moved, done, messages, entries)
+    ]
