@@ -18,8 +18,8 @@ from postgres import cluster
 from turngate import Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger
 from turngate.durable import _postgres_sql as sql
+from turngate.durable._cache import SessionCache
 from turngate.durable._postgres_saves import Saves
-from turngate.durable._recent import Memory
 
 POSTGRES = pytest.mark.parametrize("kind", ["postgres"])
 
@@ -160,7 +160,7 @@ def test_steps_whose_answer_cannot_be_understood_are_answered(
         async with DurableDispatcher(echo, make(), poll=0.05) as d:
             assert (await d.ask("s", "before")).text == "before"
             left = [True, True]
-            strike(monkeypatch, Memory, "refill", lambda *_: bool(left and left.pop()))
+            strike(monkeypatch, SessionCache, "add_numbers", lambda *_: bool(left and left.pop()))
             asked = [asyncio.create_task(d.accept(f"s{number}", "p")) for number in range(20)]
             await asyncio.wait(asked)
             problems = [task.exception() for task in asked]
@@ -185,7 +185,7 @@ def test_steps_that_are_sent_one_by_one_are_left_to_another_sender_when_this_one
                 raise asyncio.CancelledError
 
         make: Any = Saves
-        saves = make(None, asyncio.create_task, Memory(), history=False)
+        saves = make(None, asyncio.create_task, SessionCache(), history=False)
         saves._send_batch = send
         with pytest.raises(asyncio.CancelledError):
             await saves._send_singly(["first", "second", "third", "fourth"])

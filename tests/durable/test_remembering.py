@@ -14,11 +14,11 @@ from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+from turngate.durable._cache import SessionCache
 from turngate.durable._handles import DurableTurn
 from turngate.durable._ledger import LeaseLost
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
 from turngate.durable._postgres_sql import SAVE
-from turngate.durable._recent import Memory
 from turngate.durable._rows import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
 from turngate.durable._swap import Fate, Unanswered
@@ -28,46 +28,46 @@ async def echo(turn: Turn) -> str:
     return turn.run.prompt
 
 
-def accepted(memory: Memory, session_id: str, fresh: int) -> None:
-    """Have the memory see a session in which a run was accepted."""
+def accepted(cache: SessionCache, session_id: str, fresh: int) -> None:
+    """Have the cache see a session in which a run was accepted."""
     step = Step(Loaded(session_id, None, [], None, fresh, 0.0), 1, "token")
     step.accept(f"run of {session_id}", "p", (), "fold", 10)
     changes = step.decision("step", None).changes
     assert changes is not None
-    memory.saved(step.loaded, changes)
+    cache.saved(step.loaded, changes)
 
 
 def test_no_two_steps_are_given_the_same_number_and_none_below_the_fence() -> None:
-    memory = Memory()
-    accepted(memory, "s", 5)
-    accepted(memory, "t", 10)
-    assert memory.recall(Ask("s", 1, "")) is None  # there are no numbers, and nobody has looked at the clock
-    memory.heard(100.0)
-    memory.refill([7, 12, 4])
-    first, second = memory.recall(Ask("s", 1, "")), memory.recall(Ask("t", 1, ""))
+    cache = SessionCache()
+    accepted(cache, "s", 5)
+    accepted(cache, "t", 10)
+    assert cache.recall(Ask("s", 1, "")) is None  # there are no numbers, and nobody has looked at the clock
+    cache.set_clock(100.0)
+    cache.add_numbers([7, 12, 4])
+    first, second = cache.recall(Ask("s", 1, "")), cache.recall(Ask("t", 1, ""))
     assert first is not None
     assert second is not None
     assert (first.fresh, second.fresh) == (7, 12)
-    assert memory.recall(Ask("s", 1, "")) is None  # 4 is not above its fence
+    assert cache.recall(Ask("s", 1, "")) is None  # 4 is not above its fence
     assert [row.run_id for row in first.runs] == ["run of s"]
 
 
 def test_only_what_is_known_is_remembered() -> None:
-    memory = Memory()
-    accepted(memory, "s", 5)
-    memory.heard(100.0)
-    memory.refill(range(10, 20))
-    assert memory.recall(Ask("other", 1, "")) is None
-    assert memory.recall(Ask("s", 1, "", run_id="unknown")) is None
-    assert memory.recall(Ask("s", 1, "", with_text=True)) is None
-    new = memory.recall(Ask("s", 1, "", run_id="unknown", is_new=True))
+    cache = SessionCache()
+    accepted(cache, "s", 5)
+    cache.set_clock(100.0)
+    cache.add_numbers(range(10, 20))
+    assert cache.recall(Ask("other", 1, "")) is None
+    assert cache.recall(Ask("s", 1, "", run_id="unknown")) is None
+    assert cache.recall(Ask("s", 1, "", with_text=True)) is None
+    new = cache.recall(Ask("s", 1, "", run_id="unknown", is_new=True))
     assert new is not None
     assert new.known is None
-    found = memory.recall(Ask("s", 1, "", run_id="run of s"))
+    found = cache.recall(Ask("s", 1, "", run_id="run of s"))
     assert found is not None
     assert found.known is not None
-    memory.forget("s")
-    assert memory.recall(Ask("s", 1, "")) is None
+    cache.forget("s")
+    assert cache.recall(Ask("s", 1, "")) is None
 
 
 @on_each
@@ -259,7 +259,7 @@ async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_t
 
     for steps in range(4):
         gate.clear()
-        saves = Saves(send, asyncio.ensure_future, Memory(), history=False)
+        saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
         tasks = []
         for name in "abcd":
             tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))

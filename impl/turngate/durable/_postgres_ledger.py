@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from turngate._guard import complain, say
 from turngate._supervise import Supervisor
 from turngate.durable import _postgres_sql as sql
+from turngate.durable._cache import SessionCache
 from turngate.durable._columns import as_complete, as_key, as_known, as_messages, as_run, as_session, of_key
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, NotStorable, Told
 from turngate.durable._migrations import migrations, refuse_newer
 from turngate.durable._postgres_saves import Saves
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
-from turngate.durable._recent import Memory
 from turngate.durable._rows import ALL, Known, Loaded, restored, storable
 from turngate.durable._swap import Unanswered, swap
 
@@ -99,8 +99,8 @@ class PostgresLedger:
         self._heard: Callable[[str], None] | None = None
         self._ear: asyncio.Task[Any] | None = None
         self._overheard_until = 0.0
-        self._memory = Memory()
-        self._saves = Saves(self._send, self._spawn, self._memory, history=history)
+        self._cache = SessionCache()
+        self._saves = Saves(self._send, self._spawn, self._cache, history=history)
 
     def __repr__(self) -> str:
         return f"<PostgresLedger {self.schema!r}>"  # the dsn may hold a password
@@ -250,7 +250,7 @@ class PostgresLedger:
         self._locks[ask.session_id] = lock, waiting + 1
         try:
             async with lock:
-                return await swap(self, self._memory, ask, decide, give_up)
+                return await swap(self, self._cache, ask, decide, give_up)
         finally:
             _, waiting = self._locks[ask.session_id]
             if waiting > 1:
@@ -261,7 +261,7 @@ class PostgresLedger:
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is, by one statement."""
         loaded = await self._load(sql.LOAD, ask.session_id, ask.head, ask.run_id, with_text=ask.with_text)
-        self._memory.heard(loaded.now)
+        self._cache.set_clock(loaded.now)
         if ask.key is not None:
             # After the session: if the key is not there yet, a save finds out whether it is by then.
             loaded = loaded._replace(key=await self.find_key(*ask.key))

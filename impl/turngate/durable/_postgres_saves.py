@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncio import Future, Task
     from collections.abc import Callable, Coroutine
 
-    from turngate.durable._recent import Memory
+    from turngate.durable._cache import SessionCache
     from turngate.durable._rows import Changes
 
 _MOST: Final = 64
@@ -50,13 +50,13 @@ class Saves:
         self,
         send: Callable[..., Coroutine[Any, Any, list[Any]]],
         spawn: Callable[[Coroutine[Any, Any, None]], Task[Any]],
-        memory: Memory,
+        cache: SessionCache,
         *,
         history: bool,
     ) -> None:
         self._send = send
         self._spawn = spawn
-        self._memory = memory
+        self._cache = cache
         self._history = history
         self._waiting: deque[_Save] = deque()
         self._senders = 0
@@ -117,13 +117,13 @@ class Saves:
             batch.sort(key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
             key = batch[0].changes.key
             arrays = _as_arrays(batch, history=self._history)
-            about = batch[0].worker, self._memory.wants(), *arrays
+            about = batch[0].worker, self._cache.numbers_wanted(), *arrays
             if key is None:
                 (answer,) = await self._send(sql.SAVE, *about)
             else:
                 (answer,) = await self._send(sql.SAVE_KEYED, *about, *of_key(key))
             alive, position, saved, numbers = answer
-            self._memory.refill(numbers)
+            self._cache.add_numbers(numbers)
             done = {*saved}
         except (Refused, Conflict, NotStorable) as exc:
             if len(batch) > 1:  # one of them is to blame

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_schema as sql
-from turngate.durable._columns import as_complete, as_known, as_messages, of_key
+from turngate.durable._columns import as_complete, as_messages, of_key
 from turngate.durable._ledger import (
     Debts,
     Finished,
@@ -32,7 +32,7 @@ from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_lives import WorkerLock, forget, patience, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
-from turngate.durable._sqlite_steps import find_key, last_number, load
+from turngate.durable._sqlite_steps import find_key, find_run, last_number, load, take_step
 from turngate.durable._sqlite_thread import CommitThread
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SqliteLedger:
             raise LedgerUnavailable(f"the ledger cannot be opened: {exc}") from exc
         refuse_shared_file_system(self.path)
         self._process = os.getpid()
-        thread = self._thread = CommitThread(self._connect, self._problem, history=self.history)
+        thread = self._thread = CommitThread(self._connect, self._problem)
         try:
             await thread.do(lambda connection: None)
         except (sqlite3.Error, OSError) as exc:
@@ -181,7 +181,9 @@ class SqliteLedger:
 
     def step(self, ask: Ask, decide: Decide) -> Awaitable[Decision]:
         """Load, decide and save in one transaction: nobody can be faster."""
-        return self._working().step(ask, decide)
+        return self._working().do(
+            lambda connection: take_step(connection, ask, decide, history=self.history), writes=True
+        )
 
     # Who lives.
 
@@ -321,11 +323,10 @@ class SqliteLedger:
 
     async def find(self, run_ids: Sequence[str]) -> list[Known]:
         """Return those of the runs that are known."""
-        wanted = [storable(run_id) for run_id in run_ids]
 
         def look(connection: sqlite3.Connection) -> list[Known]:
-            rows = (connection.execute(sql.KNOWN, (run_id,)).fetchone() for run_id in wanted)
-            return [as_known(row) for row in rows if row is not None]
+            found = [find_run(connection, run_id) for run_id in run_ids]
+            return [each for each in found if each is not None]
 
         return await self._working().do(look)
 
@@ -510,7 +511,7 @@ class SqliteLedger:
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` when another process has written."""
-        self._working().tell_changes(wake)
+        self._working().on_change(wake)
 
     # What turns stream.
 

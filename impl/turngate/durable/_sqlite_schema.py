@@ -32,8 +32,7 @@ QUEUE: Final = f"""
     ORDER BY seq LIMIT ?
 """
 KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE}, position FROM run WHERE run_id = ?"
-IS_KNOWN: Final = "SELECT 1 FROM run WHERE run_id = ?"
-LIVES: Final = "SELECT count(*) FROM worker WHERE worker = ?"
+LIVES: Final = "SELECT 1 FROM worker WHERE worker = ?"
 TEXT: Final = "SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?"
 
 PUT_SESSION: Final = """

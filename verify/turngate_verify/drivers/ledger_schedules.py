@@ -219,7 +219,7 @@ class _Stage:
                 d._name,
                 tuple((t.fence, t.phase.value, t.covered, t.given_up) for t in d._turns.values()),
                 tuple(sorted(d._covered_early)),
-                ledger.memory.looks_like(),
+                ledger.cache.fingerprint(),
             )
             for ledger, d in zip(self.ledgers, self.dispatchers, strict=True)
         )
