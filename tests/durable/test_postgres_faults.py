@@ -17,7 +17,7 @@ from old_ledgers import ask_postgres
 from postgres import cluster
 from turngate import Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger
-from turngate.durable import _postgres_sql as sql
+from turngate.durable import _postgres_statements as sql
 from turngate.durable._cache import SessionCache
 from turngate.durable._postgres_saves import Saves
 

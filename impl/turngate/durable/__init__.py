@@ -4,8 +4,8 @@ from turngate.durable._dispatcher import DurableDispatcher, LedgerMessages
 from turngate.durable._following import LedgerCompletions
 from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import Ledger, LedgerUnavailable, NotStorable, OutcomeUnknown, PurgeCutShort
-from turngate.durable._postgres_ledger import PostgresLedger
-from turngate.durable._sqlite_ledger import SqliteLedger
+from turngate.durable._postgres import PostgresLedger
+from turngate.durable._sqlite import SqliteLedger
 
 __all__ = [
     "DurableDispatcher",

@@ -10,7 +10,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from turngate.durable import _postgres_sql as sql
+from turngate.durable import _postgres_statements as sql
 from turngate.durable._columns import Row, of_complete, of_key, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
 from turngate.durable._rows import storable

@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from turngate.durable import _sqlite_schema as sql
+from turngate.durable import _sqlite_statements as sql
 from turngate.durable._columns import (
     as_key,
     as_known,

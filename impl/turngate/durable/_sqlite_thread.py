@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turngate._guard import complain, describe
-from turngate.durable import _sqlite_schema as sql
+from turngate.durable import _sqlite_statements as sql
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable, NotStorable, OutcomeUnknown
 
 if TYPE_CHECKING:

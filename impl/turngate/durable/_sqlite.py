@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
-from turngate.durable import _sqlite_schema as sql
+from turngate.durable import _sqlite_statements as sql
 from turngate.durable._columns import as_complete, as_messages, of_key
 from turngate.durable._ledger import (
     Debts,
@@ -30,10 +30,10 @@ from turngate.durable._ledger import (
 from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
-from turngate.durable._sqlite_lives import WorkerLock, forget, patience, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
 from turngate.durable._sqlite_steps import find_key, find_run, last_number, load, take_step
 from turngate.durable._sqlite_thread import CommitThread
+from turngate.durable._sqlite_workers import WorkerLock, forget, patience, refuse_shared_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -225,7 +225,7 @@ class SqliteLedger:
         """Do nothing: the lock holds as long as the process."""
 
     async def bury(self) -> None:
-        """Find the workers that have died, and remove what is left of them; see `_sqlite_lives`."""
+        """Find the workers that have died, and remove what is left of them; see `_sqlite_workers`."""
         thread = self._working()
         await self._repair_locks()
         rows: list[tuple[int, str]] = await thread.do(
