@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,7 @@ import pytest
 from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
 from turngate.durable._cache import SessionCache
 from turngate.durable._handles import DurableTurn
 from turngate.durable._ledger import LeaseLost
@@ -242,8 +241,12 @@ def test_of_two_runs_of_one_id_that_are_saved_together_one_is_refused(kind: str,
         saving(make)
 
 
+def changes(session_id: str) -> Changes:
+    return Changes(session_id, None, SessionRow("token", 1), [], [], [], [], [])
+
+
 @in_loop
-async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_them_waiting() -> None:
+async def test_a_step_whose_caller_is_cancelled_disturbs_none_that_waits_with_it() -> None:
     sent: list[int] = []
     gate = asyncio.Event()
 
@@ -253,12 +256,9 @@ async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_t
         await gate.wait()
         return [(True, 1, [*range(count)], [])]
 
-    def changes(session_id: str) -> Changes:
-        after = SessionRow("token", 1)
-        return Changes(session_id, None, after, [], [], [], [], [])
-
     for steps in range(4):
         gate.clear()
+        sent.clear()
         saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
         tasks = []
         for name in "abcd":
@@ -271,9 +271,33 @@ async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_t
         await asyncio.sleep(0)
         gate.set()
         for each in others:
-            with contextlib.suppress(Unanswered):  # it went along with one that was cut off
-                assert await each == (Fate.SAVED, 1)
-        assert saves._senders == 0
+            assert await each == (Fate.SAVED, 1)
+        await asyncio.gather(*saves._senders)
+        assert sum(sent) <= len(tasks)
+        assert not saves._senders
+
+
+@in_loop
+async def test_steps_that_wait_when_the_ledger_is_closed_are_answered() -> None:
+    async def send(*about: object) -> Any:
+        await asyncio.Event().wait()
+
+    for steps in range(4):
+        saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
+        tasks = []
+        for name in "abcdef":
+            tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        senders = [*saves._senders]
+        for sender in senders:
+            sender.cancel()
+        await asyncio.wait(senders)
+        saves.close()
+        problems = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(each) for each in problems} <= {Unanswered, LedgerUnavailable}
+        assert not saves._senders
 
 
 @in_loop

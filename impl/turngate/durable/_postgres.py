@@ -207,10 +207,11 @@ class PostgresLedger:
         server, self._server = self._server, None
         if self._beat is not None:
             self._beat.end()
-        while self._tasks:  # a sender of saves that is cancelled leaves what waits to another
+        while self._tasks:  # steps that are still under way may start others
             for task in [*self._tasks]:
                 task.cancel()
             await asyncio.wait(self._tasks)
+        self._saves.close()
         if server is not None:
             await server.close()
 
