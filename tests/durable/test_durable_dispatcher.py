@@ -14,7 +14,7 @@ from dispatching import Agent, in_loop
 from ledgers import KINDS, MakeLedger, ledgers, on_each, still
 from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, Turn, UnknownRun
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
-from turngate.durable._sqlite_lives import refuse_shared_file_system
+from turngate.durable._sqlite_workers import refuse_shared_file_system
 
 
 async def echo(turn: Turn) -> str:

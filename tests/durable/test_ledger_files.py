@@ -22,7 +22,7 @@ from dispatching import Agent, in_loop
 from operating import NOBODY, PYTHONPATH, Child, turns, until
 from turngate import Delta, Message, Run, SqliteMessages, Subscription, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, SqliteLedger
-from turngate.durable._sqlite_lives import refuse_shared_file_system
+from turngate.durable._sqlite_workers import refuse_shared_file_system
 
 
 async def echo(turn: Turn) -> str:

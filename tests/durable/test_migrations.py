@@ -23,9 +23,9 @@ from turngate.durable import (
     LedgerUnavailable,
     PostgresLedger,
     SqliteLedger,
-    _postgres_ledger,
-    _sqlite_ledger,
-    _sqlite_schema,
+    _postgres,
+    _sqlite,
+    _sqlite_statements,
 )
 from turngate.durable._migrations import migrations
 
@@ -43,6 +43,7 @@ FROZEN = {
     "postgres/0002_save_plain.sql": "2d45ed9861556433",
     "postgres/0003_epochs.sql": "7e1e0faae7ee1e09",
     "postgres/0004_keys.sql": "40532539dd390430",
+    "postgres/0005_one_save.sql": "b21c7a1567f44a62",
     "sqlite/0001_ledger.sql": "cfc397a6e1bacb7d",
     "sqlite/0002_runs_by_id.sql": "5b7b3650fe28bd42",
     "sqlite/0003_epochs.sql": "10fbd48f03b6539d",
@@ -196,7 +197,7 @@ async def open_and_close(*ledgers: Ledger) -> None:
 def know_only(patch: pytest.MonkeyPatch, version: int, *more: str) -> None:
     """Have both engines know the migrations up to this version, and then these."""
     known = {engine: (*migrations(engine)[:version], *more) for engine in ENGINES}
-    for module in (_sqlite_ledger, _postgres_ledger):
+    for module in (_sqlite, _postgres):
         patch.setattr(module, "migrations", known.__getitem__)
 
 
@@ -288,8 +289,8 @@ def test_a_migration_that_fails_changes_nothing_and_the_versions_before_it_stay(
 
 def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_its_own() -> None:
     asked = [
-        *_sqlite_schema.PURGE_REST,
-        *(each for each in vars(_sqlite_schema).values() if isinstance(each, str)),
+        *_sqlite_statements.PURGE_REST,
+        *(each for each in vars(_sqlite_statements).values() if isinstance(each, str)),
     ]
     explained = 0
     with closing(sqlite3.connect(":memory:")) as connection:

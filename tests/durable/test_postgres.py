@@ -11,7 +11,7 @@ import pytest
 from dispatching import in_loop
 from ledgers import MakeLedger, ledgers
 from turngate.durable import Ledger, PostgresLedger
-from turngate.durable._postgres import Server
+from turngate.durable._postgres_connections import Server
 
 
 @pytest.mark.parametrize("kind", ["postgres"])

@@ -17,9 +17,11 @@ from old_ledgers import ask_postgres
 from postgres import cluster
 from turngate import Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger
-from turngate.durable import _postgres_sql as sql
-from turngate.durable._postgres_saves import Saves
-from turngate.durable._recent import Memory
+from turngate.durable import _postgres_statements as sql
+from turngate.durable._cache import SessionCache
+from turngate.durable._postgres_saves import Conflict, Saves
+from turngate.durable._rows import Changes, SessionRow
+from turngate.durable._swap import Fate, Unanswered
 
 POSTGRES = pytest.mark.parametrize("kind", ["postgres"])
 
@@ -160,7 +162,7 @@ def test_steps_whose_answer_cannot_be_understood_are_answered(
         async with DurableDispatcher(echo, make(), poll=0.05) as d:
             assert (await d.ask("s", "before")).text == "before"
             left = [True, True]
-            strike(monkeypatch, Memory, "refill", lambda *_: bool(left and left.pop()))
+            strike(monkeypatch, SessionCache, "add_numbers", lambda *_: bool(left and left.pop()))
             asked = [asyncio.create_task(d.accept(f"s{number}", "p")) for number in range(20)]
             await asyncio.wait(asked)
             problems = [task.exception() for task in asked]
@@ -174,22 +176,32 @@ def test_steps_whose_answer_cannot_be_understood_are_answered(
     on_postgres(tmp_path, check)
 
 
-def test_steps_that_are_sent_one_by_one_are_left_to_another_sender_when_this_one_is_cut_off() -> None:
+def test_steps_that_are_sent_one_by_one_are_answered_when_the_ledger_is_closed_meanwhile() -> None:
     @in_loop
     async def check() -> None:
-        sent: list[Any] = []
+        sent = 0
 
-        async def send(batch: list[Any]) -> None:
-            sent.extend(batch)
-            if len(sent) == 2:
-                raise asyncio.CancelledError
+        async def send(*about: object) -> Any:
+            nonlocal sent
+            sent += 1
+            if sent == 1:
+                raise Conflict
+            if sent == 3:
+                await asyncio.Event().wait()
+            return [(True, 1, [0], [])]
 
-        make: Any = Saves
-        saves = make(None, asyncio.create_task, Memory(), history=False)
-        saves._send_batch = send
-        with pytest.raises(asyncio.CancelledError):
-            await saves._send_singly(["first", "second", "third", "fourth"])
-        assert sent == ["first", "second"]
-        assert [*saves._waiting] == ["third", "fourth"]
+        saves = Saves(send, asyncio.create_task, SessionCache(), history=False)
+        tasks = [asyncio.create_task(saves.save(1, changes(name))) for name in "abcd"]
+        while sent < 3:
+            await asyncio.sleep(0)
+        for sender in [*saves._senders]:
+            sender.cancel()
+        saved, *others = await asyncio.gather(*tasks, return_exceptions=True)
+        assert saved == (Fate.SAVED, 1)
+        assert [type(each) for each in others] == [Unanswered] * 3
 
     check()
+
+
+def changes(session_id: str) -> Changes:
+    return Changes(session_id, None, SessionRow("token", 1), [], [], [], [], [])

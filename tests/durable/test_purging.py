@@ -25,9 +25,9 @@ from turngate.durable import (
     PostgresLedger,
     PurgeCutShort,
     SqliteLedger,
-    _postgres_ledger,
+    _postgres,
     _purge,
-    _sqlite_ledger,
+    _sqlite,
 )
 from turngate.durable._swap import Unanswered
 
@@ -49,7 +49,7 @@ def another(ledger: Any) -> Any:
 def on_engines(test: Any) -> Any:
     @pytest.mark.parametrize("engine", ENGINES)
     def wrapper(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (_purge, _sqlite_ledger, _postgres_ledger):
+        for module in (_purge, _sqlite, _postgres):
             monkeypatch.setattr(module, "SLICE", 10)
         in_loop(test)(make_ledger(engine, tmp_path))
 
@@ -148,7 +148,7 @@ async def test_a_purge_that_is_cut_short_says_what_is_gone_and_another_takes_the
 @pytest.mark.parametrize("saved", [True, False])
 def test_runs_whose_purge_was_not_answered_count_once(saved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = make_ledger("postgres", Path())
-    monkeypatch.setattr(_postgres_ledger, "SLICE", 10)
+    monkeypatch.setattr(_postgres, "SLICE", 10)
 
     @in_loop
     async def test() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +12,12 @@ import pytest
 from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
-from turngate import Turn as DurableTurn
+from turngate.durable import DurableDispatcher, DurableTurn, LedgerUnavailable, PostgresLedger, SqliteLedger
+from turngate.durable._cache import SessionCache
+from turngate.durable._ledger import LeaseLost
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
-from turngate.durable._postgres_sql import SAVE
-from turngate.durable._recent import Memory
-from turngate.durable._rows import Ask, Changes, Loaded, SessionRow
+from turngate.durable._postgres_statements import SAVE
+from turngate.durable._rows import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
 from turngate.durable._swap import Fate, Unanswered
 
@@ -27,46 +26,46 @@ async def echo(turn: Turn) -> str:
     return turn.run.prompt
 
 
-def accepted(memory: Memory, session_id: str, fresh: int) -> None:
-    """Have the memory see a session in which a run was accepted."""
+def accepted(cache: SessionCache, session_id: str, fresh: int) -> None:
+    """Have the cache see a session in which a run was accepted."""
     step = Step(Loaded(session_id, None, [], None, fresh, 0.0), 1, "token")
     step.accept(f"run of {session_id}", "p", "", "fold", 10)
     changes = step.decision("step", None).changes
     assert changes is not None
-    memory.saved(step.loaded, changes)
+    cache.saved(step.loaded, changes)
 
 
 def test_no_two_steps_are_given_the_same_number_and_none_below_the_fence() -> None:
-    memory = Memory()
-    accepted(memory, "s", 5)
-    accepted(memory, "t", 10)
-    assert memory.recall(Ask("s", 1, "")) is None  # there are no numbers, and nobody has looked at the clock
-    memory.heard(100.0)
-    memory.refill([7, 12, 4])
-    first, second = memory.recall(Ask("s", 1, "")), memory.recall(Ask("t", 1, ""))
+    cache = SessionCache()
+    accepted(cache, "s", 5)
+    accepted(cache, "t", 10)
+    assert cache.recall(Ask("s", 1, "")) is None  # there are no numbers, and nobody has looked at the clock
+    cache.set_clock(100.0)
+    cache.add_numbers([7, 12, 4])
+    first, second = cache.recall(Ask("s", 1, "")), cache.recall(Ask("t", 1, ""))
     assert first is not None
     assert second is not None
     assert (first.fresh, second.fresh) == (7, 12)
-    assert memory.recall(Ask("s", 1, "")) is None  # 4 is not above its fence
+    assert cache.recall(Ask("s", 1, "")) is None  # 4 is not above its fence
     assert [row.run_id for row in first.runs] == ["run of s"]
 
 
 def test_only_what_is_known_is_remembered() -> None:
-    memory = Memory()
-    accepted(memory, "s", 5)
-    memory.heard(100.0)
-    memory.refill(range(10, 20))
-    assert memory.recall(Ask("other", 1, "")) is None
-    assert memory.recall(Ask("s", 1, "", run_id="unknown")) is None
-    assert memory.recall(Ask("s", 1, "", with_text=True)) is None
-    new = memory.recall(Ask("s", 1, "", run_id="unknown", is_new=True))
+    cache = SessionCache()
+    accepted(cache, "s", 5)
+    cache.set_clock(100.0)
+    cache.add_numbers(range(10, 20))
+    assert cache.recall(Ask("other", 1, "")) is None
+    assert cache.recall(Ask("s", 1, "", run_id="unknown")) is None
+    assert cache.recall(Ask("s", 1, "", with_text=True)) is None
+    new = cache.recall(Ask("s", 1, "", run_id="unknown", is_new=True))
     assert new is not None
     assert new.known is None
-    found = memory.recall(Ask("s", 1, "", run_id="run of s"))
+    found = cache.recall(Ask("s", 1, "", run_id="run of s"))
     assert found is not None
     assert found.known is not None
-    memory.forget("s")
-    assert memory.recall(Ask("s", 1, "")) is None
+    cache.forget("s")
+    assert cache.recall(Ask("s", 1, "")) is None
 
 
 @on_each
@@ -101,6 +100,41 @@ async def test_what_another_process_did_meanwhile_is_seen(make: MakeLedger) -> N
             await one.submit("s", "another payload", run_id="busy")
         await one.cancel("s")
         assert (await busy).cancelled
+
+
+@on_each
+async def test_a_run_of_another_session_is_found_although_the_session_is_remembered(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as d:
+        await d.ask("other", "p", run_id="one")
+        await d.ask("s", "p")
+        with pytest.raises(RunConflict):
+            await d.submit("s", "p", run_id="one")
+        assert (await d.ask("other", "p", run_id="one")).text == "p"
+        assert (await d.ask("s", "next")).seq == 2
+
+
+@on_each
+async def test_two_processes_that_take_turns_number_the_runs_of_a_session(make: MakeLedger) -> None:
+    async with DurableDispatcher(echo, make()) as one, DurableDispatcher(echo, make()) as other:
+        for seq in range(1, 7):
+            assert (await (one, other)[seq % 2].ask("s", "p")).seq == seq
+
+
+@on_each
+async def test_a_worker_that_counts_as_dead_saves_nothing(make: MakeLedger) -> None:
+    ledger = make()
+    async with DurableDispatcher(echo, ledger) as d:
+        await d.ask("s", "p")
+
+        def decide(loaded: Loaded, step_id: str) -> Decision:
+            step = Step(loaded, 10**9, step_id)
+            step.accept("late", "p", (), "fold", 100)
+            return step.decision(step_id, None)
+
+        with pytest.raises(LeaseLost):
+            await ledger.step(Ask("s", 10**9, "late-step", run_id="late", is_new=True), decide)
+        assert await d.find("late") is None
+        assert (await d.ask("s", "q")).seq == 2
 
 
 @on_each
@@ -148,16 +182,16 @@ class Sent:
         self._send = ledger._saves._send
         ledger._saves._send = self.send
 
-    async def send(self, statement: str, worker: int, wanted: int, sessions: str, *rest: object) -> Any:
+    async def send(self, statement: str, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
         self.batches.append(steps_of(statement, sessions))
         if self.trouble is not None and self.batches[-1] > 1:
             raise self.trouble("on purpose")
         return await self._send(statement, worker, wanted, sessions, *rest)
 
 
-def steps_of(statement: str, sessions: str) -> int:
+def steps_of(statement: str, sessions: list[Any]) -> int:
     """Count the steps that a statement saves."""
-    return sessions.count("},{") + 1 if statement == SAVE else 1
+    return len(sessions) if statement == SAVE else 1
 
 
 @pytest.mark.needs
@@ -206,24 +240,25 @@ def test_of_two_runs_of_one_id_that_are_saved_together_one_is_refused(kind: str,
         saving(make)
 
 
+def changes(session_id: str) -> Changes:
+    return Changes(session_id, None, SessionRow("token", 1), [], [], [], [], [])
+
+
 @in_loop
-async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_them_waiting() -> None:
+async def test_a_step_whose_caller_is_cancelled_disturbs_none_that_waits_with_it() -> None:
     sent: list[int] = []
     gate = asyncio.Event()
 
-    async def send(statement: str, worker: int, wanted: int, sessions: str, *rest: object) -> Any:
+    async def send(statement: str, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
         count = steps_of(statement, sessions)
         sent.append(count)
         await gate.wait()
         return [(True, 1, [*range(count)], [])]
 
-    def changes(session_id: str) -> Changes:
-        after = SessionRow("token", 1)
-        return Changes(session_id, None, after, [], [], [], [], [])
-
     for steps in range(4):
         gate.clear()
-        saves = Saves(send, asyncio.ensure_future, Memory(), history=False)
+        sent.clear()
+        saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
         tasks = []
         for name in "abcd":
             tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))
@@ -235,9 +270,33 @@ async def test_a_step_that_is_cut_off_while_it_sends_for_others_leaves_none_of_t
         await asyncio.sleep(0)
         gate.set()
         for each in others:
-            with contextlib.suppress(Unanswered):  # it went along with one that was cut off
-                assert await each == (Fate.SAVED, 1)
-        assert saves._senders == 0
+            assert await each == (Fate.SAVED, 1)
+        await asyncio.gather(*saves._senders)
+        assert sum(sent) <= len(tasks)
+        assert not saves._senders
+
+
+@in_loop
+async def test_steps_that_wait_when_the_ledger_is_closed_are_answered() -> None:
+    async def send(*about: object) -> Any:
+        await asyncio.Event().wait()
+
+    for steps in range(4):
+        saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
+        tasks = []
+        for name in "abcdef":
+            tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        senders = [*saves._senders]
+        for sender in senders:
+            sender.cancel()
+        await asyncio.wait(senders)
+        saves.close()
+        problems = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(each) for each in problems} <= {Unanswered, LedgerUnavailable}
+        assert not saves._senders
 
 
 @in_loop

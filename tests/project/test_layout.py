@@ -179,7 +179,7 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
     for module in MODULES:
         if is_within(module, "turngate"):
             needed = {name.split(".")[0] for name in imports(MODULES[module])}
-            extra = {"asyncpg"} if module == "turngate.durable._postgres" else set()
+            extra = {"asyncpg"} if module == "turngate.durable._postgres_connections" else set()
             if is_within(module, "turngate.server"):
                 extra = {"msgspec", "starlette", "uvicorn"}
             elif is_within(module, "turngate.client"):
@@ -190,11 +190,13 @@ def test_the_dispatcher_needs_nothing_but_the_standard_library() -> None:
 
 
 def test_asyncpg_is_behind_one_module_which_is_imported_when_it_is_needed() -> None:
-    assert importers("asyncpg") == {"turngate.durable._postgres"}
+    assert importers("asyncpg") == {"turngate.durable._postgres_connections"}
     knows = [
-        name for name in MODULES if "turngate.durable._postgres" in imported_modules(name, for_types=False)
+        name
+        for name in MODULES
+        if "turngate.durable._postgres_connections" in imported_modules(name, for_types=False)
     ]
-    assert knows == ["turngate.durable._postgres_ledger"]
+    assert knows == ["turngate.durable._postgres"]
 
 
 KNOW_LEDGERS = ("turngate.durable", "turngate.server", "turngate.cli")

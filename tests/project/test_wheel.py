@@ -126,7 +126,7 @@ def test_without_the_extra_a_ledger_is_made_by_the_migrations_of_the_wheel(
 
 def test_without_the_extra_the_dispatcher_is_whole_and_the_rest_says_what_it_needs(bare: Installed) -> None:
     came_of = bare.imports()
-    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres", "turngate.cli")
+    rooms = ("turngate.server", "turngate.client", "turngate.durable._postgres_connections", "turngate.cli")
     whole = [name for name in came_of if name.split(".")[0] == "turngate" and not name.startswith(rooms)]
     assert len(whole) > 10
     assert {came_of[name] for name in whole} == {None}
@@ -205,7 +205,9 @@ def test_with_the_other_extras_a_missing_one_is_named_rightly(wheel: Path, tmp_p
 
 def test_with_the_extra_everything_imports_from_the_wheel(full: Installed) -> None:
     # All but PostgresLedger, which has an extra of its own.
-    assert {name for name, missing in full.imports().items() if missing} <= {"turngate.durable._postgres"}
+    assert {name for name, missing in full.imports().items() if missing} <= {
+        "turngate.durable._postgres_connections"
+    }
     done = full.run("python", "-c", "import turngate; print(turngate.__file__)")
     assert str(full.bin.parent) in done.stdout
 

@@ -4,8 +4,8 @@ from turngate._handles import Run as DurableRun
 from turngate._handles import Turn as DurableTurn
 from turngate.durable._dispatcher import DurableDispatcher, LedgerMessages
 from turngate.durable._ledger import Ledger, LedgerUnavailable, NotStorable, OutcomeUnknown, PurgeCutShort
-from turngate.durable._postgres_ledger import PostgresLedger
-from turngate.durable._sqlite_ledger import SqliteLedger
+from turngate.durable._postgres import PostgresLedger
+from turngate.durable._sqlite import SqliteLedger
 from turngate.durable.feed import LedgerCompletions
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Saving steps in PostgreSQL: those of several sessions that wait at the same time go by one statement.
+"""Saving steps in PostgreSQL: steps that wait at the same time are saved by one statement.
 
-Each step is saved or not by itself, by the version of its session.
+Each of them is saved, or not, by itself: only if its session is still at the version that it was decided on.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from turngate.durable import _postgres_sql as sql
-from turngate.durable._columns import of_complete, of_key, of_messages, of_run, of_session
+from turngate.durable import _postgres_statements as sql
+from turngate.durable._columns import Row, of_complete, of_key, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
 from turngate.durable._rows import storable
 from turngate.durable._swap import Fate, Unanswered
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
-    from turngate.durable._recent import Memory
+    from turngate.durable._cache import SessionCache
     from turngate.durable._rows import Changes
 
-_MOST: Final = 64
-"""So many steps go by one statement at most."""
-_AT_ONCE: Final = 2
-"""So many statements are under way at most: while one is written to disk, the next is collected."""
-_NO_RUN: Final = (None,) * 11
-_NO_COMPLETE: Final = (None,) * 7
-Rows = list[tuple[Any, ...]]
+_BATCH_LIMIT: Final = 64
+"""The most steps that one statement saves."""
+_SENDERS_LIMIT: Final = 2
+"""The most statements under way: while one is written to disk, the next is collected."""
 
 
 class Refused(LedgerUnavailable):
@@ -37,7 +34,7 @@ class Refused(LedgerUnavailable):
 
 
 class Conflict(Exception):
-    """Somebody else was faster: nothing was done."""
+    """Another process was faster: nothing was done."""
 
 
 class _Save(NamedTuple):
@@ -47,111 +44,93 @@ class _Save(NamedTuple):
 
 
 class Saves:
-    """The steps that wait to be saved."""
+    """The steps that wait to be saved.
+
+    send   has a statement carried out once
+    spawn  starts a background task
+    cache  is given the fresh numbers that come with the answers
+    """
 
     def __init__(
         self,
         send: Callable[..., Coroutine[Any, Any, list[Any]]],
         spawn: Callable[[Coroutine[Any, Any, None]], Task[Any]],
-        memory: Memory,
+        cache: SessionCache,
         *,
         history: bool,
     ) -> None:
         self._send = send
         self._spawn = spawn
-        self._memory = memory
+        self._cache = cache
         self._history = history
         self._waiting: deque[_Save] = deque()
-        self._senders = 0
-        self._last_batch = 1
-        """How many steps the last statement saved. After a lone one, the next does not wait for others."""
+        self._senders: set[Task[Any]] = set()
 
     async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
-        """Save a step if its session is still at its version, and the worker alive."""
+        """Save a step if its session is still at its version and the worker is alive.
+
+        Returns how that ended, and the position. A caller that is cancelled before the step was sent takes it
+        back; afterwards it is saved all the same.
+        """
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))
-        try:
-            if self._senders < _AT_ONCE:
-                self._senders += 1
-                await self._send_some()  # by the task that is here anyway
-            return await answer
-        except asyncio.CancelledError:
-            if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # which nobody asks for any more
-            raise
+        if len(self._senders) < _SENDERS_LIMIT:
+            sender = self._spawn(self._send_waiting())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return await answer
 
-    async def _send_some(self) -> None:
-        """Send what waits by now; if more has come meanwhile, or this is cut off, another goes on.
+    def close(self) -> None:
+        """Refuse the steps that were not sent."""
+        _fail(self._waiting, LedgerUnavailable("the ledger is closed"))
+        self._waiting.clear()
 
-        Raises nothing but what is not an Exception: what goes wrong is told to those who wait.
-        """
-        try:
-            if self._senders > 1 or self._last_batch > 1:
-                await asyncio.sleep(0)  # those who come at the same time go along
-            if batch := self._next():
+    async def _send_waiting(self) -> None:
+        while batch := self._next_batch():
+            try:
                 await self._send_batch(batch)
-        except GeneratorExit:  # the loop is gone, and nobody can go on
-            raise
-        except BaseException:
-            self._go_on()
-            raise
-        self._go_on()
+            except asyncio.CancelledError:
+                _fail(batch, Unanswered())
+                raise
 
-    def _go_on(self) -> None:
-        if self._waiting:
-            self._spawn(self._send_some())
-        else:
-            self._senders -= 1
-
-    def _next(self) -> list[_Save]:
+    def _next_batch(self) -> list[_Save]:
+        """Take steps of one worker; a step with a key goes alone, because a taken key fails its statement."""
         batch: list[_Save] = []
-        while self._waiting and len(batch) < _MOST:
-            if batch and self._waiting[0].worker != batch[0].worker:
+        while self._waiting and len(batch) < _BATCH_LIMIT:
+            save = self._waiting[0]
+            if batch and (save.worker != batch[0].worker or save.changes.key or batch[0].changes.key):
                 break
-            if batch and (self._waiting[0].changes.key or batch[0].changes.key):
-                break  # a step with a key goes alone: if the key is taken, its statement fails
-            batch.append(self._waiting.popleft())
-        self._last_batch = len(batch)
-        return batch
+            self._waiting.popleft()
+            if not save.answer.done():
+                batch.append(save)
+        # In one order, so that statements of several processes do not wait for each other in a circle.
+        return sorted(batch, key=lambda save: storable(save.changes.session_id))
 
     async def _send_batch(self, batch: list[_Save]) -> None:
-        """Send the steps by one statement, and answer each; whatever happens, none of them waits for ever."""
+        """Send the steps by one statement, and answer each."""
+        worker, changes, _ = batch[0]
         try:
-            batch.sort(key=lambda save: storable(save.changes.session_id))  # see `_SAVE`
-            key = batch[0].changes.key
-            is_plain = len(batch) == 1 and _is_plain(batch[0].changes)
-            rows = (_as_columns if is_plain else _as_arrays)(batch, history=self._history)
-            statement = sql.SAVE_PLAIN if is_plain else sql.SAVE
-            if key is not None:
-                rows, statement = (*rows, *of_key(key)), sql.SAVE_KEYED
-            (answer,) = await self._send(statement, batch[0].worker, self._memory.wants(), *rows)
+            about = (worker, self._cache.numbers_wanted(), *_as_arrays(batch, history=self._history))
+            if changes.key is None:
+                (answer,) = await self._send(sql.SAVE, *about)
+            else:
+                (answer,) = await self._send(sql.SAVE_KEYED, *about, *of_key(changes.key))
             alive, position, saved, numbers = answer
-            self._memory.refill(numbers)
-            done = {*saved}
+            self._cache.add_numbers(numbers)
         except (Refused, Conflict, NotStorable) as exc:
             if len(batch) > 1:  # one of them is to blame
-                await self._send_singly(batch)
+                for each in batch:
+                    await self._send_batch([each])
             elif isinstance(exc, Conflict):
                 _answer(batch[0], (Fate.STALE, 0))
             else:
                 _fail(batch, exc)
-        except BaseException as exc:
-            _fail(batch, exc if isinstance(exc, Exception) else Unanswered())
-            if not isinstance(exc, Exception):
-                raise
+        except Exception as exc:
+            _fail(batch, exc)
         else:
             for number, each in enumerate(batch):
-                fate = Fate.SAVED if number in done else Fate.STALE if alive else Fate.DEAD
+                fate = Fate.SAVED if number in saved else Fate.STALE if alive else Fate.DEAD
                 _answer(each, (fate, position))
-
-    async def _send_singly(self, batch: list[_Save]) -> None:
-        """Send the steps one by one; when cut off, leave those that were not sent yet to another sender."""
-        for number, each in enumerate(batch, 1):
-            try:
-                await self._send_batch([each])
-            except BaseException:
-                self._waiting.extendleft(reversed(batch[number:]))
-                raise
 
 
 def _answer(save: _Save, answer: tuple[Fate, int]) -> None:
@@ -159,35 +138,23 @@ def _answer(save: _Save, answer: tuple[Fate, int]) -> None:
         save.answer.set_result(answer)
 
 
-def _fail(batch: list[_Save], why: Exception) -> None:
-    for each in batch:
+def _fail(saves: Iterable[_Save], why: Exception) -> None:
+    for each in saves:
         if not each.answer.done():
             each.answer.set_exception(why)
 
 
-def _is_plain(changes: Changes) -> bool:
-    """Say whether a step of a session that is on record moves no runs, and completes one at most."""
-    return changes.before is not None and not changes.moved and len(changes.done) < 2 and changes.key is None
+def _as_arrays(batch: list[_Save], *, history: bool) -> list[list[list[str | None]]]:
+    """Return the rows to write as arrays of texts, which the stored function `save` takes.
 
-
-def _as_columns(batch: list[_Save], *, history: bool) -> tuple[Any, ...]:
-    """Return what a plain step writes, as `save_plain` in the database takes it."""
-    ((_, changes, _),) = batch
-    done = changes.done[0] if changes.done else None
-    return (
-        storable(changes.session_id),
-        *of_session(changes.after),
-        *(of_run(changes.new[0]) if changes.new else _NO_RUN),
-        *((storable(done.run_id), *of_complete(done)) if done is not None else _NO_COMPLETE),
-        as_array(of_messages(changes.messages)) if changes.messages else None,
-        json.dumps(changes.entries) if history and changes.entries else None,
-    )
-
-
-def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[str, ...]:
-    """Return the rows that are to be written, as `save` in the database takes them."""
-    rows: tuple[Rows, ...] = [], [], [], [], [], []
-    sessions, accepted, moved, done, said, told = rows
+    The first column of each row is the number of its step.
+    """
+    sessions: list[Row] = []
+    accepted: list[Row] = []
+    moved: list[Row] = []
+    done: list[Row] = []
+    messages: list[Row] = []
+    entries: list[Row] = []
     for number, (_, changes, _) in enumerate(batch):
         session_id = storable(changes.session_id)
         accepts = None
@@ -199,28 +166,10 @@ def _as_arrays(batch: list[_Save], *, history: bool) -> tuple[str, ...]:
         for run_id, state, covered, place in changes.moved:
             moved.append((number, storable(run_id), state.value, covered, place))
         done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
-        said += [(number, *columns) for columns in of_messages(changes.messages)]
+        messages += [(number, *columns) for columns in of_messages(changes.messages)]
         if history and changes.entries:
-            told.append((number, session_id, json.dumps(changes.entries)))
-    return tuple(map(as_array, rows))
-
-
-def as_array(rows: Rows) -> str:
-    """Return rows as PostgreSQL spells an array of arrays of texts.
-
-    The driver takes lists of lists too, but looks at each element several times, and that in Python.
-    """
-    spelt = [
-        ",".join([
-            (_quoted(value) if isinstance(value, str) else "NULL" if value is None else str(value))
-            for value in row
-        ])
-        for row in rows
-    ]  # fmt: skip
-    return f"{{{{{'},{'.join(spelt)}}}}}" if spelt else "{}"
-
-
-def _quoted(text: str) -> str:
-    if '"' in text or "\\" in text:
-        text = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{text}"'
+            entries.append((number, session_id, json.dumps(changes.entries)))
+    return [
+        [[None if value is None else str(value) for value in row] for row in rows]
+        for rows in (sessions, accepted, moved, done, messages, entries)
+    ]

@@ -1,8 +1,8 @@
-"""Talk between the processes that share a file: each that listens has a socket beside it.
+"""Messages between the processes that share a file: each that listens has a socket beside the file.
 
-A process that has something to say sends it to every socket there is. A message that does not fit any more is
-lost, and so is what is said where sockets cannot be had. A process that finds no listener behind a socket
-removes it. Other files in the folder, those of a ledger with a similar name among them, are left alone.
+A process sends a message to every socket there is. Messages are lost when a socket is full, and where sockets
+are not available. A process that finds no listener behind a socket removes the socket. Other files in the
+folder are left alone, also those of a ledger with a similar name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AT_ONCE: Final = 64
 
 
 class Relay:
-    """What this process says to the others, and hears of them."""
+    """Sends messages to the other processes, and receives theirs."""
 
     def __init__(self, ledger: Path) -> None:
         self._ledger = ledger
@@ -36,66 +36,66 @@ class Relay:
         self._prefix = f"{ledger.name}-relay-"
         self._ours = re.compile(re.escape(self._prefix) + "[0-9a-f]{16}")
         self._name = ""
-        self._ear: socket.socket | None = None
+        self._receiver: socket.socket | None = None
         self._heard: Callable[[str], None] | None = None
 
     def others(self) -> list[str]:
-        """Return the names of the sockets of the others."""
+        """Return the names of the other processes' sockets."""
         try:
             names = os.listdir(self._folder)
         except OSError:
             return []
         return [name for name in names if self._ours.fullmatch(name) and name != self._name]
 
-    def say(self, messages: Sequence[str]) -> None:
-        """Send the messages to all the others, without waiting for any."""
-        with self._reaching() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
-            mouth.setblocking(False)
+    def send(self, messages: Sequence[str]) -> None:
+        """Send the messages to all other processes, without waiting for any."""
+        with self._reaching() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
             for name in self.others():
                 for message in messages:
                     try:
-                        mouth.sendto(message.encode("ascii"), f"{folder}/{name}")
+                        sender.sendto(message.encode("ascii"), f"{folder}/{name}")
                     except ConnectionRefusedError:  # no listener, or not a socket
                         self._remove(name)
                         break
                     except OSError:
                         break  # it is full, or gone
 
-    def hear(self, heard: Callable[[str], None]) -> None:
-        """Listen, if sockets can be had here."""
-        if self._ear is not None:
+    def listen(self, heard: Callable[[str], None]) -> None:
+        """Call `heard` with the messages of other processes, if sockets are available here."""
+        if self._receiver is not None:
             return
         self._heard = heard
         self._name = f"{self._prefix}{secrets.token_hex(8)}"
         try:
-            ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         except OSError:
             return
         try:
-            ear.setblocking(False)
-            ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+            receiver.setblocking(False)
+            receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
             with self._reaching() as folder:
-                ear.bind(f"{folder}/{self._name}")
+                receiver.bind(f"{folder}/{self._name}")
             self._share()
-            asyncio.get_running_loop().add_reader(ear, self._listen, ear)
+            asyncio.get_running_loop().add_reader(receiver, self._receive, receiver)
         except (OSError, NotImplementedError):
-            ear.close()
+            receiver.close()
             self._remove(self._name)
             return
-        self._ear = ear
+        self._receiver = receiver
 
     def _share(self) -> None:
-        """Let those who may write to the ledger write to the socket."""
+        """Let users who may write to the ledger write to the socket."""
         with contextlib.suppress(OSError):
             status = os.stat(self._ledger)
             os.chmod(self._folder / self._name, stat.S_IMODE(status.st_mode) & 0o666)
             if os.geteuid() == 0:
                 os.chown(self._folder / self._name, status.st_uid, status.st_gid)
 
-    def _listen(self, ear: socket.socket) -> None:
+    def _receive(self, receiver: socket.socket) -> None:
         for _ in range(_AT_ONCE):
             try:
-                message = ear.recv(LONGEST + 1)
+                message = receiver.recv(LONGEST + 1)
             except OSError:
                 return
             if self._heard is not None:
@@ -105,11 +105,11 @@ class Relay:
                     complain(exc, "what another process has said could not be heard")
 
     def stop(self) -> None:
-        """Listen no longer. Idempotent."""
-        ear, self._ear, self._heard = self._ear, None, None
-        if ear is not None:
-            asyncio.get_running_loop().remove_reader(ear)
-            ear.close()
+        """Stop listening. Idempotent."""
+        receiver, self._receiver, self._heard = self._receiver, None, None
+        if receiver is not None:
+            asyncio.get_running_loop().remove_reader(receiver)
+            receiver.close()
             self._remove(self._name)
 
     def _remove(self, name: str) -> None:
@@ -119,7 +119,7 @@ class Relay:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[str]:
-        """Give a short way to the folder: the address of a socket has little room."""
+        """Give a short path to the folder: a socket's address has little room."""
         handle = os.open(self._folder, os.O_RDONLY)
         try:
             short = f"/proc/self/fd/{handle}"

@@ -1,18 +1,19 @@
-"""One thread that does all the work on one SQLite connection, as many jobs in a transaction as are waiting.
+"""One thread that does all the work on one SQLite connection, in transactions that waiting jobs share.
 
-A commit waits for the disk, so those who wait share one (group commit). What one job raises undoes that one
-alone: a step has written nothing yet when it raises, and any other job runs under a savepoint of its own. The
-jobs are answered when all of it is on disk. A batch without a job that writes takes no lock.
+A commit waits for the disk, so all jobs that are waiting share one (group commit). A job that raises before
+it has written anything does not disturb the others; if it has written, the transaction is rolled back, and
+its jobs are done again one by one. A job is answered once its transaction is on disk. A transaction without a
+job that writes takes no lock.
 
-Before and after each batch, and several times a second without one, the thread looks whether the file is
-still the one that was opened, and at the beginning of each batch whether an older ledger was written into it.
-If the ledger is gone in one way or the other, the batch is not acknowledged, the connection is closed, and
-every later job is refused.
+Before and after each transaction, and several times a second in between, the thread checks that the file is
+still the one that was opened. At the beginning of each transaction it checks that no older ledger was written
+into the file. If the ledger is gone in one way or the other, the transaction is not acknowledged, the
+connection is closed, and every later job is refused.
 
-The thread does not die of what it did not expect. The transaction is rolled back, and each job in hand is
-told the truth: LedgerUnavailable if none of it is in the file, OutcomeUnknown if it may be. Then the thread
-goes on, after a pause that grows. If it fails time after time, or cannot roll back, it counts the ledger as
-gone and refuses every later job.
+The thread survives unexpected errors. It rolls the transaction back and answers each job truthfully:
+LedgerUnavailable if none of it is in the file, OutcomeUnknown if it may be. Then it goes on, after a pause
+that grows. If it fails many times in a row, or cannot roll back, it treats the ledger as gone and refuses
+every later job.
 """
 
 from __future__ import annotations
@@ -27,27 +28,25 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turngate._guard import complain, describe
+from turngate.durable import _sqlite_statements as sql
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable, NotStorable, OutcomeUnknown
-from turngate.durable._sqlite_steps import Steps, data_version
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
-    from turngate.durable._rows import Ask, Decide, Decision
-
 T = TypeVar("T")
 
-_LOOKS_EVERY: Final = 0.05
-"""Seconds after which the thread looks whether another process has written, unless it works anyway."""
+_LOOK_INTERVAL: Final = 0.05
+"""Seconds between two looks at whether another process has written, while there is no work."""
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_MOST: Final = 256
-"""So many jobs at most are in one transaction."""
-_FAILURES: Final = 10
-"""After so many unexpected failures in a row the thread gives up."""
+_BATCH_LIMIT: Final = 256
+"""The most jobs that share a transaction."""
+_FAILURES_LIMIT: Final = 10
+"""The thread gives up after this many unexpected failures in a row."""
 _PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
 _ABOUT_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError)
-"""What is raised because of a value: it will be refused again."""
+"""Raised because of a value, which would be refused again."""
 _RESTORED: Final = (
     "an older ledger was restored while it was open; nothing more is written; restart to use what is there "
     "now"
@@ -58,33 +57,71 @@ class _Job(NamedTuple):
     call: Callable[[sqlite3.Connection], Any]
     writes: bool
     answer: Future[Any]
-    is_step: bool
+
+
+class _Answer(NamedTuple):
+    future: Future[Any]
+    value: Any
+    error: BaseException | None
+
+
+class _FailedJob(Exception):
+    """A job has failed with the `error`, after it had written something."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _SeenLedger:
+    """What this process has seen of the ledger. Numbers never go back, so all of it must still be there.
+
+    reached  the last number that was seen
+    """
+
+    def __init__(self) -> None:
+        self.reached = 0
+        self._epoch: tuple[int, str] = (0, "")
+        self._data_version: int | None = None
+
+    def is_lost(self, connection: sqlite3.Connection) -> bool:
+        """Return whether something is gone; looks only if another connection has written."""
+        version = _data_version(connection)
+        if version == self._data_version:
+            return False
+        number = _last_number(connection)
+        if self._data_version is not None:
+            epoch, name = self._epoch
+            goes_on = connection.execute(sql.GOES_ON, (name, epoch, epoch, self.reached)).fetchone()[0]
+            if number < self.reached or not goes_on:
+                return True
+        self._epoch = connection.execute(sql.LAST_EPOCH).fetchone()
+        self._data_version, self.reached = version, number
+        return False
 
 
 class CommitThread:
-    """The thread, and the jobs that wait for it. Made on the loop that it answers to.
+    """The thread, and the jobs that wait for it. Created on the loop that it answers to.
 
     connect  opens the file, at the first job
     problem  says what has become of the file if it is no longer the one that was opened
     """
 
-    def __init__(
-        self, connect: Callable[[], sqlite3.Connection], problem: Callable[[], str | None], *, history: bool
-    ) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], problem: Callable[[], str | None]) -> None:
         self._loop: AbstractEventLoop = asyncio.get_running_loop()
         self._connect = connect
         self._problem = problem
+        self._seen = _SeenLedger()
         self._gone: str | None = None
-        """Why nothing is done any more."""
-        self._steps = Steps(history=history)
+        """Why every job is refused from now on."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        """Those that wait; None is the last."""
+        """Waiting jobs; None is the last."""
         self._in_hand: list[_Job] = []
-        """Those that the thread has taken and not answered."""
+        """Jobs that the thread has taken and not answered."""
         self._may_be_saved = False
-        """Whether what those have written may be in the file."""
+        """Whether the writes of the jobs in hand may be in the file."""
         self._is_dead = False
-        """Whether the thread is over, or will take no job any more."""
+        """Whether the thread takes no more jobs."""
         self._ending = False
         self._over = asyncio.Event()
         self._changed: Callable[[], None] | None = None
@@ -93,31 +130,24 @@ class CommitThread:
         self._thread.start()
 
     def do(self, call: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> Future[T]:
-        """Have the thread call, within a transaction, and return the answer when that is committed.
+        """Have the thread make the call within a transaction; the future is done once that is committed.
 
-        Whoever is cancelled while waiting leaves the job to be done.
+        Cancelling the future does not stop the job.
         """
-        return self._add(call, writes, is_step=False)
-
-    def step(self, ask: Ask, decide: Decide) -> Future[Decision]:
-        """Have the thread take a step, as `do` does."""
-        return self._add(lambda connection: self._steps.step(connection, ask, decide), True, is_step=True)
-
-    def _add(self, call: Callable[[sqlite3.Connection], T], writes: bool, *, is_step: bool) -> Future[T]:
         if self._ending:
             raise LedgerUnavailable("the ledger is closed")
         answer: Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(call, writes, answer, is_step))
+        self._jobs.put(_Job(call, writes, answer))
         if self._is_dead:
             answer.set_exception(LedgerUnavailable("the thread of the ledger is dead"))
         return answer
 
-    def tell_changes(self, changed: Callable[[], None]) -> None:
+    def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called on the loop when another process has written."""
         self._changed = changed
 
     async def end(self) -> None:
-        """Do what is left, close the connection, and end."""
+        """Do the jobs that are left, close the connection, and end the thread."""
         self._ending = True
         self._jobs.put(None)
         await self._over.wait()
@@ -161,34 +191,107 @@ class CommitThread:
                 failures += 1
                 self._recover(connection, exc, failures)
                 if self._ending:
-                    self._jobs.put(None)  # the one that was there may be lost
+                    self._jobs.put(None)  # the failure may have swallowed the one that was there
             if self._gone is not None and connection is not None:
-                # SQLite copies its log into the file if that is still in its place, and only then.
+                # SQLite copies its log into the file only if the file is still in its place.
                 _close(connection)
                 connection = None
                 self._wake()
         if connection is not None:
             _close(connection)
 
+    def _next_batch(self) -> list[_Job] | None:
+        """Wait for jobs, for a while; None when there are none and none will come."""
+        jobs, in_hand = self._jobs, self._in_hand
+        try:
+            job = jobs.get(timeout=_LOOK_INTERVAL if self._changed is not None else None)
+        except Empty:
+            return []
+        is_last = job is None
+        if job is not None:
+            in_hand.append(job)
+        for _ in range(min(jobs.qsize(), _BATCH_LIMIT - 1)):
+            job = jobs.get_nowait()
+            if job is not None:
+                in_hand.append(job)
+            is_last = is_last or job is None
+        if is_last and in_hand:
+            jobs.put(None)  # for the next time
+        return None if is_last and not in_hand else [*in_hand]
+
     def _connected(self, batch: list[_Job]) -> sqlite3.Connection | None:
-        """Open the file; if that cannot be done, say so to those who wait."""
+        """Open the file; if that fails, refuse the jobs."""
         try:
             return self._connect()
         except BaseException as exc:
             self._refuse(batch, exc)
             return None
 
+    def _do_batch(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
+        """Do the jobs and answer them, unless the file is gone.
+
+        If it disappears while the jobs are done, their writes may or may not be in it.
+        """
+        self._gone = self._problem()
+        if self._gone is not None:
+            self._refuse(batch, LedgerGone(self._gone))
+            return
+        answers = self._run(connection, batch) if batch else []
+        self._gone = self._gone or self._problem()
+        if self._gone is None:
+            self._answer(answers)
+            self._in_hand = []
+            self._look(connection)
+            return
+        for job, answer in zip(batch, answers, strict=True):
+            unknown = job.writes and answer.error is None
+            self._refuse([job], OutcomeUnknown(self._gone) if unknown else LedgerGone(self._gone))
+
+    def _run(self, connection: sqlite3.Connection, batch: list[_Job]) -> list[_Answer]:
+        """Do the jobs in one transaction; if one fails after it has written, each in its own."""
+        committing, others_may_be = False, self._may_be_saved
+        try:
+            connection.execute("BEGIN IMMEDIATE" if any(job.writes for job in batch) else "BEGIN")
+            if self._seen.is_lost(connection):
+                self._gone = _RESTORED
+                connection.execute("ROLLBACK")
+                return [_Answer(job.answer, None, LedgerGone(_RESTORED)) for job in batch]
+            answers = [_do(connection, job) for job in batch]
+            number = _last_number(connection)
+            committing = self._may_be_saved = True
+            connection.execute("COMMIT")
+            self._seen.reached = max(self._seen.reached, number)
+        except BaseException as exc:
+            if committing and not isinstance(exc, sqlite3.Error) and not connection.in_transaction:
+                raise  # SQLite itself did not refuse the commit
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+                self._gone = f"the ledger is damaged: {exc}"
+            elif connection.in_transaction:
+                raise
+            self._may_be_saved = others_may_be  # nothing of this batch is in the file
+            if isinstance(exc, _FailedJob) and len(batch) > 1:
+                return [answer for job in batch for answer in self._run(connection, [job])]
+            why: BaseException
+            if isinstance(exc, _FailedJob):
+                why = exc.error
+            else:
+                why = LedgerUnavailable(f"the ledger could not be written: {exc}")
+                why.__cause__ = exc
+            return [_Answer(job.answer, None, why) for job in batch]
+        return answers
+
     def _recover(self, connection: sqlite3.Connection | None, exc: BaseException, failures: int) -> None:
-        """Go on after what was not expected: undo what can be undone, and answer the jobs in hand."""
+        """After an unexpected error: roll back, and answer the jobs in hand."""
         complain(exc, "the thread of the ledger has failed (%d in a row)", failures)
         try:
-            self._steps.forget()
             if connection is not None and connection.in_transaction:
                 connection.execute("ROLLBACK")
         except BaseException as raised:
             complain(raised, "the thread of the ledger cannot undo what it has begun, and gives up")
             self._gone = f"the ledger cannot be used any more: {describe(exc)}; open it again"
-        if failures >= _FAILURES:
+        if failures >= _FAILURES_LIMIT:
             self._gone = f"the ledger failed {failures} times in a row: {describe(exc)}; open it again"
         for job in self._in_hand:
             unknown = self._may_be_saved and job.writes
@@ -198,121 +301,14 @@ class CommitThread:
         if self._gone is None and not self._ending:
             time.sleep(min(_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
 
-    def _do_batch(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
-        """Do the jobs and answer them, unless the file is gone.
-
-        If it goes while the jobs are done, it may or may not have taken in what they wrote.
-        """
-        self._gone = self._problem()
-        if self._gone is not None:
-            self._refuse(batch, LedgerGone(self._gone))
-            return
-        writes = any(job.writes for job in batch)
-        answers = self._run(connection, batch, writes=writes) if batch else []
-        self._gone = self._gone or self._problem()
-        if self._gone is None:
-            self._answer(answers)
-            self._in_hand = []
-            self._look(connection, writes=writes)
-            return
-        for job, (_, _, exc) in zip(batch, answers, strict=True):
-            unknown = job.writes and exc is None
-            self._refuse([job], OutcomeUnknown(self._gone) if unknown else LedgerGone(self._gone))
-
-    def _refuse(self, batch: list[_Job], exc: BaseException) -> None:
-        self._answer([(job.answer, None, exc) for job in batch])
-
-    def _next_batch(self) -> list[_Job] | None:
-        """Wait for jobs, for a while; None when there are none and none will come."""
-        jobs, in_hand = self._jobs, self._in_hand
-        try:
-            job = jobs.get(timeout=_LOOKS_EVERY if self._changed is not None else None)
-        except Empty:
-            return []
-        is_last = job is None
-        if job is not None:
-            in_hand.append(job)
-        for _ in range(min(jobs.qsize(), _MOST - 1)):
-            job = jobs.get_nowait()
-            if job is not None:
-                in_hand.append(job)
-            is_last = is_last or job is None
-        if is_last and in_hand:
-            jobs.put(None)  # for the next time
-        return None if is_last and not in_hand else [*in_hand]
-
-    def _run(
-        self, connection: sqlite3.Connection, batch: list[_Job], *, writes: bool
-    ) -> list[tuple[Future[Any], Any, BaseException | None]]:
-        steps = self._steps
-        committing, others_are = False, self._may_be_saved
-        try:
-            if writes:
-                connection.execute("BEGIN IMMEDIATE")
-                steps.begin(connection)
-            else:
-                connection.execute("BEGIN")
-            if steps.is_restored(connection):
-                self._gone = _RESTORED
-                connection.execute("ROLLBACK")
-                return [(job.answer, None, LedgerGone(_RESTORED)) for job in batch]
-            answers = [self._do(connection, job) for job in batch]
-            steps.write(connection)
-            committing = self._may_be_saved = True
-            connection.execute("COMMIT")
-            steps.committed()
-        except BaseException as exc:
-            if committing and not isinstance(exc, sqlite3.Error) and not connection.in_transaction:
-                raise  # SQLite itself did not refuse the commit
-            steps.forget()
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
-                self._gone = f"the ledger is damaged: {exc}"
-            elif connection.in_transaction:
-                raise
-            self._may_be_saved = others_are  # nothing of this batch is in the file
-            if isinstance(exc, _ABOUT_DATA):
-                if len(batch) > 1:  # one of them is to blame
-                    return [
-                        answer for job in batch for answer in self._run(connection, [job], writes=job.writes)
-                    ]
-                refused = NotStorable(f"the ledger cannot store this: {exc}")
-                refused.__cause__ = exc
-                return [(batch[0].answer, None, refused)]
-            why = LedgerUnavailable(f"the ledger could not be written: {exc}")
-            why.__cause__ = exc
-            return [(job.answer, None, why) for job in batch]
-        return answers
-
-    def _do(self, connection: sqlite3.Connection, job: _Job) -> tuple[Future[Any], Any, BaseException | None]:
-        """Do one job; undo what it did if it raises. An error of SQLite's own ends the whole batch."""
-        if not job.is_step:
-            self._steps.write(connection)
-            connection.execute("SAVEPOINT job")
-        try:
-            answer = job.call(connection)
-        except sqlite3.Error:
-            raise
-        except BaseException as exc:
-            if not job.is_step:
-                connection.execute("ROLLBACK TO job")
-                connection.execute("RELEASE job")
-            return job.answer, None, exc
-        if not job.is_step:
-            connection.execute("RELEASE job")
-            if job.writes:
-                self._steps.forget()
-        return job.answer, answer, None
-
-    def _look(self, connection: sqlite3.Connection, *, writes: bool) -> None:
-        """Find out whether another connection has written since the last look; who writes has looked."""
+    def _look(self, connection: sqlite3.Connection) -> None:
+        """Find out whether another connection has written since the last look."""
         if self._changed is None:
             return
         try:
-            version = self._steps.data_version if writes else data_version(connection)
+            version = _data_version(connection)
         except sqlite3.Error:
-            return  # whoever asks for something will be told
+            return  # the next job will be told
         if version != self._data_version:
             self._data_version = version
             self._wake()
@@ -322,10 +318,40 @@ class CommitThread:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._changed)
 
-    def _answer(self, answers: list[tuple[Future[Any], Any, BaseException | None]]) -> None:
+    def _refuse(self, batch: list[_Job], error: BaseException) -> None:
+        self._answer([_Answer(job.answer, None, error) for job in batch])
+
+    def _answer(self, answers: list[_Answer]) -> None:
         if answers:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_set, answers)
+
+
+def _do(connection: sqlite3.Connection, job: _Job) -> _Answer:
+    """Do one job. Raises _FailedJob if it has failed and its writes must be undone."""
+    before = connection.total_changes
+    error: BaseException
+    try:
+        return _Answer(job.answer, job.call(connection), None)
+    except _ABOUT_DATA as exc:
+        error = NotStorable(f"the ledger cannot store this: {exc}")
+        error.__cause__ = exc
+    except sqlite3.Error:
+        raise
+    except BaseException as exc:
+        error = exc
+    if connection.total_changes != before:
+        raise _FailedJob(error)
+    return _Answer(job.answer, None, error)
+
+
+def _last_number(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(sql.NUMBER).fetchone()[0])
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    """Return a number that changes when another connection has written."""
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 def _close(connection: sqlite3.Connection) -> None:
@@ -333,13 +359,13 @@ def _close(connection: sqlite3.Connection) -> None:
         connection.close()
 
 
-def _set(answers: list[tuple[Future[Any], Any, BaseException | None]]) -> None:
-    for future, answer, exc in answers:
+def _set(answers: list[_Answer]) -> None:
+    for future, value, error in answers:
         if future.done():
-            continue  # whoever asked has been cancelled
-        if exc is None:
-            future.set_result(answer)
-        elif isinstance(exc, StopIteration):  # which a future does not take
-            future.set_exception(RuntimeError(f"a job of the ledger raised {exc!r}"))
+            continue  # the caller was cancelled
+        if error is None:
+            future.set_result(value)
+        elif isinstance(error, StopIteration):  # which a future does not take
+            future.set_exception(RuntimeError(f"a job of the ledger raised {error!r}"))
         else:
-            future.set_exception(exc)
+            future.set_exception(error)

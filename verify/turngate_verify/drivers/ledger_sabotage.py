@@ -21,7 +21,7 @@ from turngate.durable import DurableDispatcher
 from turngate.durable._ledger import Debts
 from turngate.durable._rows import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
-from turngate.durable._swap import _Sent
+from turngate.durable._swap import LostSends
 from turngate_verify.drivers.ledger_schedules import Scenario
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
@@ -105,7 +105,7 @@ SABOTAGE: dict[str, tuple[Patches, Scenario]] = {
     "no-version": (((Tables, "is_at", lambda *_: True),), _A_CANCEL),
     "no-fence": (((Step, "_turn", _any_fence), *NO_LEASE), _TWO_AND_A_LEASE),
     "reused-worker": (((MemoryLedger, "register", _same_name),), _A_LEASE),
-    "answer-lost-retried": (((_Sent, "saved", lambda *_, **__: None),), _ANSWER_OF_CANCEL),
+    "answer-lost-retried": (((LostSends, "saved", lambda *_, **__: None),), _ANSWER_OF_CANCEL),
     "notify-only-cancel": (((Step, "finish", _blind_finish),), _A_CANCEL),
     "orphaned-accept": (((MemoryLedger, "debts", _forget_accepted(MemoryLedger.debts)),), _AN_ACCEPT),
     "reap-without-handoff": (((Step, "reap", _reap_without_handoff(Step.reap)),), _A_KILL),

@@ -225,7 +225,7 @@ class _Stage:
                     for fence, each in d._turns.owned.items()
                 ),
                 tuple(sorted(d._turns.covered_early)),
-                ledger.memory.looks_like(),
+                ledger.cache.fingerprint(),
             )
             for ledger, d in zip(self.ledgers, self.dispatchers, strict=True)
         )

@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable, _swap
+from turngate.durable._cache import SessionCache
 from turngate.durable._columns import of_messages
 from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Place, Told
 from turngate.durable._purge import Purge
-from turngate.durable._recent import Memory
 from turngate.durable._rows import (
     ALL,
     Ask,
@@ -159,7 +159,7 @@ class MemoryLedger:
         """Whether the process has died: nothing that it sends arrives, and it hears nothing."""
         self.is_away = False
         """Whether the tables cannot be reached."""
-        self.memory = Memory()
+        self.cache = SessionCache()
         self._lost: tuple[int, Callable[[int], None]] | None = None
         self._open = False
 
@@ -194,12 +194,12 @@ class MemoryLedger:
 
     async def step(self, ask: Ask, decide: Decide) -> Decision:
         """Load, decide and save, until nobody else was faster."""
-        return await swap(self, self.memory, ask, decide, lambda _: self.is_away)
+        return await swap(self, self.cache, ask, decide, lambda _: self.is_away)
 
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is when the question arrives."""
         await self._pass("load", ask)
-        self.memory.heard(self.tables.now())
+        self.cache.set_clock(self.tables.now())
         return self.tables.load(ask)
 
     async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
@@ -208,9 +208,9 @@ class MemoryLedger:
         fate = self.tables.save(ask, changes)
         if not await self._pass("answer", ask, changes):
             raise Unanswered
-        if self.tables.remembers and self.memory.wants():
+        if self.tables.remembers and self.cache.numbers_wanted():
             self.tables.number += 1
-            self.memory.refill([self.tables.number])
+            self.cache.add_numbers([self.tables.number])
         return fate
 
     # Who lives.

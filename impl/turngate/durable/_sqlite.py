@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import random
 import secrets
@@ -15,11 +14,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
-from turngate.durable import _sqlite_schema as sql
-from turngate.durable._columns import as_complete, as_known, as_messages, of_key
+from turngate.durable import _sqlite_statements as sql
+from turngate.durable._columns import (
+    as_complete,
+    as_key,
+    as_known,
+    as_messages,
+    as_run,
+    as_session,
+    of_complete,
+    of_key,
+    of_messages,
+    of_run,
+    of_session,
+)
 from turngate.durable._ledger import (
     Debts,
     Finished,
+    LeaseLost,
     LedgerGone,
     LedgerUnavailable,
     Mine,
@@ -30,60 +42,42 @@ from turngate.durable._ledger import (
 from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
-from turngate.durable._sqlite_lives import WorkerLock, forget, patience, refuse_shared_file_system
 from turngate.durable._sqlite_relay import LONGEST, Relay
-from turngate.durable._sqlite_steps import find_key, last_number, load
 from turngate.durable._sqlite_thread import CommitThread
+from turngate.durable._sqlite_workers import DeathWatch, WorkerLock, refuse_shared_file_system, remove_lock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from turngate._messages import ListOfMessages
+    from turngate.durable._columns import Row
     from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Decide, Decision, KeyRow
+    from turngate.durable._rows import Changes, Decide, Decision, KeyRow
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_LOOKS_FOR_EARS: Final = 0.1
-_AT_ONCE: Final = 50
-"""So many debts are taken up at a time."""
-_PAGES: Final = 4_000
-"""So long the write-ahead log grows, 16 MB, before it is copied into the file: a run writes many pages."""
-
-
-class _OutOfSight:
-    """A worker that may be dead, and for how long that has been so."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._waited = 0.0
-        self._last = time.monotonic()
-
-    def wait(self, limit: float) -> float:
-        """Return how many seconds were waited in all.
-
-        A pause between two looks counts for a quarter of the limit at most: if this process was stopped, the
-        other one may have been stopped with it, and had no time to come back.
-        """
-        now = time.monotonic()
-        self._waited += min(now - self._last, limit / 4)
-        self._last = now
-        return self._waited
+_LISTENERS_INTERVAL: Final = 0.1
+"""Seconds for which the answer to whether another process listens is kept."""
+_ORPHANS_LIMIT: Final = 50
+_LOG_PAGES: Final = 4_000
+"""The write-ahead log is copied into the file when it has this many pages, 16 MB: a run writes many."""
 
 
 class SqliteLedger:
     """The sessions in the file at `path`, in WAL mode: for any number of processes on one machine.
 
-    One thread does the work; steps that come together share a commit. A process that dies is noticed by its
-    file lock. `history` says whether every decision is kept, for `turngate trace` and for subscribers to
-    moves; `lock_timeout` is how many seconds another process may hold the file; with `synchronous="NORMAL"` a
-    loss of power may cost the last commits.
+    history       whether every decision is kept, for `turngate trace` and for subscribers to moves
+    lock_timeout  how many seconds to wait while another process holds the file
+    synchronous   "FULL", or "NORMAL", with which a loss of power may cost the last commits
 
-    The path is made absolute and links are followed, so it does not matter how it is spelled, and a later
-    `os.chdir` changes nothing. Opening refuses, with LedgerUnavailable: a file with several hard links, a
-    file that is a mount of its own, and file systems that other machines may share. A ledger that was opened
-    before a fork is refused in the child. When the file is removed or replaced while it is open, everything
-    from then on is refused: what was acknowledged would be gone after a restart.
+    One thread does the work, and steps that wait at the same time share a commit. The death of a process is
+    noticed by its file lock.
+
+    The path is made absolute and links are followed, so a later `os.chdir` changes nothing. Opening raises
+    LedgerUnavailable for a file with several hard links, for a file that is itself a mount, and on file
+    systems that other machines may share. A child process cannot use a ledger that was opened before the
+    fork. If the file is removed or replaced while it is open, every later call is refused, because what it
+    acknowledged would be gone after a restart.
     """
 
     def __init__(
@@ -100,16 +94,15 @@ class SqliteLedger:
         self._file: OpenedFile | None = None
         self._lease = 0.0
         self._locks: dict[int, WorkerLock] = {}
-        """The locks of the workers of this ledger object."""
-        self._out_of_sight: dict[int, _OutOfSight] = {}
-        """Workers of which it is not clear whether they live."""
+        """The locks of this ledger's own workers."""
+        self._watch = DeathWatch()
         self._process = 0
         self._relay = Relay(self.path)
-        self._look_for_ears_at = 0.0
-        self._has_ears = False
+        self._has_listeners = False
+        self._has_listeners_until = 0.0
 
     async def open(self) -> None:
-        """Open the file, and bring it to the current schema."""
+        """Open the file, and migrate it to the current schema."""
         self.path = resolved(self._given)  # a link may have been changed since
         self._relay = Relay(self.path)
         try:
@@ -118,7 +111,7 @@ class SqliteLedger:
             raise LedgerUnavailable(f"the ledger cannot be opened: {exc}") from exc
         refuse_shared_file_system(self.path)
         self._process = os.getpid()
-        thread = self._thread = CommitThread(self._connect, self._problem, history=self.history)
+        thread = self._thread = CommitThread(self._connect, self._problem)
         try:
             await thread.do(lambda connection: None)
         except (sqlite3.Error, OSError) as exc:
@@ -129,7 +122,7 @@ class SqliteLedger:
             raise
 
     async def close(self) -> None:
-        """Finish what is waiting, and close the file. Idempotent."""
+        """Finish the jobs that are waiting, and close the file. Idempotent."""
         thread, self._thread = self._thread, None
         self._relay.stop()
         if thread is not None:
@@ -167,26 +160,28 @@ class SqliteLedger:
                 else:
                     self._file = OpenedFile(self._given, self.path)
                     return connection
-                time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - so that those who wait do not meet again
+                time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - no secret
         except BaseException:
             connection.close()
             raise
 
     def _problem(self) -> str | None:
-        """Say what has become of the file if it is no longer the one that was opened; for the thread."""
+        """Return what has become of the file if it is no longer the one that was opened."""
         assert self._file is not None
         return self._file.problem()
 
     # Steps.
 
     def step(self, ask: Ask, decide: Decide) -> Awaitable[Decision]:
-        """Load, decide and save in one transaction: nobody can be faster."""
-        return self._working().step(ask, decide)
+        """Load, decide and save in one transaction, during which no other process can write."""
+        return self._working().do(
+            lambda connection: _take_step(connection, ask, decide, history=self.history), writes=True
+        )
 
-    # Who lives.
+    # Workers.
 
     async def register(self, lease: float) -> int:
-        """Return the name of a new worker, which lives as long as this process."""
+        """Return the name of a new worker, which is alive as long as this process."""
         thread = self._working()
         self._lease = lease
         lock = self._new_lock()
@@ -198,7 +193,7 @@ class SqliteLedger:
                 writes=True,
             )
         except BaseException as exc:
-            # A job whose caller is cancelled is still done. Then there is a row, and its lock must be free.
+            # If the caller was cancelled, the row is written all the same, and its lock must be free.
             lock.release(remove=isinstance(exc, Exception))
             raise
         assert worker is not None
@@ -211,59 +206,29 @@ class SqliteLedger:
         return WorkerLock(self.path, self._file.id)
 
     async def retire(self, worker: int) -> None:
-        """Have a worker count as dead."""
-        await self._working().do(
-            lambda connection: connection.execute("DELETE FROM worker WHERE worker = ?", (worker,)),
-            writes=True,
-        )
+        """Declare a worker dead."""
+        await self._write("DELETE FROM worker WHERE worker = ?", [(worker,)])
         if (lock := self._locks.pop(worker, None)) is not None:
             lock.release(remove=True)
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
-        """Do nothing: the lock holds as long as the process."""
+        """Do nothing: the lock lasts as long as the process."""
 
     async def bury(self) -> None:
-        """Find the workers that have died, and remove what is left of them; see `_sqlite_lives`."""
-        thread = self._working()
+        """Find the workers that have died, and remove their rows and lock files."""
         await self._repair_locks()
-        rows: list[tuple[int, str]] = await thread.do(
-            lambda connection: connection.execute("SELECT worker, name FROM worker").fetchall()
-        )
-        dead = self._dead_of(rows)
+        assert self._file is not None
+        rows = await self._query("SELECT worker, name FROM worker")
+        others = {worker: name for worker, name in rows if worker not in self._locks}
+        dead = self._watch.dead_of(others, self.path, self._file.id, self._lease)
         if dead:
             # A worker that has made a new lock meanwhile has another name.
-            await thread.do(
-                lambda connection: connection.executemany(
-                    "DELETE FROM worker WHERE worker = ? AND name = ?", dead
-                ),
-                writes=True,
-            )
+            await self._write("DELETE FROM worker WHERE worker = ? AND name = ?", dead)
         for _, name in dead:
-            forget(self.path, name)
-
-    def _dead_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Return those of the workers that are dead; never one of this ledger object."""
-        assert self._file is not None
-        dead: list[tuple[int, str]] = []
-        unclear: dict[int, _OutOfSight] = {}
-        for worker, name in rows:
-            if worker in self._locks:
-                continue
-            limit = patience(self.path, self._file.id, name, self._lease)
-            if limit == math.inf:
-                continue
-            seen = self._out_of_sight.get(worker)
-            if seen is None or seen.name != name:
-                seen = _OutOfSight(name)
-            if seen.wait(limit) >= limit:
-                dead.append((worker, name))
-            else:
-                unclear[worker] = seen
-        self._out_of_sight = unclear
-        return dead
+            remove_lock(self.path, name)
 
     async def _repair_locks(self) -> None:
-        """Make new locks in the place of those that others cannot see any more."""
+        """Replace the locks of this ledger's workers that other processes cannot see any more."""
         for worker, lock in [*self._locks.items()]:
             if lock.is_recorded and lock.is_in_place():
                 continue
@@ -284,27 +249,22 @@ class SqliteLedger:
             say(
                 logging.WARNING, "the lock file of worker %d was removed or replaced; it is made anew", worker
             )
-            fresh = self._new_lock()
+            new = self._new_lock()
             lock.release(remove=False)
-            lock = self._locks[worker] = fresh
-        await self._working().do(
-            lambda connection: connection.execute(
-                "UPDATE worker SET name = ? WHERE worker = ?", (str(lock.name), worker)
-            ),
-            writes=True,
-        )
+            lock = self._locks[worker] = new
+        await self._write("UPDATE worker SET name = ? WHERE worker = ?", [(str(lock.name), worker)])
         lock.is_recorded = True
 
     async def debts(self, enter_timeout: float) -> Debts:
-        """Return some of what is owed by the dead, and what was not entered for so many seconds."""
+        """Return some of the turns and runs that no living worker looks after."""
         late = time.time() - enter_timeout
 
         def look(connection: sqlite3.Connection) -> Debts:
             query = connection.execute
             return Debts(
-                [restored(session) for (session,) in query(sql.DEAD, (_AT_ONCE,))],
-                [restored(session) for (session,) in query(sql.UNOWNED, (_AT_ONCE,))],
-                [(restored(s), restored(r)) for s, r in query(sql.UNENTERED, (late, _AT_ONCE))],
+                [restored(session) for (session,) in query(sql.DEAD, (_ORPHANS_LIMIT,))],
+                [restored(session) for (session,) in query(sql.UNOWNED, (_ORPHANS_LIMIT,))],
+                [(restored(s), restored(r)) for s, r in query(sql.UNENTERED, (late, _ORPHANS_LIMIT))],
             )
 
         return await self._working().do(look)
@@ -317,15 +277,14 @@ class SqliteLedger:
             for session, fence, covered, version in rows
         ]
 
-    # Looking on.
+    # Reading.
 
     async def find(self, run_ids: Sequence[str]) -> list[Known]:
-        """Return those of the runs that are known."""
-        wanted = [storable(run_id) for run_id in run_ids]
+        """Return the runs of these ids that exist."""
 
         def look(connection: sqlite3.Connection) -> list[Known]:
-            rows = (connection.execute(sql.KNOWN, (run_id,)).fetchone() for run_id in wanted)
-            return [as_known(row) for row in rows if row is not None]
+            found = [_find_run(connection, run_id) for run_id in run_ids]
+            return [each for each in found if each is not None]
 
         return await self._working().do(look)
 
@@ -342,29 +301,29 @@ class SqliteLedger:
         return await self._working().do(look)
 
     async def name(self) -> str:
-        """Return the name of the epoch, by which its cursors are told from those of another."""
+        """Return the name of the current epoch."""
         ((name,),) = await self._query(sql.EPOCH)
         return str(name)
 
     async def end_of(self, name: str) -> int | None:
-        """Return the position that no cursor of the epoch reaches; None if there is no such epoch."""
+        """Return the position behind the last one of an epoch; None if there is no such epoch."""
 
         def look(connection: sqlite3.Connection) -> int | None:
             found = connection.execute(sql.END_OF, (name,)).fetchone()
-            return None if found is None else int(found[0] or last_number(connection) + 1)
+            return None if found is None else int(found[0] or _last_number(connection) + 1)
 
         return await self._working().do(look)
 
     async def moment(self) -> Moment:
-        """Return what there is to be read now: everything up to the last position."""
-        number = await self._working().do(last_number)
+        """Return which positions can be read now: all up to the last one."""
+        number = await self._working().do(_last_number)
         return Moment(number + 1, number + 1)
 
     async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
-        """Return the last that was purged, the horizon, and the next completions below it, in order."""
+        """Return the last purged place, the horizon, and the next completions below it, in order."""
 
         def look(connection: sqlite3.Connection) -> tuple[Place, int, list[Finished]]:
-            number = last_number(connection)
+            number = _last_number(connection)
             purged = connection.execute("SELECT purged, purged_ordinal FROM meta").fetchone()
             rows = connection.execute(sql.FINISHED, (*after, limit)).fetchall()
             return purged, number + 1, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
@@ -372,10 +331,10 @@ class SqliteLedger:
         return await self._working().do(look)
 
     async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
-        """Return the last that was purged, the horizon, and the decisions of the next steps, in order."""
+        """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
 
         def look(connection: sqlite3.Connection) -> tuple[Place, int, list[Told]]:
-            number = last_number(connection)
+            number = _last_number(connection)
             ((forgotten,),) = connection.execute("SELECT forgotten FROM meta")
             rows = connection.execute(sql.TOLD, (after[0], limit)).fetchall()
             steps = [Told(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
@@ -386,42 +345,44 @@ class SqliteLedger:
     async def _query(self, query: str, *about: object) -> list[tuple[Any, ...]]:
         return await self._working().do(lambda connection: connection.execute(query, about).fetchall())
 
+    async def _write(self, statement: str, rows: Sequence[Row]) -> int:
+        """Execute the statement with each of the rows; return how many rows it has changed."""
+        return await self._working().do(
+            lambda connection: connection.executemany(statement, rows).rowcount, writes=True
+        )
+
     # Beside the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Put by what turns have written so far."""
+        """Save the text that turns have written so far; leave out what cannot be stored."""
         rows = [(storable(c.session_id), c.fence, storable(c.text), c.kept) for c in checkpoints]
         try:
-            await self._working().do(
-                lambda connection: connection.executemany(sql.PUT_CHECKPOINT, rows), writes=True
-            )
+            await self._write(sql.PUT_CHECKPOINT, rows)
         except NotStorable:
             for each in checkpoints if len(checkpoints) > 1 else ():
                 await self.checkpoint([each])
 
     async def find_key(self, key: str, part: str = "") -> KeyRow | None:
         """Return the row of an idempotency key, None if it has none."""
-        return await self._working().do(lambda connection: find_key(connection, key, part))
+        return await self._working().do(lambda connection: _find_key(connection, key, part))
 
     async def keep_key(self, row: KeyRow) -> KeyRow:
-        """Write the row unless the key has one, and return the row that it has."""
+        """Write the row unless the key has one, and return the row that is stored."""
 
         def keep(connection: sqlite3.Connection) -> KeyRow:
             connection.execute(sql.KEEP_KEY, (*of_key(row), time.time()))
-            kept = find_key(connection, row.key, row.part)
+            kept = _find_key(connection, row.key, row.part)
             assert kept is not None
             return kept
 
         return await self._working().do(keep, writes=True)
 
     async def expire_keys(self, age: float, limit: int) -> int:
-        """Forget at most `limit` keys that are older than so many seconds; return how many it was."""
+        """Delete at most `limit` keys older than `age` seconds; return how many were deleted."""
         before = time.time() - age
         if not await self._query(sql.HAS_OLD_KEYS, before):
             return 0  # without taking the file's lock
-        return await self._working().do(
-            lambda connection: connection.execute(sql.EXPIRE_KEYS, (before, limit)).rowcount, writes=True
-        )
+        return await self._write(sql.EXPIRE_KEYS, [(before, limit)])
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
         """Return messages of the session; ValueError if it has no message `after`."""
@@ -440,7 +401,7 @@ class SqliteLedger:
         return as_messages(await self._query(sql.MESSAGES_OF, storable(run_id)))
 
     async def purge(self, purge: Purge) -> int:
-        """Take the next slice of a purge; return how many runs are gone."""
+        """Take the next slice of a purge; return how many runs were deleted."""
         match purge.phase:
             case Phase.RUNS:
                 return await self._purge_runs(purge)
@@ -449,9 +410,8 @@ class SqliteLedger:
             case Phase.HISTORY:
                 await self._purge_history(purge)
             case Phase.REST:
-                await self._working().do(
-                    lambda connection: [connection.execute(each) for each in sql.PURGE_REST], writes=True
-                )
+                for statement in sql.PURGE_REST:
+                    await self._write(statement, [()])
                 purge.next_phase()
         return 0
 
@@ -463,7 +423,7 @@ class SqliteLedger:
         rows = await self._query(sql.PURGE_LOOK, purge.before, purge.before, *purge.after, SLICE)
         looked_at, gone = purge.slice([PastRun(*row) for row in rows])
 
-        def forget_them(connection: sqlite3.Connection) -> int:
+        def delete(connection: sqlite3.Connection) -> int:
             many, (position, ordinal, *_) = connection.executemany, gone[-1]
             turns = {(each.position, each.message_id) for each in gone if each.message_id is not None}
             many(sql.PURGE_MESSAGES, [(at * sql.STEP, (at + 1) * sql.STEP - 1, turn) for at, turn in turns])
@@ -471,7 +431,7 @@ class SqliteLedger:
             connection.execute(sql.PURGED, {"position": position, "ordinal": ordinal})
             return deleted.rowcount
 
-        count = await self._working().do(forget_them, writes=True) if gone else 0
+        count = await self._working().do(delete, writes=True) if gone else 0
         purge.looked_at(looked_at)
         if not rows:
             purge.next_phase()
@@ -481,12 +441,12 @@ class SqliteLedger:
         rows = await self._query(sql.PURGE_LOOK_AT_SESSIONS, purge.name, SLICE)
         quiet = [row for row in rows if row[0] not in purge.kept]
 
-        def forget_them(connection: sqlite3.Connection) -> None:
+        def delete(connection: sqlite3.Connection) -> None:
             new = {row[0] for row in connection.execute(sql.PURGE_NEW_RUNS, (purge.after[0],))}
             connection.executemany(sql.PURGE_SESSIONS, [row for row in quiet if row[0] not in new])
 
         if quiet:
-            await self._working().do(forget_them, writes=True)
+            await self._working().do(delete, writes=True)
         if rows:
             purge.name = rows[-1][0]
         else:
@@ -496,13 +456,13 @@ class SqliteLedger:
         rows = [PastStep(*row) for row in await self._query(sql.PURGE_LOOK_AT_HISTORY, purge.after[0], SLICE)]
         gone = [(each.position,) for each in rows if purge.forgets(each)]
 
-        def forget_them(connection: sqlite3.Connection) -> None:
-            connection.execute(sql.KEEP_NUMBER, (last_number(connection),))
+        def delete(connection: sqlite3.Connection) -> None:
+            connection.execute(sql.KEEP_NUMBER, (_last_number(connection),))
             connection.executemany("DELETE FROM history WHERE position = ?", gone)
             connection.execute("UPDATE meta SET forgotten = max(forgotten, ?)", gone[-1])
 
         if gone:
-            await self._working().do(forget_them, writes=True)
+            await self._working().do(delete, writes=True)
         if rows and not purge.is_past(rows):
             purge.after = rows[-1][:2]
         else:
@@ -510,43 +470,44 @@ class SqliteLedger:
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` when another process has written."""
-        self._working().tell_changes(wake)
+        self._working().on_change(wake)
 
     # What turns stream.
 
     longest_message = LONGEST
 
     def is_overheard(self) -> bool:
-        """Say whether another process listens, or did a moment ago."""
+        """Return whether another process listens, or did a moment ago."""
         now = time.monotonic()
-        if now >= self._look_for_ears_at:
-            self._look_for_ears_at, self._has_ears = now + _LOOKS_FOR_EARS, bool(self._relay.others())
-        return self._has_ears
+        if now >= self._has_listeners_until:
+            self._has_listeners_until = now + _LISTENERS_INTERVAL
+            self._has_listeners = bool(self._relay.others())
+        return self._has_listeners
 
     async def relay(self, messages: Sequence[str]) -> None:
-        """Say something to the processes that listen; it may be lost."""
-        self._relay.say(messages)
+        """Send messages to the processes that listen; they may be lost."""
+        self._relay.send(messages)
 
     def overhear(self, heard: Callable[[str], None] | None) -> None:
-        """Listen to what other processes say, or no longer."""
+        """Call `heard` with the messages of other processes; None stops that."""
         if heard is None:
             self._relay.stop()
         else:
-            self._relay.hear(heard)
+            self._relay.listen(heard)
 
     def hint(self, workers: set[int]) -> None:
-        """Do nothing: whoever listens sees that the file has changed."""
+        """Do nothing: other processes see that the file has changed."""
 
 
 # In the thread.
 
 
 def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
-    """Bring the file to the current schema: one transaction per version, made by one of several processes."""
+    """Migrate the file to the current schema, one transaction per version, by one of several processes."""
     scripts = migrations("sqlite")
     refuse_newer(_version(connection), len(scripts))
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {_PAGES}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
     if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):  # new, or restored from a dump
         connection.execute("PRAGMA journal_mode = WAL")
     while _version(connection) < len(scripts):
@@ -561,10 +522,10 @@ def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
 
 
 def _begin_epoch(connection: sqlite3.Connection) -> None:
-    """Begin an epoch: what is behind the end of the file was given to readers by a file that is lost."""
+    """Begin an epoch: cursors beyond the end of this file were given by a file that is lost."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute(sql.PUT_EPOCH, (secrets.token_hex(6), last_number(connection) + 1))
+        connection.execute(sql.PUT_EPOCH, (secrets.token_hex(6), _last_number(connection) + 1))
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -573,4 +534,79 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _view(connection: sqlite3.Connection, session_id: str) -> Loaded:
-    return load(connection, Ask(session_id, 0, "", ALL, None, with_text=True), 0)
+    return _load(connection, Ask(session_id, 0, "", ALL, None, with_text=True), 0)
+
+
+def _take_step(connection: sqlite3.Connection, ask: Ask, decide: Decide, *, history: bool) -> Decision:
+    """Load the session, decide, and write; nobody else can write meanwhile."""
+    number = _last_number(connection) + 1
+    decision = decide(_load(connection, ask, number), ask.step_id)
+    if decision.changes is not None:
+        if not _is_alive(connection, ask.worker):
+            raise LeaseLost(f"worker {ask.worker} counts as dead")
+        _save(connection, decision.changes, number, history=history)
+        decision.position = number
+    return decision
+
+
+def _load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
+    query = connection.execute
+    session_id = storable(ask.session_id)
+    row = query(sql.SESSION, (session_id,)).fetchone()
+    session = None if row is None else as_session(row)
+    runs = []
+    is_alive, text, kept = False, "", None
+    if session is not None:
+        runs = [as_run(each) for each in query(sql.RUNS, {"session_id": session_id})]
+        if ask.head and session.queued:
+            runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
+        is_alive = session.owner is not None and _is_alive(connection, session.owner)
+        if ask.with_text and session.owner is not None:
+            text, kept = query(sql.TEXT, (session_id, session.fence)).fetchone() or ("", None)
+    known = None if ask.run_id is None else _find_run(connection, ask.run_id)
+    if known is not None and known.complete is None and known.row.session_id == ask.session_id:
+        runs += [] if any(each.run_id == ask.run_id for each in runs) else [known.row]
+    key = None if ask.key is None else _find_key(connection, *ask.key)
+    return Loaded(
+        ask.session_id, session, runs, known, fresh, time.time(), is_alive, restored(text), kept, key
+    )
+
+
+def _save(connection: sqlite3.Connection, changes: Changes, number: int, *, history: bool) -> None:
+    now = time.time()
+    session_id = storable(changes.session_id)
+    if not history:
+        connection.execute(sql.KEEP_NUMBER, (number,))
+    connection.execute(sql.PUT_SESSION, (session_id, *of_session(changes.after)))
+    completions = enumerate(changes.done)
+    messages = enumerate(of_messages(changes.messages), number * sql.STEP + 1)
+    written: list[tuple[str, list[Row]]] = [
+        (sql.PUT_RUN, [(*of_run(row), now) for row in changes.new]),
+        (sql.MOVE_RUN, [(to.state.value, to.covered, to.place, storable(to.run_id)) for to in changes.moved]),
+        (sql.COMPLETE_RUN, [(*of_complete(c), now, number, n, storable(c.run_id)) for n, c in completions]),
+        (sql.PUT_MESSAGE, [(position, *columns) for position, columns in messages]),
+        (sql.PUT_HISTORY, [(number, session_id, json.dumps(changes.entries), now)] if history else []),
+        (sql.PUT_KEY, [] if changes.key is None else [(*of_key(changes.key), now)]),
+    ]
+    for statement, rows in written:
+        if rows:
+            count = connection.executemany(statement, rows).rowcount
+            assert count == len(rows), f"{count} of {len(rows)}: {statement}"
+
+
+def _last_number(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(sql.NUMBER).fetchone()[0])
+
+
+def _find_run(connection: sqlite3.Connection, run_id: str) -> Known | None:
+    found = connection.execute(sql.KNOWN, (storable(run_id),)).fetchone()
+    return None if found is None else as_known(found)
+
+
+def _find_key(connection: sqlite3.Connection, key: str, part: str) -> KeyRow | None:
+    found = connection.execute(sql.KEY, (storable(key), part)).fetchone()
+    return None if found is None else as_key(found)
+
+
+def _is_alive(connection: sqlite3.Connection, worker: int) -> bool:
+    return connection.execute(sql.LIVES, (worker,)).fetchone() is not None

@@ -24,10 +24,6 @@ _RUN: Final = """
 """
 _MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
 
-_SESSION_TYPES: Final = "text bigint bigint bigint bigint text bigint bigint boolean boolean int float8 text"
-_RUN_TYPES: Final = "text text bigint text text boolean bigint int text text text"
-_DONE_TYPES: Final = "text text boolean text text text"
-
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('turngate ' || $1::text, 7))"
 LOCK_SHARED: Final = LOCK.replace("xact_lock(", "xact_lock_shared(")
@@ -149,23 +145,12 @@ VIEW_ALL: Final = f"""
 """
 
 SAVE: Final = """
-    SELECT alive, at_position, saved, numbers FROM {s}.save(
-        $1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[], $7::text::text[],
-        $8::text::text[]
-    )
-"""
-
-_SCALARS: Final = len(f"{_SESSION_TYPES} {_RUN_TYPES} {_DONE_TYPES}".split()) + 4
-SAVE_PLAIN: Final = f"""
-    SELECT alive, at_position, saved, numbers FROM {{s}}.save_plain(
-        {", ".join(f"${n + 1}" for n in range(_SCALARS))}, ${_SCALARS + 1}::text::text[], ${_SCALARS + 2}
-    )
+    SELECT alive, at_position, saved, numbers FROM {s}.save($1, $2, $3, $4, $5, $6, $7, $8)
 """
 
 SAVE_KEYED: Final = """
     SELECT alive, at_position, saved, numbers FROM {s}.save_keyed(
-        $1, $2, $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[], $7::text::text[],
-        $8::text::text[], $9, $10, $11, $12, $13
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
     )
 """
 KEY: Final = "SELECT key, part, request, answer, step_id FROM {s}.operation_key WHERE key = $1 AND part = $2"

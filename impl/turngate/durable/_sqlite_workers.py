@@ -31,6 +31,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -317,7 +318,54 @@ def _share_like(ledger: Path, file: int) -> None:
             os.fchown(file, status.st_uid, status.st_gid)
 
 
-def patience(ledger: Path, ledger_id: FileId, row: str, lease: float) -> float:
+class _Unclear:
+    """A worker that may be dead, and for how long that has been so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._waited = 0.0
+        self._last = time.monotonic()
+
+    def wait(self, limit: float) -> float:
+        """Return how many seconds were waited in all.
+
+        A pause between two looks counts for a quarter of the limit at most: if this process was stopped, the
+        other one may have been stopped with it, and had no time to come back.
+        """
+        now = time.monotonic()
+        self._waited += min(now - self._last, limit / 4)
+        self._last = now
+        return self._waited
+
+
+class DeathWatch:
+    """Decides which workers of other processes are dead, and remembers of which it is not clear."""
+
+    def __init__(self) -> None:
+        self._unclear: dict[int, _Unclear] = {}
+
+    def dead_of(
+        self, workers: dict[int, str], ledger: Path, ledger_id: FileId, lease: float
+    ) -> list[tuple[int, str]]:
+        """Return the workers that are dead, with the names that their rows have."""
+        dead: list[tuple[int, str]] = []
+        unclear: dict[int, _Unclear] = {}
+        for worker, name in workers.items():
+            limit = _patience(ledger, ledger_id, name, lease)
+            if limit == math.inf:
+                continue
+            seen = self._unclear.get(worker)
+            if seen is None or seen.name != name:
+                seen = _Unclear(name)
+            if seen.wait(limit) >= limit:
+                dead.append((worker, name))
+            else:
+                unclear[worker] = seen
+        self._unclear = unclear
+        return dead
+
+
+def _patience(ledger: Path, ledger_id: FileId, row: str, lease: float) -> float:
     """Return for how many seconds a worker in this condition still counts as alive; see the rules above."""
     name = WorkerName.parse(row)
     if name is None:
@@ -371,7 +419,7 @@ def _is_lock(status: os.stat_result, name: WorkerName) -> bool:
     return status.st_size == 0 if name.lock is None else FileId.of(status) == name.lock
 
 
-def forget(ledger: Path, row: str) -> None:
+def remove_lock(ledger: Path, row: str) -> None:
     """Remove the lock file of a worker that is dead, if it is there and can be removed."""
     name = WorkerName.parse(row)
     if name is None:

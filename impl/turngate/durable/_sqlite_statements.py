@@ -1,9 +1,9 @@
-"""What is asked of the tables of a ledger in SQLite; `sql/sqlite/` makes them.
+"""The statements of a ledger in SQLite. The scripts in `sql/sqlite/` create its tables.
 
-A number is counted up by every step, for everything that must never come again: fences, first versions,
-positions. Steps are saved one after another, so the order of the numbers is the order of the commits, and a
-reader who goes by the highest one that it has seen misses nothing. The last number is that of the last step
-in `history`, where that is kept; a process that does not keep it, and a purge, write it into `meta`.
+Every step takes the next number. It serves as fence, as first version of a session and as position, so none
+of these ever comes again. Steps are saved one after another, so the order of the numbers is the order of the
+commits, and a reader that goes on behind the highest number it has seen misses nothing. The last number is
+that of the last step in `history`. A process that keeps no history, and a purge, write it into `meta`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 STEP: Final = 2**20
-"""The positions of messages are that far apart from step to step: a step's number, and then their order."""
+"""The position of a message is the number of its step times this, plus its place in the step."""
 NUMBER: Final = "SELECT max(number, (SELECT coalesce(max(position), 0) FROM history)) FROM meta"
 KEEP_NUMBER: Final = "UPDATE meta SET number = ?"
 SESSION: Final = """
@@ -32,8 +32,7 @@ QUEUE: Final = f"""
     ORDER BY seq LIMIT ?
 """
 KNOWN: Final = f"SELECT {_RUN}, {_COMPLETE}, position FROM run WHERE run_id = ?"
-IS_KNOWN: Final = "SELECT 1 FROM run WHERE run_id = ?"
-LIVES: Final = "SELECT count(*) FROM worker WHERE worker = ?"
+LIVES: Final = "SELECT 1 FROM worker WHERE worker = ?"
 TEXT: Final = "SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?"
 
 PUT_SESSION: Final = """
@@ -144,7 +143,7 @@ PURGE_REST: Final = (
     DELETE FROM checkpoint WHERE NOT EXISTS (
         SELECT 1 FROM session WHERE session.session_id = checkpoint.session_id AND lead IS NOT NULL)
     """,
-    # Cursors of these epochs are all before what was purged. Some stay for those who ask about their names.
+    # All cursors of these epochs are before the last purged place. The newest epochs stay in any case.
     """
     DELETE FROM epoch WHERE number < (SELECT max(epoch.number) FROM epoch, meta WHERE first <= purged)
         AND number < (SELECT max(number) - 1000 FROM epoch)
