@@ -80,8 +80,8 @@ class RunRecord:
 class TurnRecord:
     """What the core knows of a turn: the lead run, the runs that joined it, and what came of its runner.
 
-    `since` is when it became active, in seconds since the epoch, once the step is performed. `is_lost` says that
-    the process that ran it died.
+    `since` is when it became active, in seconds since the epoch, once the step is performed. `is_lost` says
+    that the process that ran it died.
     """
 
     __slots__ = ("covered", "error", "is_lost", "kept", "lead", "phase", "runs", "since", "text")

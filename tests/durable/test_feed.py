@@ -12,8 +12,8 @@ from dispatching import HANG, in_loop
 from turngate import CursorExpired, Delta, DispatcherClosed, RunComplete, SubscriberCutOff, Subscription, Turn
 from turngate._events import Event, Subscribers
 from turngate.durable import DurableDispatcher
-from turngate.durable._pending import PendingStep
 from turngate.durable._ledger import Moment
+from turngate.durable._pending import PendingStep
 from turngate.durable.feed import Feed
 from turngate.durable.feed._completions import LedgerCursor
 from turngate.durable.feed._delivery import Batch, Beginning, Delivery, Gap
@@ -24,7 +24,7 @@ class Alone:
     """A host that holds nothing."""
 
     def __init__(self) -> None:
-        self.steps: list[Flight] = []
+        self.steps: list[PendingStep] = []
         self.hooks: set[str] = set()
 
     def check_loop(self) -> asyncio.AbstractEventLoop:
@@ -36,7 +36,7 @@ class Alone:
     async def ready(self) -> None:
         pass
 
-    def pending_steps(self) -> list[Flight]:
+    def pending_steps(self) -> list[PendingStep]:
         return self.steps
 
     def has_hook(self, run_id: str) -> bool:

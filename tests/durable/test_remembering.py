@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
-from turngate.durable import DurableDispatcher, DurableTurn, LedgerUnavailable, PostgresLedger, SqliteLedger
+from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
 from turngate.durable._cache import SessionCache
 from turngate.durable._ledger import LeaseLost
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
@@ -128,7 +128,7 @@ async def test_a_worker_that_counts_as_dead_saves_nothing(make: MakeLedger) -> N
 
         def decide(loaded: Loaded, step_id: str) -> Decision:
             step = Step(loaded, 10**9, step_id)
-            step.accept("late", "p", (), "fold", 100)
+            step.accept("late", "p", "", "fold", 100)
             return step.decision(step_id, None)
 
         with pytest.raises(LeaseLost):
@@ -314,7 +314,7 @@ async def test_numbers_grow_whichever_process_keeps_the_history(tmp_path: Path) 
             assert agents[number].turns[-1].run is run  # its runner was called: a step that decides nothing
             horizon = (await ledgers[(number + 1) % 3].moment()).horizon
             assert horizon == processes[number]._stepper.last_position + 1
-            fences.append(cast("DurableTurn", agents[number].turns[-1]).fence)
+            fences.append(agents[number].turns[-1].fence)
             agents[number].finish(run)
             asked.append(await run)
         assert fences == sorted({*fences})

@@ -8,10 +8,10 @@ import math
 from typing import Any
 
 import pytest
+from turngate._closing import _NAMED, _REMINDER
 
 from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn
-from turngate._closing import _NAMED, _REMINDER
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 DONE = ("done", None, False)

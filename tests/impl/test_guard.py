@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from turngate._shell import Shell
 
 from dispatching import Agent, active, echo, in_loop, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
 from turngate._guard import let_out, log, say
-from turngate._shell import Shell
 from turngate._loop import Surroundings
 
 

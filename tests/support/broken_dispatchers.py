@@ -12,10 +12,10 @@ from typing import Any
 from turngate import Covered, Dispatcher, Run, RunConflict, State
 from turngate._core import Effect, SessionCore
 from turngate._events import Audience, Event, Subscription
+from turngate._handles import Turn
 from turngate._journal import JournaledCore
 from turngate._lifecycle import Phase
 from turngate._messages import Message, Messages
-from turngate._handles import Turn
 from turngate._settle import _Clock
 
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import Any
 
+from turngate._stream import TextStream
+
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._completions import CompletionStream
 from turngate._core import SessionCore
@@ -25,7 +27,6 @@ from turngate._lifecycle import Phase
 from turngate._places import Places
 from turngate._queue import Queue
 from turngate._settle import _Clock
-from turngate._stream import TextStream
 from turngate._waiters import Waiters
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.stage import Stage

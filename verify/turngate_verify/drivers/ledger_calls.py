@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from turngate.durable import DurableDispatcher, DurableTurn, _recovery
+from turngate.durable import DurableDispatcher, _recovery
 from turngate_verify.drivers.ledger_faults import Order, calls_of, judged, tell_runner
 from turngate_verify.world.ledger_onlookers import Onlookers
 from turngate_verify.world.ledger_world import LedgerWorld
@@ -181,7 +181,7 @@ def _do(world: LedgerWorld, onlookers: Onlookers, order: Order) -> None:
         case "ends meanwhile":
             _look_on_while_it_ends(world, onlookers, process)
         case "is put by":
-            _expect_put_by(world, process)
+            _expect_checkpoint(world, process)
         case "asks who waits":
             if (player := world.players.get(process)) is not None:
                 with world.loop:
@@ -224,14 +224,14 @@ def _look_on_while_it_ends(world: LedgerWorld, onlookers: Onlookers, lead: str) 
             onlookers.look_on(0, readers=False)
 
 
-def _expect_put_by(world: LedgerWorld, lead: str) -> None:
+def _expect_checkpoint(world: LedgerWorld, lead: str) -> None:
     """Expect that the ledger has what the turn of a run has written, if its process still has the turn."""
     player, point = world.players.get(lead), world.tables.checkpoints.get("s")
     turn = None if player is None else player.turn
-    if isinstance(turn, DurableTurn) and not turn.is_over():
-        written = "".join(turn.parts or ())
+    if turn is not None and not turn.output.is_closed and not turn.given_up:
+        written = "".join(turn.output.parts)
         if point is None or point.text != written:
-            world.wrong.append(f"{written!r} of {lead} is not put by")
+            world.wrong.append(f"{written!r} of {lead} is not saved by a checkpoint")
 
 
 async def _life(d: DurableDispatcher) -> None:

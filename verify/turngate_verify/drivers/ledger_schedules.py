@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from turngate import State, Turn, TurngateError
-from turngate.durable import DurableDispatcher
 from turngate import Turn as DurableTurn
+from turngate.durable import DurableDispatcher
 from turngate_verify.ledger_judge import problems
 from turngate_verify.world.memory_ledger import Gate, MemoryLedger, Tables, without_chance
 from turngate_verify.world.virtual_loop import VirtualLoop

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from turngate._events import Delta, Note
-    from turngate.durable._pending import PendingStep
     from turngate.durable._ledger import Ledger, Moment
+    from turngate.durable._pending import PendingStep
 
 _SHORTEST: Final = 0.005
 _LONGEST: Final = 0.2
