@@ -101,7 +101,7 @@ def test_many_that_are_waited_for_are_found_by_what_has_completed(
             await still(one)
             found = [await two.find(run.run_id) for run in runs]
             waiting = [asyncio.create_task(two.wait(f"r{number}")) for number in range(4)]
-            while two._recovery._looked_until is None:
+            while two._worker.recovery._looked_until is None:
                 await asyncio.sleep(0.005)
             for run in runs:
                 agent.finish(run)
@@ -300,15 +300,15 @@ def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
 async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger) -> None:
     ledger = make()
     async with DurableDispatcher(echo, ledger, poll=3_600, enter_timeout=0.001) as d:
-        assert d._recovering is not None
-        d._recovering.cancel()  # so that nobody else pays
+        assert d._worker._recovering is not None
+        d._worker._recovering.cancel()  # so that nobody else pays
         await d.accept("s", "p", run_id="r")
         await asyncio.sleep(0.01)
         odd = Odd(ledger, "step", 1_000)
-        await d._recovery._recover_orphans()
+        await d._worker.recovery._recover_orphans()
         assert odd.raised == 1
         odd.raised = 1_000
-        await d._recovery._recover_orphans()
+        await d._worker.recovery._recover_orphans()
         assert (await d.wait("r")).text == "p"
 
 

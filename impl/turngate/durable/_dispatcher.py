@@ -7,49 +7,40 @@ import json
 import logging
 import time
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
-from turngate._deadlock import DeadlockCheck
-from turngate._effects import call_back
 from turngate._errors import AlreadyEntered, ClosedFromRunner, DispatcherClosed, QueueFull, UnknownRun
-from turngate._guard import complain, guard, say
+from turngate._guard import say
 from turngate._handles import Covered, Run
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
-from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, COMPLETE, QUEUED
+from turngate._lifecycle import ACCEPTED, ACTIVE, QUEUED
 from turngate._limits import check_finish, seconds, whole_number
-from turngate._loop import HomeLoop
 from turngate._places import Places
 from turngate._prompt import check_prompt, plain
 from turngate._runner import prepare_runner
 from turngate._views import SessionView
 from turngate._words import counted
-from turngate.durable._close import LedgerClose
-from turngate.durable._effects import StepEffects
-from turngate.durable._ledger import LedgerGone, LedgerUnavailable, PurgeCutShort
+from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._purge import Purge
-from turngate.durable._recovery import Recovery
 from turngate.durable._rows import ALL, KeyRow, as_json, digest_of
-from turngate.durable._runs import KnownRuns, PendingAccept
+from turngate.durable._runs import PendingAccept
 from turngate.durable._stepper import Stepper
-from turngate.durable._tasks import BackgroundTasks
-from turngate.durable._turns import LedgerTurns
-from turngate.durable.feed import Feed, LedgerCursor
+from turngate.durable._worker import Worker
+from turngate.durable.feed import LedgerCursor
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Self, TextIO, Unpack
 
     from turngate._core import RunRecord
     from turngate._events import RunComplete, Subscription
-    from turngate._handles import Runner, Turn
+    from turngate._handles import Runner
     from turngate._keys import Answer, RunName
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
     from turngate.durable._ledger import Ledger
-    from turngate.durable._pending import PendingStep
-    from turngate.durable._rows import Decision, Known, Loaded
+    from turngate.durable._rows import Known, Loaded
     from turngate.durable._step import Step
     from turngate.durable.feed import LedgerCompletions
 
@@ -103,34 +94,6 @@ class LedgerMessages:
         return await self._ledger.messages_of(run_id)
 
 
-class _FeedHost(NamedTuple):
-    """What the feed needs of its dispatcher; see `turngate.durable.feed.Host`."""
-
-    loop: HomeLoop
-    stepper: Stepper
-    runs: KnownRuns
-    tasks: BackgroundTasks
-
-    def check_loop(self) -> AbstractEventLoop:
-        return self.loop.check_loop()
-
-    def check_thread(self) -> None:
-        self.loop.check_thread()
-
-    async def ready(self) -> None:
-        await self.stepper.open()
-
-    def pending_steps(self) -> list[PendingStep]:
-        return [*self.stepper.pending]
-
-    def has_hook(self, run_id: str) -> bool:
-        handle = self.runs.handles.get(run_id)
-        return handle is not None and handle.on_complete is not None
-
-    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
-        return self.tasks.supervisor.start(name, run)
-
-
 class DurableDispatcher:
     """Runs prompts through the runner, one turn at a time per session, for any number of processes.
 
@@ -176,62 +139,26 @@ class DurableDispatcher:
             raise ValueError(f"on_death must be fail or retry, not {on_death!r}")
         self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
         self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
-        places = None if turns_limit is None else Places(whole_number("turns_limit", turns_limit, at_least=1))
-        lease, poll = seconds("lease", lease), seconds("poll", poll)
-        self._drawn = 0
-        self._ledger = ledger
-        self._loop = HomeLoop()
-        self._tasks = BackgroundTasks(self._loop)
-        self._runs = KnownRuns(self, self._hooked)
-        self._stepper = Stepper(
-            ledger, self._loop, self._tasks, self, lease=lease, has_places=places is not None
-        )
-        self._feed = Feed(
+        self._worker = worker = Worker(
             ledger,
-            _FeedHost(self._loop, self._stepper, self._runs, self._tasks),
-            poll=poll,
+            runner=prepare_runner(runner),
+            places=None
+            if turns_limit is None
+            else Places(whole_number("turns_limit", turns_limit, at_least=1)),
+            retry=on_death == "retry",
+            lease=seconds("lease", lease),
+            poll=seconds("poll", poll),
+            enter_timeout=seconds("enter_timeout", enter_timeout),
+            checkpoint=seconds("checkpoint", checkpoint),
             delta_limit=whole_number("delta_limit", delta_limit, at_least=0),
             delta_bytes=whole_number("delta_bytes", delta_bytes, at_least=0),
             complete_limit=whole_number("complete_limit", complete_limit, at_least=1),
         )
-        self._turns = LedgerTurns(
-            self,
-            self._loop,
-            self._tasks,
-            self._stepper,
-            self._runs,
-            self._feed,
-            runner=prepare_runner(runner),
-            places=places,
-            poll=poll,
-        )
-        self._effects = StepEffects(ledger, self._stepper, self._runs, self._turns, self._feed)
-        self._recovery = Recovery(
-            ledger,
-            self._loop,
-            self._stepper,
-            self._runs,
-            self._turns,
-            retry=on_death == "retry",
-            poll=poll,
-            enter_timeout=seconds("enter_timeout", enter_timeout),
-            checkpoint=seconds("checkpoint", checkpoint),
-        )
-        self._recovering: Task[None] | None = None
-        self._close = LedgerClose(
-            ledger,
-            self._loop,
-            self._tasks,
-            self._stepper,
-            self._runs,
-            self._turns,
-            self._feed,
-            stop_recovery=self._stop_recovery,
-            lease=lease,
-            poll=poll,
-        )
-        self._deadlocks = DeadlockCheck(self._turns.runner, self._blocks, self._knows)
-        self.messages = LedgerMessages(ledger, self._stepper)
+        self.messages = LedgerMessages(ledger, worker.stepper)
+        self._ledger = ledger
+        self._loop, self._stepper, self._runs = worker.loop, worker.stepper, worker.runs
+        self._turns, self._feed, self._close = worker.turns, worker.feed, worker.close
+        self._drawn = 0
 
     # Taking prompts in.
 
@@ -273,7 +200,9 @@ class DurableDispatcher:
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
         self._loop.check_loop()
-        await self._deadlocks.check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
+        await self._worker.deadlocks.check_ask(
+            session_id, options.get("run_id"), options.get("when_busy", "fold")
+        )
         run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 
@@ -341,7 +270,7 @@ class DurableDispatcher:
         Decides once: raises AlreadyEntered when the run is no longer accepted.
         """
         self._loop.check_loop()
-        if run.home is not self:
+        if run.home is not self._worker:
             raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
         run_id = run.run_id
 
@@ -492,7 +421,7 @@ class DurableDispatcher:
                 kept = await self._ledger.keep_key(step.key)
             if kept is not None and kept != step.key:
                 return await self._answered(asked, kept)
-        return Covered(self._handles_of(step, runs))
+        return Covered(self._runs.all_seen(step, runs))
 
     async def _answered(self, asked: KeyRow, kept: KeyRow) -> Covered:
         """Return the answer that is kept, as the first call returned it."""
@@ -513,9 +442,6 @@ class DurableDispatcher:
         if known is not None and (known.row.session_id, known.row.seq) == name[1:]:
             return self._runs.handle_of(known.row, known.complete, known.position)
         return self._runs.forgotten(name)
-
-    def _handles_of(self, step: Step, runs: list[RunRecord]) -> list[Run]:
-        return [self._runs.handle_of(step.rows[run.run_id], run.complete) for run in runs]
 
     async def purge(self, *, before: float, progress: Callable[[int], object] | None = None) -> int:
         """Forget the runs that were complete at that time (seconds since the epoch), and their messages.
@@ -726,118 +652,6 @@ class DurableDispatcher:
         `cancel_all` would cancel the runs of other processes, too.
         """
         self._close.hasten()
-
-    # What handles need; see `Home`.
-
-    def check_loop(self) -> AbstractEventLoop:
-        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        return self._loop.check_loop()
-
-    def check_thread(self) -> None:
-        """Raise WrongLoop in another thread, or in another loop."""
-        self._loop.check_thread()
-
-    def watch(self, run: Run) -> None:
-        """Look for the end of the run until it is there."""
-        if not self._stepper.is_closed:
-            self._runs.watch(run)
-
-    def check_end_will_come(self, run: Run) -> None:
-        """Raise if this process will not learn of the end of the run."""
-        if self._stepper.is_closed:
-            raise DispatcherClosed(f"the dispatcher is closed; run {run.run_id} goes on without it")
-        if self._stepper.gone is not None:
-            raise LedgerGone(str(self._stepper.gone))
-
-    async def check_wait(self, run: Run) -> None:
-        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
-        await self._deadlocks.check_wait(run)
-
-    def find_handle(self, run_id: str) -> Run | None:
-        """Return the handle that this process has of a run."""
-        return self._runs.handles.get(run_id)
-
-    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
-        """Call a callback, and log what it raises."""
-        call_back("a callback", callback, complete)
-
-    async def cancel_handle(self, run: Run) -> Covered:
-        """Cover the run, or the whole turn that it is part of."""
-        if run.state is COMPLETE:  # by now another run may have its run_id
-            return Covered([])
-        return await self.cancel_run(run.run_id)
-
-    async def release(self, run: Run) -> None:
-        """Complete the run if it has not entered."""
-        if run.state is not COMPLETE and not self._stepper.is_closed:
-            run_id = run.run_id
-            await self._stepper.step(run.session_id, lambda step: step.release(run_id), run_id=run_id)
-
-    async def fold(self, turn: Turn) -> list[Run]:
-        """Take the follow-ups into the turn that may join it."""
-        return await self._turns.fold(turn)
-
-    def foldable(self, turn: Turn) -> list[Run]:
-        """Return what a fold would take into the turn, as far as this process knows."""
-        return self._turns.foldable(turn)
-
-    async def list_messages(self, session_id: str) -> ListOfMessages:
-        """Return what the ledger holds of the session."""
-        return await self.messages.list(session_id)
-
-    # What the stepper needs; see `StepHost`.
-
-    def opened(self) -> None:
-        """Begin to look after things."""
-        self._recovering = self._tasks.supervisor.start("looking after the ledger", self._recovery.run)
-        guard("listening to the ledger", self._ledger.listen, self._wake)  # only hints would be missing
-
-    async def until_joined(self) -> None:
-        """Wait until a step may be sent that must not overtake a subscription."""
-        await self._feed.until_joined()
-
-    def perform(self, step: Step, decision: Decision) -> None:
-        """Perform what a step that was saved has decided."""
-        self._effects.perform(step, decision)
-
-    def lost_name(self, name: int) -> None:
-        """Give up everything that was held under the name."""
-        lost = counted(len(self._turns.owned), "turn")
-        complain(None, "worker %d has lost its lease and gives up %s", name, lost)
-        self._turns.give_up_all()
-
-    def lost_ledger(self, why: LedgerGone) -> None:
-        """Give up every turn: what it comes to cannot be put on record. Tell those who wait for runs."""
-        complain(None, "%s (turns given up here: %d)", why, len(self._turns.owned))
-        self._turns.give_up_all()
-        self._runs.wake_all()
-
-    def _wake(self) -> None:
-        """Look soon: another process may have done something."""
-        self._recovery.wake()
-        self._feed.wake()
-
-    def _stop_recovery(self) -> None:
-        if self._recovering is not None:
-            self._recovering.cancel()
-
-    def _hooked(self, run_id: str, position: int) -> None:
-        self._feed.hooked(run_id, position)
-
-    # Waits of a runner for its own session.
-
-    async def _blocks(self, run: Run) -> bool:
-        """Ask the ledger whether the run waits for the active turn: what is known here may be old."""
-        (loaded,) = await self._ledger.view(run.session_id)
-        for row in loaded.runs:
-            if row.run_id == run.run_id:
-                if row.state is ACCEPTED:
-                    return not row.covered and (loaded.session is None or row.seq > loaded.session.mark)
-                return row.state is not CANCEL_ON_ENTRY
-        return False
-
-    async def _knows(self, run_id: str) -> bool:
-        return bool(await self._ledger.find([run_id]))
 
     def __repr__(self) -> str:
         stepper = self._stepper

@@ -95,6 +95,10 @@ class KnownRuns:
         """Return the handle of a run that a step has seen."""
         return self.handle_of(row._replace(state=run.state, covered=run.covered))
 
+    def all_seen(self, step: Step, runs: list[RunRecord]) -> list[Run]:
+        """Return the handles of runs that a step has seen, complete or not."""
+        return [self.handle_of(step.rows[run.run_id], run.complete) for run in runs]
+
     def forgotten(self, name: RunName) -> Run:
         """Return a handle of a run that is complete, and of which the ledger knows nothing any more."""
         return Run(self._home, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))

@@ -233,8 +233,8 @@ class Onlookers:
         for subscriber in self._subscribers:
             wrong += self._wrong_events(subscriber, entitled=entitled)
         for process, d in enumerate(self.world.dispatchers):
-            if d._tasks.tasks or len(d._tasks.supervisor):
-                wrong.append(f"process {process} has closed and left {d._tasks.tasks}")
+            if d._worker.tasks.tasks or len(d._worker.tasks.supervisor):
+                wrong.append(f"process {process} has closed and left {d._worker.tasks.tasks}")
         return wrong
 
     def _wrong_events(self, subscriber: _Subscriber, *, entitled: bool) -> list[str]:

@@ -1,0 +1,250 @@
+"""The inside of a dispatcher on a ledger: its parts, and what each of them needs of the others.
+
+`Stepper`      takes steps under the name of this process
+`StepEffects`  performs what they decide
+`KnownRuns`    the handles of runs
+`LedgerTurns`  the turns that run here
+`Recovery`     looks after what hints have missed and what dead processes have left
+`Feed`         what subscribers and readers of completions learn
+`LedgerClose`  the end
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from turngate._deadlock import DeadlockCheck
+from turngate._effects import call_back
+from turngate._errors import DispatcherClosed
+from turngate._guard import complain, guard
+from turngate._handles import Covered
+from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
+from turngate._loop import HomeLoop
+from turngate._words import counted
+from turngate.durable._close import LedgerClose
+from turngate.durable._effects import StepEffects
+from turngate.durable._ledger import LedgerGone
+from turngate.durable._recovery import Recovery
+from turngate.durable._runs import KnownRuns
+from turngate.durable._stepper import Stepper
+from turngate.durable._tasks import BackgroundTasks
+from turngate.durable._turns import LedgerTurns
+from turngate.durable.feed import Feed
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+    from collections.abc import Callable, Coroutine
+
+    from turngate._core import RunRecord
+    from turngate._events import RunComplete
+    from turngate._handles import Run, Turn
+    from turngate._messages import ListOfMessages
+    from turngate._places import Places
+    from turngate._prompt import OnComplete
+    from turngate._runner import Called
+    from turngate.durable._ledger import Ledger
+    from turngate.durable._pending import PendingStep
+    from turngate.durable._rows import Decision
+    from turngate.durable._step import Step
+
+
+class Worker:
+    """One process on a ledger: the `Home` of handles, `StepHost` of the stepper and `Host` of the feed."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        runner: Called,
+        places: Places | None,
+        retry: bool,
+        lease: float,
+        poll: float,
+        enter_timeout: float,
+        checkpoint: float,
+        delta_limit: int,
+        delta_bytes: int,
+        complete_limit: int,
+    ) -> None:
+        self.loop = loop = HomeLoop()
+        self.tasks = tasks = BackgroundTasks(loop)
+        self.runs = runs = KnownRuns(self, self._hooked)
+        self.stepper = stepper = Stepper(
+            ledger, loop, tasks, self, lease=lease, has_places=places is not None
+        )
+        self.feed = feed = Feed(
+            ledger,
+            self,
+            poll=poll,
+            delta_limit=delta_limit,
+            delta_bytes=delta_bytes,
+            complete_limit=complete_limit,
+        )
+        self.turns = turns = LedgerTurns(
+            self, loop, tasks, stepper, runs, feed, runner=runner, places=places, poll=poll
+        )
+        self.recovery = Recovery(
+            ledger,
+            loop,
+            stepper,
+            runs,
+            turns,
+            retry=retry,
+            poll=poll,
+            enter_timeout=enter_timeout,
+            checkpoint=checkpoint,
+        )
+        self.close = LedgerClose(
+            ledger,
+            loop,
+            tasks,
+            stepper,
+            runs,
+            turns,
+            feed,
+            stop_recovery=self._stop_recovery,
+            lease=lease,
+            poll=poll,
+        )
+        self.deadlocks = DeadlockCheck(turns.runner, self._blocks, self._knows)
+        self._ledger = ledger
+        self._effects = StepEffects(ledger, stepper, runs, turns, feed)
+        self._recovering: Task[None] | None = None
+
+    # What handles need; see `Home`.
+
+    def check_loop(self) -> AbstractEventLoop:
+        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
+        return self.loop.check_loop()
+
+    def check_thread(self) -> None:
+        """Raise WrongLoop in another thread, or in another loop."""
+        self.loop.check_thread()
+
+    def watch(self, run: Run) -> None:
+        """Look for the end of the run until it is there."""
+        if not self.stepper.is_closed:
+            self.runs.watch(run)
+
+    def check_end_will_come(self, run: Run) -> None:
+        """Raise if this process will not learn of the end of the run."""
+        if self.stepper.is_closed:
+            raise DispatcherClosed(f"the dispatcher is closed; run {run.run_id} goes on without it")
+        if self.stepper.gone is not None:
+            raise LedgerGone(str(self.stepper.gone))
+
+    async def check_wait(self, run: Run) -> None:
+        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
+        await self.deadlocks.check_wait(run)
+
+    def find_handle(self, run_id: str) -> Run | None:
+        """Return the handle that this process has of a run."""
+        return self.runs.handles.get(run_id)
+
+    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
+        """Call a callback, and log what it raises."""
+        call_back("a callback", callback, complete)
+
+    async def cancel_handle(self, run: Run) -> Covered:
+        """Cover the run, or the whole turn that it is part of."""
+        if run.state is COMPLETE:  # by now another run may have its run_id
+            return Covered([])
+        run_id = run.run_id
+
+        def cover(step: Step) -> tuple[Step, list[RunRecord]]:
+            return step, step.cancel_run(run_id)
+
+        step, covered = await self.stepper.step(run.session_id, cover, head=1, run_id=run_id)
+        return Covered(self.runs.all_seen(step, covered))
+
+    async def release(self, run: Run) -> None:
+        """Complete the run if it has not entered."""
+        if run.state is not COMPLETE and not self.stepper.is_closed:
+            run_id = run.run_id
+            await self.stepper.step(run.session_id, lambda step: step.release(run_id), run_id=run_id)
+
+    async def fold(self, turn: Turn) -> list[Run]:
+        """Take the follow-ups into the turn that may join it."""
+        return await self.turns.fold(turn)
+
+    def foldable(self, turn: Turn) -> list[Run]:
+        """Return what a fold would take into the turn, as far as this process knows."""
+        return self.turns.foldable(turn)
+
+    async def list_messages(self, session_id: str) -> ListOfMessages:
+        """Return what the ledger holds of the session."""
+        await self.stepper.ready()
+        return await self._ledger.messages(session_id, None, None)
+
+    # What the feed needs; see `turngate.durable.feed.Host`.
+
+    async def ready(self) -> None:
+        """Wait until the ledger is open."""
+        await self.stepper.open()
+
+    def pending_steps(self) -> list[PendingStep]:
+        """Return the steps that were sent and have not been answered yet."""
+        return [*self.stepper.pending]
+
+    def has_hook(self, run_id: str) -> bool:
+        """Say whether an `on_complete` of this process waits for the RunComplete."""
+        handle = self.runs.handles.get(run_id)
+        return handle is not None and handle.on_complete is not None
+
+    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
+        """Run a background task, again if it fails."""
+        return self.tasks.supervisor.start(name, run)
+
+    # What the stepper needs; see `StepHost`.
+
+    def opened(self) -> None:
+        """Begin to look after things."""
+        self._recovering = self.supervise("looking after the ledger", self.recovery.run)
+        guard("listening to the ledger", self._ledger.listen, self._wake)  # only hints would be missing
+
+    async def until_joined(self) -> None:
+        """Wait until a step may be sent that must not overtake a subscription."""
+        await self.feed.until_joined()
+
+    def perform(self, step: Step, decision: Decision) -> None:
+        """Perform what a step that was saved has decided."""
+        self._effects.perform(step, decision)
+
+    def lost_name(self, name: int) -> None:
+        """Give up everything that was held under the name."""
+        lost = counted(len(self.turns.owned), "turn")
+        complain(None, "worker %d has lost its lease and gives up %s", name, lost)
+        self.turns.give_up_all()
+
+    def lost_ledger(self, why: LedgerGone) -> None:
+        """Give up every turn: what it comes to cannot be put on record. Tell those who wait for runs."""
+        complain(None, "%s (turns given up here: %d)", why, len(self.turns.owned))
+        self.turns.give_up_all()
+        self.runs.wake_all()
+
+    def _wake(self) -> None:
+        """Look soon: another process may have done something."""
+        self.recovery.wake()
+        self.feed.wake()
+
+    def _stop_recovery(self) -> None:
+        if self._recovering is not None:
+            self._recovering.cancel()
+
+    def _hooked(self, run_id: str, position: int) -> None:
+        self.feed.hooked(run_id, position)
+
+    # Waits of a runner for its own session.
+
+    async def _blocks(self, run: Run) -> bool:
+        """Ask the ledger whether the run waits for the active turn: what is known here may be old."""
+        (loaded,) = await self._ledger.view(run.session_id)
+        for row in loaded.runs:
+            if row.run_id == run.run_id:
+                if row.state is ACCEPTED:
+                    return not row.covered and (loaded.session is None or row.seq > loaded.session.mark)
+                return row.state is not CANCEL_ON_ENTRY
+        return False
+
+    async def _knows(self, run_id: str) -> bool:
+        return bool(await self._ledger.find([run_id]))
