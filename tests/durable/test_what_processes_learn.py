@@ -65,7 +65,7 @@ def test_a_run_that_was_purged_is_unknown_to_those_who_wait_for_it(how: str, man
             here = await other.find("r")
             assert here is not None
             if many:
-                await until(lambda: other._recovery._looked_until is not None)
+                await until(lambda: other._worker.recovery._looked_until is not None)
             blind = Blind(other._ledger)
 
             async def read() -> list[str]:
@@ -149,10 +149,10 @@ async def test_one_look_that_fails_costs_nobody_the_outcome() -> None:
         late = await one.submit("late", "p", run_id="late")
         here = await other.find("late")
         waiters = [asyncio.ensure_future(run.wait()) for run in held if run is not None]
-        await until(lambda: other._recovery._looked_until is not None)
+        await until(lambda: other._worker.recovery._looked_until is not None)
         agent.finish(late)
         await late
-        await until(lambda: (other._recovery._looked_until or (0, 0))[0] >= tables.complete["late"].position)
+        await until(lambda: (other._worker.recovery._looked_until or (0, 0))[0] >= tables.complete["late"].position)
         find, failed = other._ledger.find, 0
 
         async def away(run_ids: Any) -> Any:
@@ -185,7 +185,7 @@ async def test_who_waits_for_many_does_not_wait_for_a_transaction_elsewhere(make
         runs = [await one.submit(f"s{n}", "p") for n in range(20)]
         held = [await other.find(run.run_id) for run in runs]
         waiters = [asyncio.ensure_future(run.wait()) for run in held if run is not None]
-        await until(lambda: other._recovery._looked_until is not None)
+        await until(lambda: other._worker.recovery._looked_until is not None)
         async with open_transaction(one._ledger):
             for run in runs:
                 agent.finish(run)

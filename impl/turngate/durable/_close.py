@@ -95,7 +95,12 @@ class LedgerClose:
             if self._stepper.opening is not None:
                 await asyncio.wait({self._stepper.opening})
             if self._stepper.is_open:
-                await self._end_turns(finish)
+                cancelling: dict[int, asyncio.Task[None]] = {}
+                try:
+                    await self._end_turns(finish, cancelling)
+                finally:
+                    for task in cancelling.values():
+                        task.cancel()  # those of turns that were given up meanwhile
                 await self._let_go_of_ledger()
         except BaseException as exc:
             complain(exc, "closing raised")
@@ -105,12 +110,14 @@ class LedgerClose:
             self._runs.wake_all()
             guard("waking those who close", self._waiters.wake)
 
-    async def _end_turns(self, finish: float) -> None:
-        """Wait for the ends of all turns and steps; give up the turns that the ledger does not let end."""
+    async def _end_turns(self, finish: float, cancelling: dict[int, asyncio.Task[None]]) -> None:
+        """Wait for the ends of all turns and steps; give up the turns that the ledger does not let end.
+
+        `cancelling` are the tasks that cancel turns, by the fences of these.
+        """
         loop, stepper, turns = self._loop.check_loop(), self._stepper, self._turns
         self._deadline = min(self._deadline, loop.time() + finish)
         reminder, until = loop.time() + _REMINDER, math.inf
-        cancelling: dict[int, asyncio.Task[None]] = {}
         while turns.owned or stepper.under_way or (self._gave_up and len(turns.runner)):
             now = loop.time()
             for owned in [*turns.owned.values()]:
