@@ -134,7 +134,7 @@ def test_words_and_hints_go_on_after_one_that_failed(
 
         for ledger in (one, other):
             await ledger.open()
-            strike(monkeypatch, ledger, "_fetch", strikes)
+            strike(monkeypatch, ledger._notifications, "_fetch", strikes)
         one.listen(wake)
         other.listen(lambda: None)
         one.overhear(hear)
