@@ -20,7 +20,7 @@ from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedge
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._cache import SessionCache
 from turngate.durable._postgres_saves import Conflict, Saves
-from turngate.durable._rows import Changes, SessionRow
+from turngate.durable._records import Changes, SessionRow
 from turngate.durable._swap import Fate, Unanswered
 
 POSTGRES = pytest.mark.parametrize("kind", ["postgres"])

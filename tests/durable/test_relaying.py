@@ -16,8 +16,8 @@ from dispatching import in_loop
 from ledgers import MakeLedger, on_each
 from turngate import Delta, Note, RunComplete, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
+from turngate.durable._records import Ask, Decide, Decision
 from turngate.durable._relaying import _messages
-from turngate.durable._rows import Ask, Decide, Decision
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 

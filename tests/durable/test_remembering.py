@@ -18,7 +18,7 @@ from turngate.durable._handles import DurableTurn
 from turngate.durable._ledger import LeaseLost
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
 from turngate.durable._postgres_statements import SAVE
-from turngate.durable._rows import Ask, Changes, Decision, Loaded, SessionRow
+from turngate.durable._records import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
 from turngate.durable._swap import Fate, Unanswered
 

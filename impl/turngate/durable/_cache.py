@@ -12,12 +12,12 @@ from bisect import bisect, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turngate._lifecycle import QUEUED
-from turngate.durable._rows import Known, Loaded
+from turngate.durable._records import Known, Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turngate.durable._rows import Ask, Changes, RunRow, SessionRow
+    from turngate.durable._records import Ask, Changes, RunRow, SessionRow
 
 _SESSIONS_LIMIT: Final = 4_096
 _RUNS_LIMIT: Final = 64

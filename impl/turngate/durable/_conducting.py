@@ -11,7 +11,7 @@ from turngate._guard import complain, deal_with, describe, let_out
 from turngate._lifecycle import RUNNING, STARTING
 from turngate._turn import CANCELLED_FROM_OUTSIDE, ENDED_UNBEGUN, _came_of
 from turngate.durable._ledger import LedgerGone, NotStorable
-from turngate.durable._rows import ALL, Ask
+from turngate.durable._records import ALL, Ask
 from turngate.durable._step import Fenced
 from turngate.durable._worker import Worker
 

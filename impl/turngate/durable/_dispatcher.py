@@ -24,7 +24,7 @@ from turngate.durable._ending import Ending
 from turngate.durable._handles import DurableRun
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._purge import Purge
-from turngate.durable._rows import ALL, KeyRow, as_json, digest_of
+from turngate.durable._records import ALL, KeyRow, as_json, digest_of
 from turngate.durable._worker import Newcomer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
     from turngate._run import Runner
     from turngate.durable._ledger import Ledger
-    from turngate.durable._rows import Known, Loaded
+    from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
 
 _LONGEST_NAME: Final = 512

@@ -12,7 +12,7 @@ from turngate._guard import complain, describe, say
 from turngate._lifecycle import RUNNING, WAITING
 from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
-from turngate.durable._rows import Ask
+from turngate.durable._records import Ask
 from turngate.durable._step import Fenced
 from turngate.durable._tending import Tending
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._messages import ListOfMessages
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Ask, Decide, Decision, KeyRow, Known, Loaded
+    from turngate.durable._records import Ask, Decide, Decision, KeyRow, Known, Loaded
 
 
 class LedgerGone(LedgerUnavailable):

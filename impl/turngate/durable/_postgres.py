@@ -12,13 +12,25 @@ from weakref import WeakValueDictionary
 from turngate._guard import complain
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._cache import SessionCache
-from turngate.durable._columns import as_complete, as_key, as_known, as_messages, as_run, as_session, of_key
 from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, NotStorable, Told
 from turngate.durable._postgres_notifications import Notifications
 from turngate.durable._postgres_saves import Saves
 from turngate.durable._postgres_schema import Schema
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
-from turngate.durable._rows import ALL, Known, Loaded, restored, storable
+from turngate.durable._records import (
+    ALL,
+    Known,
+    Loaded,
+    as_complete,
+    as_key,
+    as_known,
+    as_messages,
+    as_run,
+    as_session,
+    of_key,
+    restored,
+    storable,
+)
 from turngate.durable._swap import Unanswered, swap
 
 if TYPE_CHECKING:
@@ -28,7 +40,7 @@ if TYPE_CHECKING:
     from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._postgres_connections import Beat, Server
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Ask, Changes, Decide, Decision, KeyRow
+    from turngate.durable._records import Ask, Changes, Decide, Decision, KeyRow
     from turngate.durable._swap import Fate
 
 _ORPHANS_LIMIT: Final = 50

@@ -11,9 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate.durable import _postgres_statements as sql
-from turngate.durable._columns import Row, of_complete, of_key, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
-from turngate.durable._rows import storable
+from turngate.durable._records import Row, of_complete, of_key, of_messages, of_run, of_session, storable
 from turngate.durable._swap import Fate, Unanswered
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from turngate.durable._cache import SessionCache
-    from turngate.durable._rows import Changes
+    from turngate.durable._records import Changes
 
 _BATCH_LIMIT: Final = 64
 """The most steps that one statement saves."""

@@ -15,19 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_statements as sql
-from turngate.durable._columns import (
-    as_complete,
-    as_key,
-    as_known,
-    as_messages,
-    as_run,
-    as_session,
-    of_complete,
-    of_key,
-    of_messages,
-    of_run,
-    of_session,
-)
 from turngate.durable._ledger import (
     Debts,
     Finished,
@@ -41,7 +28,25 @@ from turngate.durable._ledger import (
 )
 from turngate.durable._migrations import migrations, refuse_newer, statements
 from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
-from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
+from turngate.durable._records import (
+    ALL,
+    Ask,
+    Known,
+    Loaded,
+    as_complete,
+    as_key,
+    as_known,
+    as_messages,
+    as_run,
+    as_session,
+    of_complete,
+    of_key,
+    of_messages,
+    of_run,
+    of_session,
+    restored,
+    storable,
+)
 from turngate.durable._sqlite_relay import LONGEST, Relay
 from turngate.durable._sqlite_thread import CommitThread
 from turngate.durable._sqlite_workers import DeathWatch, WorkerLock, refuse_shared_file_system, remove_lock
@@ -50,10 +55,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from turngate._messages import ListOfMessages
-    from turngate.durable._columns import Row
     from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Changes, Decide, Decision, KeyRow
+    from turngate.durable._records import Changes, Decide, Decision, KeyRow, Row
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LISTENERS_INTERVAL: Final = 0.1

@@ -24,7 +24,7 @@ from turngate._journal import JournaledCore
 from turngate._lifecycle import ACCEPTED, QUEUED, RUNNING, WAITING
 from turngate._queue import Queue
 from turngate._run import Run, Turn
-from turngate.durable._rows import (
+from turngate.durable._records import (
     REMEMBERED,
     Changes,
     Decision,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from turngate._lifecycle import State
     from turngate._messages import Message
     from turngate._prompt import Attachment, WhenBusy
-    from turngate.durable._rows import KeyRow
+    from turngate.durable._records import KeyRow
 
 DIED: Final = "the process that ran the turn died"
 ATTEMPTS: Final = 3

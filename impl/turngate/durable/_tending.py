@@ -16,8 +16,8 @@ from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._lifecycle import RUNNING, State
 from turngate._words import counted
 from turngate.durable._ledger import Checkpoint, LedgerGone
+from turngate.durable._records import Ask
 from turngate.durable._relaying import Relaying
-from turngate.durable._rows import Ask
 from turngate.durable._step import ATTEMPTS, Recovered
 from turngate.durable._telling import BEHIND
 

@@ -27,7 +27,7 @@ from turngate._words import counted
 from turngate.durable._flight import Flight
 from turngate.durable._handles import DurableRun, DurableTurn
 from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, OutcomeUnknown
-from turngate.durable._rows import Ask, Loaded, as_attachments
+from turngate.durable._records import Ask, Loaded, as_attachments
 from turngate.durable._step import Fenced, Step
 from turngate.durable._tasks import Tasks
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from turngate._prompt import OnComplete
     from turngate._run import Run, Runner, Turn
     from turngate.durable._ledger import Ledger
-    from turngate.durable._rows import Decision, RunRow
+    from turngate.durable._records import Decision, RunRow
 
 T = TypeVar("T")
 _ORDER: Final = {state: number for number, state in enumerate(State)}

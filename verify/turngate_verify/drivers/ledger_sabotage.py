@@ -20,7 +20,7 @@ from unittest.mock import patch
 from turngate.durable import DurableDispatcher
 from turngate.durable._flight import Flight
 from turngate.durable._ledger import Debts
-from turngate.durable._rows import Ask, Decision, Loaded
+from turngate.durable._records import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
 from turngate.durable._swap import LostSends
 from turngate_verify.drivers.ledger_schedules import Scenario

@@ -19,10 +19,9 @@ from unittest.mock import patch
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable, _swap
 from turngate.durable._cache import SessionCache
-from turngate.durable._columns import of_messages
 from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Place, Told
 from turngate.durable._purge import Purge
-from turngate.durable._rows import (
+from turngate.durable._records import (
     ALL,
     Ask,
     Changes,
@@ -33,6 +32,7 @@ from turngate.durable._rows import (
     Loaded,
     RunRow,
     SessionRow,
+    of_messages,
 )
 from turngate.durable._swap import Fate, Unanswered, swap
 
