@@ -546,7 +546,7 @@ def _take_step(connection: sqlite3.Connection, ask: Ask, decide: Decide, *, hist
     number = _last_number(connection) + 1
     decision = decide(_load(connection, ask, number), ask.step_id)
     if decision.changes is not None:
-        if not _is_alive(connection, ask.worker):
+        if connection.execute(sql.LIVES, (ask.worker,)).fetchone() is None:
             raise LeaseLost(f"worker {ask.worker} counts as dead")
         _save(connection, decision.changes, number, history=history)
         decision.position = number
@@ -557,14 +557,13 @@ def _load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
     query = connection.execute
     session_id = storable(ask.session_id)
     row = query(sql.SESSION, (session_id,)).fetchone()
-    session = None if row is None else as_session(row)
-    runs = []
-    is_alive, text, kept = False, "", None
-    if session is not None:
+    session, runs, owner_lives = None, [], False
+    text, kept = "", None
+    if row is not None:
+        session, owner_lives = as_session(row[:-1]), bool(row[-1])
         runs = [as_run(each) for each in query(sql.RUNS, {"session_id": session_id})]
         if ask.head and session.queued:
             runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
-        is_alive = session.owner is not None and _is_alive(connection, session.owner)
         if ask.with_text and session.owner is not None:
             text, kept = query(sql.TEXT, (session_id, session.fence)).fetchone() or ("", None)
     known = None if ask.run_id is None else _find_run(connection, ask.run_id)
@@ -572,7 +571,7 @@ def _load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
         runs += [] if any(each.run_id == ask.run_id for each in runs) else [known.row]
     key = None if ask.key is None else _find_key(connection, *ask.key)
     return Loaded(
-        ask.session_id, session, runs, known, fresh, time.time(), is_alive, restored(text), kept, key
+        ask.session_id, session, runs, known, fresh, time.time(), owner_lives, restored(text), kept, key
     )
 
 
@@ -610,7 +609,3 @@ def _find_run(connection: sqlite3.Connection, run_id: str) -> Known | None:
 def _find_key(connection: sqlite3.Connection, key: str, part: str) -> KeyRow | None:
     found = connection.execute(sql.KEY, (storable(key), part)).fetchone()
     return None if found is None else as_key(found)
-
-
-def _is_alive(connection: sqlite3.Connection, worker: int) -> bool:
-    return connection.execute(sql.LIVES, (worker,)).fetchone() is not None
