@@ -15,8 +15,8 @@ STEP: Final = 2**20
 NUMBER: Final = "SELECT max(number, (SELECT coalesce(max(position), 0) FROM history)) FROM meta"
 KEEP_NUMBER: Final = "UPDATE meta SET number = ?"
 SESSION: Final = """
-    SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent,
-        owner IN (SELECT worker FROM worker)
+    SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since,
+        recent, owner IN (SELECT worker FROM worker)
     FROM session WHERE session_id = ?
 """
 _RUN: Final = """
