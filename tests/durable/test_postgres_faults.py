@@ -137,8 +137,8 @@ def test_words_and_hints_go_on_after_one_that_failed(
             strike(monkeypatch, ledger._notifications, "_fetch", strikes)
         one.listen(wake)
         other.listen(lambda: None)
-        one.overhear(hear)
-        await until(other.is_overheard)
+        one.on_relay(hear)
+        await until(other.has_listeners)
         while "right" not in heard:
             with contextlib.suppress(RuntimeError):
                 await other.relay(["wrong", "right"])

@@ -39,7 +39,7 @@ class Writer:
 
 
 async def overheard(d: DurableDispatcher) -> None:
-    while not d._ledger.is_overheard():
+    while not d._ledger.has_listeners():
         await asyncio.sleep(0.01)
 
 
@@ -222,7 +222,7 @@ class Told(SqliteLedger):
         self.done: list[str] = []
         self._may_speak = may_speak
 
-    def is_overheard(self) -> bool:
+    def has_listeners(self) -> bool:
         return True
 
     async def relay(self, messages: Sequence[str]) -> None:

@@ -313,7 +313,7 @@ async def test_numbers_grow_whichever_process_keeps_the_history(tmp_path: Path) 
             run = await processes[number].submit(f"s{number}", "p")
             await still(*processes)
             assert agents[number].turns[-1].run is run  # its runner was called: a step that decides nothing
-            horizon = (await ledgers[(number + 1) % 3].moment()).horizon
+            horizon = (await ledgers[(number + 1) % 3].read_point()).horizon
             assert horizon == processes[number]._last_position + 1
             fences.append(cast("DurableTurn", agents[number].turns[-1]).fence)
             agents[number].finish(run)

@@ -377,12 +377,12 @@ class DurableDispatcher(Ending):
         The keys of an epoch are remembered in all that follow it, in whichever process.
         """
         await self._ready()
-        return await self._ledger.name()
+        return await self._ledger.epoch()
 
     async def continues_life(self, life: str) -> bool:
         """Say whether the keys of that life are remembered here; not if an older copy of the ledger is."""
         await self._ready()
-        return await self._ledger.end_of(life) is not None
+        return await self._ledger.epoch_end(life) is not None
 
     async def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""
@@ -484,7 +484,7 @@ class DurableDispatcher(Ending):
         if not self._ledger.history:
             raise ValueError("this ledger does not keep the history")
         lines, last = 0, (-1, -1)
-        while told := (await self._ledger.told(last, 1000))[2]:
+        while told := (await self._ledger.history_after(last, 1000))[2]:
             last = told[-1].position, told[-1].ordinal
             for step in told:
                 lines += len(step.entries)

@@ -22,7 +22,7 @@ from turngate._guard import complain, describe
 from turngate._journal import _moved
 from turngate._waiters import Waiters
 from turngate.durable._conducting import Conducting
-from turngate.durable._ledger import LedgerUnavailable, Moment
+from turngate.durable._ledger import LedgerUnavailable, ReadPoint
 from turngate.durable._telling import BEHIND, Beginning, Gap, GatedSubscribers, Lane
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from turngate._events import Event, RunComplete
     from turngate.durable._flight import Flight
     from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Finished, Place, Told
+    from turngate.durable._ledger import CompletionRecord, HistoryStep, Place
 
 _PAGE: Final = 500
 _DIGITS: Final = 19
@@ -62,7 +62,7 @@ class _Joiner:
     def __init__(self, reference: weakref.ref[Subscription], flights: list[Flight]) -> None:
         self.reference = reference
         self.flights = flights
-        self.moment: Moment | None = None
+        self.moment: ReadPoint | None = None
 
 
 class Following(Conducting):
@@ -195,7 +195,7 @@ class Following(Conducting):
         unnamed = [joiner for joiner in self._joining if joiner.moment is None]
         if not unnamed:
             return
-        moment = await self._ledger.moment()
+        moment = await self._ledger.read_point()
         for joiner in unnamed:
             joiner.moment = moment
         if self._from_here is not None and all(joiner.moment is not None for joiner in self._joining):
@@ -230,10 +230,10 @@ class Following(Conducting):
     async def _events_at(self, lane: Lane, position: int) -> list[Event]:
         at = (position - 1, BEHIND)
         if lane is self._subscribers.completes:
-            _, _, finished = await self._ledger.finished(at, _PAGE)
+            _, _, finished = await self._ledger.completions_after(at, _PAGE)
             found = [each.complete for each in finished if each.position == position]
             return [complete for complete in found if not self._is_hooked(complete.run_id)]
-        _, _, told = await self._ledger.told(at, _PAGE)
+        _, _, told = await self._ledger.history_after(at, _PAGE)
         events = await self._events_of([each for each in told if each.position == position])
         return [event for _, event in events if not isinstance(event, Gap)]
 
@@ -284,13 +284,13 @@ class Following(Conducting):
     async def _load(self, lane: Lane) -> None:
         """Find out what comes next in a lane."""
         if lane is self._subscribers.completes:
-            purged, horizon, finished = await self._ledger.finished(lane.at, _PAGE)
+            purged, horizon, finished = await self._ledger.completions_after(lane.at, _PAGE)
             self._check_purged(lane, purged)
             lane.load([((each.position, each.ordinal), each.complete) for each in finished], horizon)
             lane.more = len(finished) == _PAGE
             lane.settle()
             return
-        purged, horizon, told = await self._ledger.told(lane.at, _PAGE)
+        purged, horizon, told = await self._ledger.history_after(lane.at, _PAGE)
         self._check_purged(lane, purged)
         lane.load(await self._events_of(told), horizon)
         lane.more = len(told) == _PAGE
@@ -304,7 +304,7 @@ class Following(Conducting):
             self._subscribers.cut_off_before(lane, purged[0])
             lane.at = purged
 
-    async def _events_of(self, told: list[Told]) -> list[tuple[tuple[int, int], Event | Gap]]:
+    async def _events_of(self, told: list[HistoryStep]) -> list[tuple[tuple[int, int], Event | Gap]]:
         """Return the moves and RunCompletes of steps, each with its place."""
         entries = [((step.position, step.ordinal), step, entry) for step in told for entry in step.entries]
         complete = [entry["run"] for _, _, entry in entries if entry["event"] == "complete"]
@@ -363,8 +363,8 @@ class Following(Conducting):
     async def end_cursor(self) -> str:
         """Return the cursor behind which `completions(after=)` gives what completes from now on."""
         await self._ready()
-        moment = await self._ledger.moment()
-        return _cursor(await self._ledger.name(), (moment.horizon - 1, BEHIND), moment)
+        moment = await self._ledger.read_point()
+        return _cursor(await self._ledger.epoch(), (moment.horizon - 1, BEHIND), moment)
 
 
 def _fail(future: asyncio.Future[None], why: BaseException) -> None:
@@ -375,7 +375,7 @@ def _fail(future: asyncio.Future[None], why: BaseException) -> None:
     future.exception()  # perhaps nobody waits
 
 
-def _cursor(name: str, at: tuple[int, int], passed: Moment | None) -> str:
+def _cursor(name: str, at: tuple[int, int], passed: ReadPoint | None) -> str:
     """Return a place among the completions as text, with what is beyond it and was passed all the same."""
     cursor = f"{name}.{at[0]}.{at[1]}"
     if passed is None or passed.until <= at[0] + 1:
@@ -383,12 +383,12 @@ def _cursor(name: str, at: tuple[int, int], passed: Moment | None) -> str:
     return ".".join([cursor, str(passed.until), *map(str, sorted(passed.pending))])
 
 
-def _reach(at: tuple[int, int], passed: Moment | None) -> int:
+def _reach(at: tuple[int, int], passed: ReadPoint | None) -> int:
     """Return the last position that a cursor knows of."""
     return at[0] if passed is None else max(at[0], passed.until - 1)
 
 
-def _place(cursor: str) -> tuple[str, tuple[int, int], Moment | None]:
+def _place(cursor: str) -> tuple[str, tuple[int, int], ReadPoint | None]:
     name, *digits = cursor.split(".")
     if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in digits):
         digits = []
@@ -396,7 +396,7 @@ def _place(cursor: str) -> tuple[str, tuple[int, int], Moment | None]:
         case [position, ordinal]:
             return name, (position, min(ordinal, BEHIND)), None
         case [position, ordinal, until, *pending]:
-            return name, (position, min(ordinal, BEHIND)), Moment(position + 1, until, frozenset(pending))
+            return name, (position, min(ordinal, BEHIND)), ReadPoint(position + 1, until, frozenset(pending))
     raise CursorExpired(f"the cursor {cursor!r:.80} is not one of a ledger")
 
 
@@ -413,9 +413,9 @@ class LedgerCompletions:
         self._unchecked: list[tuple[str, int]] = []
         """The epochs of the cursors that it was given, and how far these reach."""
         self._at = (-1, -1)
-        self._passed: Moment | None = None
+        self._passed: ReadPoint | None = None
         """What was there already when the cursor was taken that it began with."""
-        self._page: list[Finished] = []
+        self._page: list[CompletionRecord] = []
         if after is not None:
             name, self._at, self._passed = _place(str(after))
             self._unchecked.append((name, _reach(self._at, self._passed)))
@@ -462,11 +462,11 @@ class LedgerCompletions:
         worker = self._worker
         await worker._ready()
         heard = worker._news.count
-        purged, horizon, page = await worker._ledger.finished(self._at, _PAGE)
+        purged, horizon, page = await worker._ledger.completions_after(self._at, _PAGE)
         if self._begun and self._at < purged:
             raise CursorExpired("what comes behind the cursor is no longer all kept")
         if page:
-            self._name = await worker._ledger.name()  # of the epoch of the last of them, or a later one
+            self._name = await worker._ledger.epoch()  # of the epoch of the last of them, or a later one
             self._page = page[::-1]
         elif self._until is not None and self._until[0] < horizon:
             self._at = self._until
@@ -480,7 +480,7 @@ class LedgerCompletions:
         await self._worker._ready()
         while self._unchecked:
             name, reach = self._unchecked[-1]
-            end = await self._worker._ledger.end_of(name)
+            end = await self._worker._ledger.epoch_end(name)
             if end is None:
                 raise CursorExpired(
                     "the cursor is one of another ledger, or of a part of this one that is lost"

@@ -49,7 +49,7 @@ class LeaseLost(TurngateError):
     """The worker counts as dead. Nothing was saved, and nothing can be under its name any more."""
 
 
-class Debts(NamedTuple):
+class Orphans(NamedTuple):
     """Turns and runs that no living worker looks after; any worker may take them."""
 
     dead: list[str]
@@ -60,7 +60,7 @@ class Debts(NamedTuple):
     """Session and run of accepts that were not entered in time, or whose worker is dead."""
 
 
-class Mine(NamedTuple):
+class StoredTurn(NamedTuple):
     """A turn that belongs to a worker on record."""
 
     session_id: str
@@ -69,7 +69,7 @@ class Mine(NamedTuple):
     version: int
 
 
-class Moment(NamedTuple):
+class ReadPoint(NamedTuple):
     """Which positions could be read at one moment: those below `until`, except for the `pending` ones.
 
     No position below the `horizon` is pending.
@@ -88,7 +88,7 @@ Place = tuple[int, int]
 """A position, and an ordinal among the entries at that position."""
 
 
-class Finished(NamedTuple):
+class CompletionRecord(NamedTuple):
     """A completion, and its place among all."""
 
     position: int
@@ -96,7 +96,7 @@ class Finished(NamedTuple):
     complete: RunComplete
 
 
-class Told(NamedTuple):
+class HistoryStep(NamedTuple):
     """The decisions of one step, and its place among all."""
 
     position: int
@@ -152,14 +152,14 @@ class Ledger(Protocol):
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
         """Keep the worker alive from now on; call `lost` on the loop when that has failed."""
 
-    async def bury(self) -> None:
+    async def expire_workers(self) -> None:
         """Find the workers that have died."""
 
-    async def debts(self, enter_timeout: float) -> Debts:
+    async def orphans(self, enter_timeout: float) -> Orphans:
         """Return some of the orphans; runs count as such if not entered within `enter_timeout` seconds."""
         ...
 
-    async def mine(self, worker: int) -> list[Mine]:
+    async def turns_of(self, worker: int) -> list[StoredTurn]:
         """Return the turns that belong to the worker."""
         ...
 
@@ -173,7 +173,7 @@ class Ledger(Protocol):
         """Return the session, or every session with something in flight, all as of one moment."""
         ...
 
-    async def name(self) -> str:
+    async def epoch(self) -> str:
         """Return the name of the current epoch, which is part of its cursors.
 
         An epoch begins when the ledger is opened, and ends where the next one begins. If an epoch is missing,
@@ -181,19 +181,19 @@ class Ledger(Protocol):
         """
         ...
 
-    async def end_of(self, name: str) -> int | None:
+    async def epoch_end(self, name: str) -> int | None:
         """Return the position behind the last one of an epoch; None if there is no such epoch."""
         ...
 
-    async def moment(self) -> Moment:
+    async def read_point(self) -> ReadPoint:
         """Return which positions can be read now."""
         ...
 
-    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+    async def completions_after(self, after: Place, limit: int) -> tuple[Place, int, list[CompletionRecord]]:
         """Return the last purged place, the horizon, and the next completions below it, in order."""
         ...
 
-    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+    async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
         """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
         ...
 
@@ -237,14 +237,14 @@ class Ledger(Protocol):
     longest_message: int
     """How many ASCII characters one relayed message may have."""
 
-    def is_overheard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Return whether another process may be listening to relayed messages."""
         ...
 
     async def relay(self, messages: Sequence[str]) -> None:
         """Send messages, in ASCII, to the processes that listen; they may be lost."""
 
-    def overhear(self, heard: Callable[[str], None] | None) -> None:
+    def on_relay(self, heard: Callable[[str], None] | None) -> None:
         """Call `heard` on the loop with the messages that other processes relay; None stops that."""
 
     def hint(self, workers: set[int]) -> None:
@@ -253,17 +253,17 @@ class Ledger(Protocol):
 
 __all__ = [
     "Checkpoint",
-    "Debts",
-    "Finished",
+    "CompletionRecord",
+    "HistoryStep",
     "LeaseLost",
     "Ledger",
     "LedgerGone",
     "LedgerUnavailable",
-    "Mine",
-    "Moment",
     "NotStorable",
+    "Orphans",
     "OutcomeUnknown",
     "Place",
     "PurgeCutShort",
-    "Told",
+    "ReadPoint",
+    "StoredTurn",
 ]

@@ -12,7 +12,15 @@ from weakref import WeakValueDictionary
 from turngate._guard import complain
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._cache import SessionCache
-from turngate.durable._ledger import Debts, Finished, LedgerUnavailable, Mine, Moment, NotStorable, Told
+from turngate.durable._ledger import (
+    CompletionRecord,
+    HistoryStep,
+    LedgerUnavailable,
+    NotStorable,
+    Orphans,
+    ReadPoint,
+    StoredTurn,
+)
 from turngate.durable._postgres_notifications import Notifications
 from turngate.durable._postgres_saves import Saves
 from turngate.durable._postgres_schema import Schema
@@ -204,24 +212,27 @@ class PostgresLedger:
         )
         self._notifications.set_worker(worker)
 
-    async def bury(self) -> None:
+    async def expire_workers(self) -> None:
         """Remove the workers whose leases have ended."""
-        await self._fetch(sql.BURY)
+        await self._fetch(sql.EXPIRE_WORKERS)
 
-    async def debts(self, enter_timeout: float) -> Debts:
+    async def orphans(self, enter_timeout: float) -> Orphans:
         """Return some of the turns and runs that no living worker looks after."""
         dead = await self._fetch(sql.DEAD, _ORPHANS_LIMIT)
         unowned = await self._fetch(sql.UNOWNED, _ORPHANS_LIMIT)
         unentered = await self._fetch(sql.UNENTERED, _ORPHANS_LIMIT, float(enter_timeout))
-        return Debts(
+        return Orphans(
             [restored(row[0]) for row in dead],
             [restored(row[0]) for row in unowned],
             [(restored(row[0]), restored(row[1])) for row in unentered],
         )
 
-    async def mine(self, worker: int) -> list[Mine]:
+    async def turns_of(self, worker: int) -> list[StoredTurn]:
         """Return the turns that belong to the worker."""
-        return [Mine(restored(row[0]), *row[1:]) for row in map(tuple, await self._fetch(sql.MINE, worker))]
+        return [
+            StoredTurn(restored(row[0]), *row[1:])
+            for row in map(tuple, await self._fetch(sql.TURNS_OF, worker))
+        ]
 
     # Reading.
 
@@ -236,18 +247,18 @@ class PostgresLedger:
         rows = await self._fetch(sql.VIEW_ALL)
         return [_as_loaded(restored(row[0]), None, tuple(row)[1:]) for row in rows]
 
-    async def name(self) -> str:
+    async def epoch(self) -> str:
         """Return the name of the current epoch."""
         ((name,),) = await self._fetch(sql.EPOCH)
         return str(name)
 
-    async def end_of(self, name: str) -> int | None:
+    async def epoch_end(self, name: str) -> int | None:
         """Return the position behind the last one of an epoch; None if there is no such epoch."""
         for (end,) in await self._fetch(sql.END_OF, name):
             return int(end)
         return None
 
-    async def moment(self) -> Moment:
+    async def read_point(self) -> ReadPoint:
         """Return which positions can be read now, as the server's snapshot says."""
         ((snapshot, shift, settled),) = await self._fetch(sql.SNAPSHOT)
         oldest, following, running = snapshot.split(":")
@@ -255,26 +266,26 @@ class PostgresLedger:
         if pending:
             # One of these may begin an epoch: a cursor of this moment must name that epoch, or a later one.
             await self._fetch(sql.LOCK_SHARED, self.schema)
-        return Moment(max(int(oldest) + shift, settled), int(following) + shift, pending)
+        return ReadPoint(max(int(oldest) + shift, settled), int(following) + shift, pending)
 
-    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+    async def completions_after(self, after: Place, limit: int) -> tuple[Place, int, list[CompletionRecord]]:
         """Return the last purged place, the horizon, and the next completions below it, in order."""
-        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.FINISHED, *after, limit))
+        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.COMPLETIONS_AFTER, *after, limit))
         rows = json.loads(page) if page else []
         return (
             (purged[0], purged[1]),
             horizon,
-            [Finished(row[0], row[1], as_complete(row[2:])) for row in rows],
+            [CompletionRecord(row[0], row[1], as_complete(row[2:])) for row in rows],
         )
 
-    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+    async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
         """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
-        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.TOLD, *after, limit))
+        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.HISTORY_AFTER, *after, limit))
         rows = json.loads(page) if page else []
         return (
             (purged[0], purged[1]),
             horizon,
-            [Told(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows],
+            [HistoryStep(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows],
         )
 
     # Beside the steps.
@@ -391,7 +402,7 @@ class PostgresLedger:
     ) -> Coroutine[Any, Any, None]:
         return self._postgres.listen(self._working(), channels, wake, heard)
 
-    def is_overheard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Return whether another process has said lately that it listens."""
         return self._notifications.has_listeners()
 
@@ -399,7 +410,7 @@ class PostgresLedger:
         """Send messages to the processes that listen; they may be lost."""
         await self._notifications.relay(messages)
 
-    def overhear(self, heard: Callable[[str], None] | None) -> None:
+    def on_relay(self, heard: Callable[[str], None] | None) -> None:
         """Call `heard` with the messages of other processes; None stops that."""
         self._notifications.on_relay(heard)
 

@@ -162,7 +162,7 @@ def _as_arrays(batch: list[_Save], *, history: bool) -> list[list[list[str | Non
             accepted.append((number, *of_run(row)))
             accepts = storable(row.run_id)
         sessions.append((number, changes.before is None, accepts, session_id, *of_session(changes.after)))
-        for run_id, state, covered, place in changes.moved:
+        for run_id, state, covered, place in changes.changed:
             moved.append((number, storable(run_id), state.value, covered, place))
         done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
         messages += [(number, *columns) for columns in of_messages(changes.messages)]

@@ -145,7 +145,7 @@ class Loaded(NamedTuple):
     key: KeyRow | None = None
 
 
-class Moved(NamedTuple):
+class RunChange(NamedTuple):
     """A run on record that changes and is not complete."""
 
     run_id: str
@@ -161,7 +161,7 @@ class Changes(NamedTuple):
     before: SessionRow | None
     after: SessionRow
     new: list[RunRow]
-    moved: list[Moved]
+    changed: list[RunChange]
     done: list[RunComplete]
     messages: list[Message]
     entries: list[dict[str, Any]]
@@ -171,13 +171,13 @@ class Changes(NamedTuple):
 
 @dataclass
 class Decision:
-    """What a step has decided: the changes to save, None if there are none, and what `came_of` it.
+    """What a step has decided: the changes to save, None if there are none, and the `result` for the caller.
 
     `position` is set when the changes are saved.
     """
 
     changes: Changes | None
-    came_of: Any
+    result: Any
     position: int = 0
 
 

@@ -65,7 +65,7 @@ class Relaying(Following):
         else:
             said = [session_id, run_id, event.offset, event.text]
             size = len(event.text)
-        if not self._is_open or not self._ledger.is_overheard() or self._size_to_say + size > _MOST:
+        if not self._is_open or not self._ledger.has_listeners() or self._size_to_say + size > _MOST:
             return  # whoever listens will find that it is missing
         self._size_to_say += size
         last = self._to_say[-1] if self._to_say else []
@@ -104,13 +104,13 @@ class Relaying(Following):
         await super()._let_join()
         if not self._overhears and self._subscribers.listen():
             self._overhears = True
-            self._guard("listening to other processes", self._ledger.overhear, self._overhear)
+            self._guard("listening to other processes", self._ledger.on_relay, self._overhear)
 
     def _stop_following(self) -> None:
         super()._stop_following()
         if self._overhears:
             self._overhears = False
-            self._guard("listening to other processes no longer", self._ledger.overhear, None)
+            self._guard("listening to other processes no longer", self._ledger.on_relay, None)
             self._expected.clear()
 
     def _overhear(self, message: str) -> None:

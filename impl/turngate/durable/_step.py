@@ -29,7 +29,7 @@ from turngate.durable._records import (
     Changes,
     Decision,
     Loaded,
-    Moved,
+    RunChange,
     RunRow,
     SessionRow,
     as_attachments,
@@ -358,7 +358,7 @@ class Step:
 
     def _changes(self, step_id: str) -> Changes | None:
         places = {} if self.core.turn is None else {r.run_id: n for n, r in enumerate(self.core.turn._runs)}
-        moved: list[Moved] = []
+        moved: list[RunChange] = []
         new: list[RunRow] = []
         for run_id, run in self.runs.items():
             row = self.rows[run_id]
@@ -366,7 +366,7 @@ class Step:
             if run_id in self.newcomers:
                 new.append(row._replace(state=state, covered=covered, place=place))
             elif run.complete is None and (state, covered, place) != (row.state, row.covered, row.place):
-                moved.append(Moved(run_id, state, covered, place))
+                moved.append(RunChange(run_id, state, covered, place))
         done = [run.complete for run in self.published if run.complete is not None]
         entries = [entry for entry, _ in self._untold]
         if not (new or moved or done) and self._after(self.row.version, self.row.recent) == self.row:

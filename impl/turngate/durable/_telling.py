@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turngate._events import Audience, Delta, Event, Note
-    from turngate.durable._ledger import Moment
+    from turngate.durable._ledger import ReadPoint
 
 BEHIND: Final = 2**31 - 1
 """An ordinal behind every other."""
@@ -27,7 +27,7 @@ _OVER: Final = 4_096
 class Beginning(NamedTuple):
     """Where a subscription begins: behind what was there at a moment, but for steps that were under way."""
 
-    moment: Moment
+    moment: ReadPoint
     under_way: frozenset[int]
 
     def is_behind(self, position: int) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from turngate.durable._handles import DurableTurn
-    from turngate.durable._ledger import Debts
+    from turngate.durable._ledger import Orphans
     from turngate.durable._step import Step
 
 _AT_ONCE: Final = 500
@@ -117,7 +117,7 @@ class Tending(Relaying):
         if len(waited_for) <= _FEW:
             self._looked_until = None
         elif self._looked_until is None:
-            moment = await self._ledger.moment()
+            moment = await self._ledger.read_point()
         else:
             await self._look_at_completions(self._looked_until)
             waited_for = [run_id for run_id in self._unlooked if run_id in self._held]
@@ -156,7 +156,7 @@ class Tending(Relaying):
 
     async def _look_at_completions(self, after: tuple[int, int]) -> None:
         while True:
-            purged, _, finished = await self._ledger.finished(after, _AT_ONCE)
+            purged, _, finished = await self._ledger.completions_after(after, _AT_ONCE)
             if purged > after:  # what was purged was not read: everything has to be asked for again
                 self._looked_until = None
                 return
@@ -170,7 +170,7 @@ class Tending(Relaying):
     async def _look_at_turns(self) -> None:
         """Interrupt what a cancel covers, stop what was given to another, see who waits to be folded."""
         name, turns = self._name, [*self._turns.values()]
-        on_record = {mine.fence: mine for mine in await self._ledger.mine(name)}
+        on_record = {mine.fence: mine for mine in await self._ledger.turns_of(name)}
         for turn in turns:
             if self._turns.get(turn.fence) is not turn or name != self._name:
                 continue  # it has ended meanwhile
@@ -206,11 +206,11 @@ class Tending(Relaying):
     # What the dead have left.
 
     async def _pay_debts(self) -> None:
-        await self._ledger.bury()
+        await self._ledger.expire_workers()
         for _ in range(_ROUNDS):
             if self._closing:
                 return
-            debts = await self._ledger.debts(self._enter_timeout)
+            debts = await self._ledger.orphans(self._enter_timeout)
             if not any(debts) or self._closing or not await self._pay(debts):
                 return
 
@@ -222,7 +222,7 @@ class Tending(Relaying):
             if await self._ledger.expire_keys(KEPT_ON_A_LEDGER, _AT_ONCE) == _AT_ONCE:
                 self._expire_keys_at = now
 
-    async def _pay(self, debts: Debts) -> bool:
+    async def _pay(self, debts: Orphans) -> bool:
         """Take the steps that are owed, and say whether one could be taken."""
 
         def entering(run_id: str) -> Callable[[Step], object]:

@@ -308,7 +308,7 @@ class Worker(Tasks):
                         raise
                     await self._rename_soon(name)
                     raise OutcomeUnknown(f"the ledger failed in a step: {describe(exc)}") from exc
-                step, came_of = decision.came_of
+                step, came_of = decision.result
                 flight.position = decision.position
                 if decision.changes is not None and not decision.position:
                     await self._place(decision, flight)
@@ -334,7 +334,7 @@ class Worker(Tasks):
                 found = await self._ledger.find(done)
                 flight.position = decision.position = max((known.position for known in found), default=0)
             if not decision.position:
-                decision.position = (await self._ledger.moment()).until - 1
+                decision.position = (await self._ledger.read_point()).until - 1
         except Exception as exc:  # effects do not wait for it
             complain(exc, "the position of a step whose answer was lost is not known yet")
 

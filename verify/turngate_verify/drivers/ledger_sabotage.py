@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from turngate.durable import DurableDispatcher
 from turngate.durable._flight import Flight
-from turngate.durable._ledger import Debts
+from turngate.durable._ledger import Orphans
 from turngate.durable._records import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
 from turngate.durable._swap import LostSends
@@ -49,7 +49,7 @@ class _Hasty(DurableDispatcher):
         async def step(ask: Ask, decide: Any) -> Decision:
             def hasty(loaded: Loaded, step_id: str) -> Decision:
                 decision: Decision = decide(loaded, step_id)
-                decided, _ = decision.came_of
+                decided, _ = decision.result
                 if decided.started is not None:
                     self._begin_turn(decided, 0)
                     decided.started = None
@@ -89,9 +89,9 @@ def _reap_without_handoff(reap: Callable[..., Any]) -> Callable[..., Any]:
     return reaping
 
 
-def _forget_accepted(debts: Callable[..., Any]) -> Callable[..., Any]:
-    async def owing(self: MemoryLedger, enter_timeout: float) -> Debts:
-        found: Debts = await debts(self, enter_timeout)
+def _forget_accepted(orphans: Callable[..., Any]) -> Callable[..., Any]:
+    async def owing(self: MemoryLedger, enter_timeout: float) -> Orphans:
+        found: Orphans = await orphans(self, enter_timeout)
         return found._replace(unentered=[])
 
     return owing
@@ -107,7 +107,7 @@ SABOTAGE: dict[str, tuple[Patches, Scenario]] = {
     "reused-worker": (((MemoryLedger, "register", _same_name),), _A_LEASE),
     "answer-lost-retried": (((LostSends, "saved", lambda *_, **__: None),), _ANSWER_OF_CANCEL),
     "notify-only-cancel": (((Step, "finish", _blind_finish),), _A_CANCEL),
-    "orphaned-accept": (((MemoryLedger, "debts", _forget_accepted(MemoryLedger.debts)),), _AN_ACCEPT),
+    "orphaned-accept": (((MemoryLedger, "orphans", _forget_accepted(MemoryLedger.orphans)),), _AN_ACCEPT),
     "reap-without-handoff": (((Step, "reap", _reap_without_handoff(Step.reap)),), _A_KILL),
     "start-before-commit": ((), _A_CANCEL),
 }
