@@ -279,7 +279,7 @@ async def _fill(ledger: Any, engine: str, rows: int) -> None:
         return
     connection = await ledger._server.connect()
     for statement in (sessions, runs, "ANALYZE {s}.run", "ANALYZE {s}.session"):
-        await connection.execute(ledger._in_schema(statement), timeout=600)
+        await connection.execute(ledger._schema.sql(statement), timeout=600)
     await connection.close()
 
 

@@ -119,7 +119,7 @@ class Caller:
     async def main(self) -> None:
         while True:
             try:
-                await self.d._ready()
+                await self.d._stepper.ready()
                 break
             except TurngateError:  # the server is being restarted
                 await asyncio.sleep(0.2)

@@ -13,7 +13,7 @@ from dispatching import HANG, Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import CursorExpired, Delta, Moved, RunComplete, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable
-from turngate.durable._ledger import Moment
+from turngate.durable._ledger import ReadPoint
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 
@@ -44,7 +44,7 @@ async def open_transaction(ledger: Any) -> AsyncIterator[None]:
 
 
 def test_a_moment_has_what_was_there() -> None:
-    moment = Moment(5, 9, frozenset({5, 7}))
+    moment = ReadPoint(5, 9, frozenset({5, 7}))
     assert [position for position in range(12) if moment.has(position)] == [0, 1, 2, 3, 4, 6, 8]
 
 
@@ -88,7 +88,7 @@ async def test_completions_end_at_a_cursor_and_do_not_wait_for_more(make: MakeLe
 async def test_who_looked_in_vain_hears_of_what_came_while_it_looked(make: MakeLedger) -> None:
     """Though another has looked meanwhile, and waits for news again; the poll never comes."""
     async with DurableDispatcher(echo, make(), poll=3_600) as d:
-        events, finished, looked = d.subscribe(moves=True), d._ledger.finished, asyncio.Event()
+        events, finished, looked = d.subscribe(moves=True), d._ledger.completions_after, asyncio.Event()
         await d.ask("s", "p")
 
         async def finished_late(after: tuple[int, int], limit: int) -> Any:
@@ -96,7 +96,7 @@ async def test_who_looked_in_vain_hears_of_what_came_while_it_looked(make: MakeL
             await looked.wait()
             return page
 
-        d._ledger.finished = finished_late  # type: ignore[method-assign]  # to be slow
+        d._ledger.completions_after = finished_late  # type: ignore[method-assign]  # to be slow
         reading = asyncio.ensure_future(anext(d.completions(await d.end_cursor())))
         await still(d)
         done = await d.ask("s", "p", run_id="r")

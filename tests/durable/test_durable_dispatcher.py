@@ -267,7 +267,9 @@ class Odd:
         return await self._method(*about)
 
 
-@pytest.mark.parametrize("method", ["bury", "find", "finished", "moment", "told"])
+@pytest.mark.parametrize(
+    "method", ["expire_workers", "find", "completions_after", "read_point", "history_after"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
     method: str, kind: str, tmp_path: Path

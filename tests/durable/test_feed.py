@@ -12,7 +12,7 @@ from dispatching import HANG, in_loop
 from turngate import CursorExpired, Delta, DispatcherClosed, RunComplete, SubscriberCutOff, Subscription, Turn
 from turngate._events import Event, Subscribers
 from turngate.durable import DurableDispatcher
-from turngate.durable._ledger import Moment
+from turngate.durable._ledger import ReadPoint
 from turngate.durable._pending import PendingStep
 from turngate.durable.feed import Feed
 from turngate.durable.feed._completions import LedgerCursor
@@ -65,7 +65,7 @@ class Delivering:
         options: dict[str, Any] = {"session_id": None, "moves": False, **more}
         options |= {"delta_limit": 100, "delta_bytes": 10_000, "complete_limit": 100}
         subscription = Subscription(Alone(), self.subscribers, **options)
-        self.delivery.begin(subscription, Beginning(Moment(until, until), under_way))
+        self.delivery.begin(subscription, Beginning(ReadPoint(until, until), under_way))
         return subscription
 
 
@@ -125,7 +125,7 @@ def test_a_lane_does_not_read_below_a_horizon_again() -> None:
 
 
 def test_a_cursor_is_read_as_it_was_written() -> None:
-    moment = Moment(8, 12, frozenset({9, 11}))
+    moment = ReadPoint(8, 12, frozenset({9, 11}))
     for cursor in (
         LedgerCursor("epoch", (7, 0)),
         LedgerCursor("epoch", (7, 2), moment),
@@ -148,7 +148,7 @@ async def test_a_feed_needs_no_dispatcher() -> None:
     assert feed.is_joining()
     await feed.until_joined()
     brings = await feed.beginning(events)
-    assert brings(f"{await ledger.name()}.{(await ledger.moment()).until}.0")
+    assert brings(f"{await ledger.epoch()}.{(await ledger.read_point()).until}.0")
     delta = Delta("s", "r", "text", 0)
     feed.begin_turn("r", -1)
     feed.stream(delta, 4)

@@ -362,7 +362,7 @@ def test_ledgers_with_confusing_names_leave_each_other_alone(tmp_path: Path) -> 
             heard = {name: two.subscribe() for name, (_, two) in pairs.items()}
             for name, (one, two) in pairs.items():
                 await two.session("s")
-                while not one._ledger.is_overheard():
+                while not one._ledger.has_listeners():
                     await asyncio.sleep(0.01)
                 run = await one.submit(f"session of {name}", "p", run_id=f"stream of {name}")
                 while not agents[name].turns:

@@ -23,7 +23,7 @@ from turngate.durable import (
     LedgerUnavailable,
     PostgresLedger,
     SqliteLedger,
-    _postgres,
+    _postgres_schema,
     _sqlite,
     _sqlite_statements,
 )
@@ -197,7 +197,7 @@ async def open_and_close(*ledgers: Ledger) -> None:
 def know_only(patch: pytest.MonkeyPatch, version: int, *more: str) -> None:
     """Have both engines know the migrations up to this version, and then these."""
     known = {engine: (*migrations(engine)[:version], *more) for engine in ENGINES}
-    for module in (_sqlite, _postgres):
+    for module in (_sqlite, _postgres_schema):
         patch.setattr(module, "migrations", known.__getitem__)
 
 

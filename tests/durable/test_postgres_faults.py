@@ -20,7 +20,7 @@ from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedge
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._cache import SessionCache
 from turngate.durable._postgres_saves import Conflict, Saves
-from turngate.durable._rows import Changes, SessionRow
+from turngate.durable._records import Changes, SessionRow
 from turngate.durable._swap import Fate, Unanswered
 
 POSTGRES = pytest.mark.parametrize("kind", ["postgres"])
@@ -134,11 +134,11 @@ def test_words_and_hints_go_on_after_one_that_failed(
 
         for ledger in (one, other):
             await ledger.open()
-            strike(monkeypatch, ledger, "_fetch", strikes)
+            strike(monkeypatch, ledger._notifications, "_fetch", strikes)
         one.listen(wake)
         other.listen(lambda: None)
-        one.overhear(hear)
-        await until(other.is_overheard)
+        one.on_relay(hear)
+        await until(other.has_listeners)
         while "right" not in heard:
             with contextlib.suppress(RuntimeError):
                 await other.relay(["wrong", "right"])

@@ -229,17 +229,17 @@ async def test_completions_that_began_on_an_empty_ledger_expire_too(ledger: Any)
         waiting = d.completions()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(waiting), 0.2)
-        finished, passed = ledger.finished, asyncio.Event()
+        finished, passed = ledger.completions_after, asyncio.Event()
 
         async def late(*about: Any) -> Any:
             await passed.wait()
             return await finished(*about)
 
-        ledger.finished = late
+        ledger.completions_after = late
         reading = asyncio.create_task(anext(waiting))
         await asyncio.sleep(0.05)
         await d.ask("s", "p")
-        ledger.finished = finished
+        ledger.completions_after = finished
         assert await d.purge(before=time.time() + LATER) == 1
         passed.set()
         with pytest.raises(CursorExpired):

@@ -16,7 +16,7 @@ from dispatching import in_loop
 from ledgers import MakeLedger, on_each
 from turngate import Delta, Note, RunComplete, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
-from turngate.durable._rows import Ask, Decide, Decision
+from turngate.durable._records import Ask, Decide, Decision
 from turngate.durable.feed._relay import pack
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
@@ -39,7 +39,7 @@ class Writer:
 
 
 async def overheard(d: DurableDispatcher) -> None:
-    while not d._ledger.is_overheard():
+    while not d._ledger.has_listeners():
         await asyncio.sleep(0.01)
 
 

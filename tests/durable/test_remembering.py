@@ -17,7 +17,7 @@ from turngate.durable._cache import SessionCache
 from turngate.durable._ledger import LeaseLost
 from turngate.durable._postgres_saves import Conflict, Refused, Saves
 from turngate.durable._postgres_statements import SAVE
-from turngate.durable._rows import Ask, Changes, Decision, Loaded, SessionRow
+from turngate.durable._records import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
 from turngate.durable._swap import Fate, Unanswered
 
@@ -312,7 +312,7 @@ async def test_numbers_grow_whichever_process_keeps_the_history(tmp_path: Path) 
             run = await processes[number].submit(f"s{number}", "p")
             await still(*processes)
             assert agents[number].turns[-1].run is run  # its runner was called: a step that decides nothing
-            horizon = (await ledgers[(number + 1) % 3].moment()).horizon
+            horizon = (await ledgers[(number + 1) % 3].read_point()).horizon
             assert horizon == processes[number]._stepper.last_position + 1
             fences.append(agents[number].turns[-1].fence)
             agents[number].finish(run)

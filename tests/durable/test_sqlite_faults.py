@@ -177,7 +177,7 @@ def test_a_listener_that_raises_hears_what_comes_next(
             if message == "wrong":
                 raise ValueError(message)
 
-        ledgers[0].overhear(hear)
+        ledgers[0].on_relay(hear)
         await ledgers[1].relay(["wrong", "right"])
         while len(heard) < 2:
             await asyncio.sleep(0.005)

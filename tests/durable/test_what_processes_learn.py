@@ -152,7 +152,9 @@ async def test_one_look_that_fails_costs_nobody_the_outcome() -> None:
         await until(lambda: other._worker.recovery._looked_until is not None)
         agent.finish(late)
         await late
-        await until(lambda: (other._worker.recovery._looked_until or (0, 0))[0] >= tables.complete["late"].position)
+        await until(
+            lambda: (other._worker.recovery._looked_until or (0, 0))[0] >= tables.complete["late"].position
+        )
         find, failed = other._ledger.find, 0
 
         async def away(run_ids: Any) -> Any:
@@ -361,11 +363,11 @@ async def test_what_a_gated_turn_streams_is_bounded_and_what_is_dropped_is_count
 async def hold_back(d: DurableDispatcher) -> None:
     """Keep the horizon where it is, as a transaction that is open elsewhere does."""
     ledger: Any = d._ledger
-    horizon = (await ledger.moment()).horizon
-    finished, told = ledger.finished, ledger.told
+    horizon = (await ledger.read_point()).horizon
+    finished, told = ledger.completions_after, ledger.history_after
 
     def restore() -> None:
-        ledger.finished, ledger.told = finished, told
+        ledger.completions_after, ledger.history_after = finished, told
 
     d.__dict__["let_go"] = restore
 
@@ -377,7 +379,7 @@ async def hold_back(d: DurableDispatcher) -> None:
         purged, _, found = await told(after, limit)
         return purged, horizon, [each for each in found if each.position < horizon]
 
-    ledger.finished, ledger.told = finished_so_far, told_so_far
+    ledger.completions_after, ledger.history_after = finished_so_far, told_so_far
 
 
 def let_go(d: DurableDispatcher) -> None:
@@ -391,14 +393,14 @@ async def test_a_horizon_that_stands_still_is_not_asked_for_all_the_time(make: M
         await d.session("s")
         await hold_back(d)
         run = await d.submit("s", "p")
-        finished, asked = d._ledger.finished, 0
+        finished, asked = d._ledger.completions_after, 0
 
         async def counted(after: Any, limit: int) -> Any:
             nonlocal asked
             asked += 1
             return await finished(after, limit)
 
-        d._ledger.finished = counted  # type: ignore[method-assign]  # to count
+        d._ledger.completions_after = counted  # type: ignore[method-assign]  # to count
         await asyncio.sleep(1.0)
         assert asked < 50  # not once in five milliseconds
         let_go(d)
@@ -450,7 +452,7 @@ async def test_who_cannot_be_told_the_last_of_it_at_the_close_is_cut_off(times: 
     async with d:
         events = d.subscribe()
         await d.session("s")
-        finished, failed = ledger.finished, 0
+        finished, failed = ledger.completions_after, 0
 
         async def failing(after: Any, limit: int) -> Any:
             nonlocal failed
@@ -459,7 +461,7 @@ async def test_who_cannot_be_told_the_last_of_it_at_the_close_is_cut_off(times: 
                 raise LedgerUnavailable("on purpose")
             return await finished(after, limit)
 
-        ledger.finished = failing
+        ledger.completions_after = failing
         complete = await d.ask("s", "p")
     if times == 3:
         assert [event async for event in events] == [complete]

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from turngate.durable import DurableDispatcher, DurableTurn, Ledger, PostgresLedger, SqliteLedger
-from turngate.durable._rows import Ask, Decide, Decision, Loaded
+from turngate.durable._records import Ask, Decide, Decision, Loaded
 
 POINTS = (
     "before load", "deciding", "after commit", "in the runner", "between accept and enter", "folding",

@@ -22,7 +22,7 @@ async def completions(ledger: Ledger) -> list[RunComplete]:
     """Return every completion that the ledger keeps, in order."""
     found: list[RunComplete] = []
     after = _FIRST
-    while page := (await ledger.finished(after, _PAGE))[2]:
+    while page := (await ledger.completions_after(after, _PAGE))[2]:
         found += [each.complete for each in page]
         after = page[-1].position, page[-1].ordinal
     return found
@@ -32,7 +32,7 @@ async def history(ledger: Ledger) -> list[str]:
     """Return every decision that the ledger keeps, in order, as lines of a recorded history."""
     lines: list[str] = []
     after = _FIRST
-    while told := (await ledger.told(after, _PAGE))[2]:
+    while told := (await ledger.history_after(after, _PAGE))[2]:
         lines += [json.dumps(entry) for step in told for entry in step.entries]
         after = told[-1].position, told[-1].ordinal
     return lines

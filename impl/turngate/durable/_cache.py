@@ -12,12 +12,12 @@ from bisect import bisect, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turngate._lifecycle import QUEUED
-from turngate.durable._rows import Known, Loaded
+from turngate.durable._records import Known, Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turngate.durable._rows import Ask, Changes, RunRow, SessionRow
+    from turngate.durable._records import Ask, Changes, RunRow, SessionRow
 
 _SESSIONS_LIMIT: Final = 4_096
 _RUNS_LIMIT: Final = 64
@@ -87,7 +87,7 @@ class SessionCache:
         queued = 0 if loaded.session is None else loaded.session.queued
         has_queue = queued == sum(row.state is QUEUED for row in loaded.runs)
         rows |= {row.run_id: row for row in changes.new}
-        for run_id, state, covered, place in changes.moved:
+        for run_id, state, covered, place in changes.changed:
             rows[run_id] = rows[run_id]._replace(state=state, covered=covered, place=place)
         for complete in changes.done:
             rows.pop(complete.run_id, None)

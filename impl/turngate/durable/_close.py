@@ -12,7 +12,7 @@ from turngate._lifecycle import RUNNING, WAITING
 from turngate._waiters import Waiters
 from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
-from turngate.durable._rows import Ask
+from turngate.durable._records import Ask
 from turngate.durable._step import Fenced
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from turngate._views import SessionView
 from turngate._words import counted
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._purge import Purge
-from turngate.durable._rows import ALL, KeyRow, as_json, digest_of
+from turngate.durable._records import ALL, KeyRow, as_json, digest_of
 from turngate.durable._runs import PendingAccept
 from turngate.durable._stepper import Stepper
 from turngate.durable._worker import Worker
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from turngate._messages import ListOfMessages, Message
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
     from turngate.durable._ledger import Ledger
-    from turngate.durable._rows import Known, Loaded
+    from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
     from turngate.durable.feed import LedgerCompletions
 
@@ -378,12 +378,12 @@ class DurableDispatcher:
         The keys of an epoch are remembered in all that follow it, in whichever process.
         """
         await self._stepper.ready()
-        return await self._ledger.name()
+        return await self._ledger.epoch()
 
     async def continues_life(self, life: str) -> bool:
         """Say whether the keys of that life are remembered here; not if an older copy of the ledger is."""
         await self._stepper.ready()
-        return await self._ledger.end_of(life) is not None
+        return await self._ledger.epoch_end(life) is not None
 
     async def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""
@@ -482,7 +482,7 @@ class DurableDispatcher:
         if not self._ledger.history:
             raise ValueError("this ledger does not keep the history")
         lines, last = 0, (-1, -1)
-        while told := (await self._ledger.told(last, 1000))[2]:
+        while told := (await self._ledger.history_after(last, 1000))[2]:
             last = told[-1].position, told[-1].ordinal
             for step in told:
                 lines += len(step.entries)

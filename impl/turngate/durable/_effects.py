@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from turngate.durable._ledger import Ledger
-    from turngate.durable._rows import Decision
+    from turngate.durable._records import Decision
     from turngate.durable._runs import KnownRuns
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper

@@ -1,10 +1,10 @@
-"""What a ledger is: where sessions are kept, one saved step at a time, and who of those that share it lives.
+"""The interface of a ledger: it keeps sessions, one saved step at a time, and knows which workers are alive.
 
 LedgerUnavailable      the ledger cannot be reached; nothing was done
 ├── NotStorable        the ledger refuses a value for good; nothing was done
-├── PurgeCutShort      a purge could not go on; what it had purged stays purged
-├── LedgerGone         what was opened is no longer there; it has to be opened again
-└── OutcomeUnknown     a step was sent and its answer lost, and nobody can tell any more whether it was saved
+├── PurgeCutShort      a purge could not go on; what it had deleted stays deleted
+├── LedgerGone         what was opened is no longer there; open the ledger again
+└── OutcomeUnknown     a step was sent, its answer was lost, and it cannot be found out whether it was saved
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._messages import ListOfMessages
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Ask, Decide, Decision, KeyRow, Known, Loaded
+    from turngate.durable._records import Ask, Decide, Decision, KeyRow, Known, Loaded
 
 
 class LedgerGone(LedgerUnavailable):
-    """What was opened is no longer there: nothing can be saved until the ledger is opened again.
+    """What was opened is no longer there, for instance because its file was removed or replaced.
 
-    Its file was removed, say, or another one put in its place.
+    Nothing can be saved until the ledger is opened again.
     """
 
 
 class NotStorable(LedgerUnavailable):
-    """The ledger refuses a value for good, say because it is too large. Nothing was done."""
+    """The ledger refuses a value for good, for instance because it is too large. Nothing was done."""
 
 
 class PurgeCutShort(LedgerUnavailable):
-    """A purge could not go on. What it had purged stays purged: `purged` runs."""
+    """A purge could not go on after it had deleted `purged` runs, which stay deleted."""
 
     def __init__(self, purged: int, why: BaseException) -> None:
         super().__init__(
@@ -46,22 +46,22 @@ class PurgeCutShort(LedgerUnavailable):
 
 
 class LeaseLost(TurngateError):
-    """The worker counts as dead: nothing can be saved under its name any more, and nothing was."""
+    """The worker counts as dead. Nothing was saved, and nothing can be under its name any more."""
 
 
-class Debts(NamedTuple):
-    """What nobody will do unless whoever notices does it."""
+class Orphans(NamedTuple):
+    """Turns and runs that no living worker looks after; any worker may take them."""
 
     dead: list[str]
-    """Sessions whose turn belongs to a worker that is dead."""
+    """Sessions whose turn belongs to a dead worker."""
     unowned: list[str]
-    """Sessions whose turn belongs to nobody."""
+    """Sessions whose turn belongs to no worker yet."""
     unentered: list[tuple[str, str]]
-    """Session and run of what was accepted and not entered, by a worker that is dead or in all the time."""
+    """Session and run of accepts that were not entered in time, or whose worker is dead."""
 
 
-class Mine(NamedTuple):
-    """A turn that is this worker's on record."""
+class StoredTurn(NamedTuple):
+    """A turn that belongs to a worker on record."""
 
     session_id: str
     fence: int
@@ -69,10 +69,10 @@ class Mine(NamedTuple):
     version: int
 
 
-class Moment(NamedTuple):
-    """What was there to be read at one moment: of the positions below `until` all but the `pending` ones.
+class ReadPoint(NamedTuple):
+    """Which positions could be read at one moment: those below `until`, except for the `pending` ones.
 
-    Below the `horizon` there is none that is pending.
+    No position below the `horizon` is pending.
     """
 
     horizon: int
@@ -80,24 +80,24 @@ class Moment(NamedTuple):
     pending: frozenset[int] = frozenset()
 
     def has(self, position: int) -> bool:
-        """Say whether what is at this position was there."""
+        """Return whether this position could be read."""
         return position < self.until and position not in self.pending
 
 
 Place = tuple[int, int]
-"""A position, and an ordinal among what is at that position."""
+"""A position, and an ordinal among the entries at that position."""
 
 
-class Finished(NamedTuple):
-    """A completion and its place in the order of all."""
+class CompletionRecord(NamedTuple):
+    """A completion, and its place among all."""
 
     position: int
     ordinal: int
     complete: RunComplete
 
 
-class Told(NamedTuple):
-    """The decisions of one step and its place in the order of all."""
+class HistoryStep(NamedTuple):
+    """The decisions of one step, and its place among all."""
 
     position: int
     ordinal: int
@@ -106,7 +106,7 @@ class Told(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What a turn has written and kept so far."""
+    """The text that a turn has written, and the data that it has kept, so far."""
 
     session_id: str
     fence: int
@@ -115,95 +115,94 @@ class Checkpoint(NamedTuple):
 
 
 class Ledger(Protocol):
-    """Where sessions are kept. Every method may raise LedgerUnavailable, and has then done nothing.
+    """Keeps sessions. Every method may raise LedgerUnavailable, and has then done nothing.
 
     A ledger belongs to one dispatcher, which opens and closes it.
 
-    Positions: each step that is saved has one, and those of one session grow; steps of several sessions may
-    share one. Everything at a position below the `horizon` is there to be read: nothing appears below it any
-    more.
+    Each saved step has a position. Positions of one session grow; steps of several sessions may share one.
+    Everything below the `horizon` can be read, and nothing new appears there.
     """
 
     history: bool
     """Whether the decisions of each step are kept."""
 
     async def open(self) -> None:
-        """Connect, and bring the schema up to date."""
+        """Connect, and migrate an older schema."""
 
     async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release everything. Idempotent."""
 
     def step(self, ask: Ask, decide: Decide) -> Awaitable[Decision]:
-        """Load, decide and save, again if somebody else was faster, and return the decision that was saved.
+        """Load, decide and save, again if another process was faster; return the decision that was saved.
 
-        What `decide` raises is raised, and nothing is saved. Raises LeaseLost when the worker counts as dead
-        and OutcomeUnknown when an answer was lost for good.
+        If `decide` raises, nothing is saved. Raises LeaseLost if the worker counts as dead, and
+        OutcomeUnknown if an answer was lost for good.
         """
         ...
 
-    # Who lives.
+    # Workers.
 
     async def register(self, lease: float) -> int:
-        """Return a name for a worker that no other has had; it lives until it is retired or dies."""
+        """Return a new name for a worker. It is alive until it is retired or its process dies."""
         ...
 
     async def retire(self, worker: int) -> None:
-        """Have a worker count as dead."""
+        """Declare a worker dead."""
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
-        """Keep the worker alive from now on; call `lost`, on the loop, when that has failed."""
+        """Keep the worker alive from now on; call `lost` on the loop when that has failed."""
 
-    async def bury(self) -> None:
-        """Find out who has died."""
+    async def expire_workers(self) -> None:
+        """Find the workers that have died."""
 
-    async def debts(self, enter_timeout: float) -> Debts:
-        """Return some of what is owed by the dead, and what was not entered for so many seconds."""
+    async def orphans(self, enter_timeout: float) -> Orphans:
+        """Return some of the orphans; runs count as such if not entered within `enter_timeout` seconds."""
         ...
 
-    async def mine(self, worker: int) -> list[Mine]:
+    async def turns_of(self, worker: int) -> list[StoredTurn]:
         """Return the turns that belong to the worker."""
         ...
 
-    # Looking on.
+    # Reading.
 
     async def find(self, run_ids: Sequence[str]) -> list[Known]:
-        """Return those of the runs that are known."""
+        """Return the runs of these ids that exist."""
         ...
 
     async def view(self, session_id: str | None) -> list[Loaded]:
-        """Return the session, or every session that has something in flight, all at one moment."""
+        """Return the session, or every session with something in flight, all as of one moment."""
         ...
 
-    async def name(self) -> str:
-        """Return the name of the epoch, by which its cursors are told from those of another.
+    async def epoch(self) -> str:
+        """Return the name of the current epoch, which is part of its cursors.
 
-        An epoch begins when the ledger is opened, and ends where the next one begins. One that is missing was
-        lost: an older copy of the ledger was put in its place.
+        An epoch begins when the ledger is opened, and ends where the next one begins. If an epoch is missing,
+        an older copy of the ledger was restored.
         """
         ...
 
-    async def end_of(self, name: str) -> int | None:
-        """Return the position that no cursor of the epoch reaches; None if there is no such epoch."""
+    async def epoch_end(self, name: str) -> int | None:
+        """Return the position behind the last one of an epoch; None if there is no such epoch."""
         ...
 
-    async def moment(self) -> Moment:
-        """Return what there is to be read now, with the horizon as it is now."""
+    async def read_point(self) -> ReadPoint:
+        """Return which positions can be read now."""
         ...
 
-    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
-        """Return the last that was purged, the horizon, and the next completions below it, in order."""
+    async def completions_after(self, after: Place, limit: int) -> tuple[Place, int, list[CompletionRecord]]:
+        """Return the last purged place, the horizon, and the next completions below it, in order."""
         ...
 
-    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
-        """Return the last that was purged, the horizon, and the decisions of the next steps, in order."""
+    async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
+        """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
         ...
 
     # Beside the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Put by what turns have written so far, for those who may have to end them.
+        """Save the text that turns have written so far, for workers that may have to end them.
 
-        What cannot be stored is left out: the end of the turn will say so.
+        Leaves out what cannot be stored; the end of the turn will report that.
         """
 
     async def find_key(self, key: str, part: str = "") -> KeyRow | None:
@@ -211,15 +210,15 @@ class Ledger(Protocol):
         ...
 
     async def keep_key(self, row: KeyRow) -> KeyRow:
-        """Write the row unless the key has one, and return the row that it has."""
+        """Write the row unless the key has one, and return the row that is stored."""
         ...
 
     async def expire_keys(self, age: float, limit: int) -> int:
-        """Forget at most `limit` keys that are older than so many seconds; return how many it was."""
+        """Delete at most `limit` keys older than `age` seconds; return how many were deleted."""
         ...
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
-        """Return messages of the session; ValueError if it has no message `after`."""
+        """Return messages of the session. Raises ValueError if it has no message `after`."""
         ...
 
     async def messages_of(self, run_id: str) -> ListOfMessages:
@@ -227,44 +226,44 @@ class Ledger(Protocol):
         ...
 
     async def purge(self, purge: Purge) -> int:
-        """Take the next slice of a purge, a short transaction; return how many runs are gone."""
+        """Take the next slice of a purge, a short transaction; return how many runs were deleted."""
         ...
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, on the loop, when somebody else may have changed something. Only a hint."""
+        """Call `wake` on the loop when another process may have changed something. Only a hint."""
 
-    # What turns stream.
+    # What turns stream, from process to process.
 
     longest_message: int
-    """So many ASCII characters may be relayed in one message."""
+    """How many ASCII characters one relayed message may have."""
 
-    def is_overheard(self) -> bool:
-        """Say whether another process may be listening to what is relayed."""
+    def has_listeners(self) -> bool:
+        """Return whether another process may be listening to relayed messages."""
         ...
 
     async def relay(self, messages: Sequence[str]) -> None:
-        """Say something, in ASCII, to the processes that listen; it may be lost."""
+        """Send messages, in ASCII, to the processes that listen; they may be lost."""
 
-    def overhear(self, heard: Callable[[str], None] | None) -> None:
-        """Call `heard`, on the loop, with what other processes relay, from now on; None: no longer."""
+    def on_relay(self, heard: Callable[[str], None] | None) -> None:
+        """Call `heard` on the loop with the messages that other processes relay; None stops that."""
 
     def hint(self, workers: set[int]) -> None:
-        """Let these workers look soon; `set()`: whoever listens. Never waits, and may come to nothing."""
+        """Let these workers look soon, or all if the set is empty. Never waits, and may be lost."""
 
 
 __all__ = [
     "Checkpoint",
-    "Debts",
-    "Finished",
+    "CompletionRecord",
+    "HistoryStep",
     "LeaseLost",
     "Ledger",
     "LedgerGone",
     "LedgerUnavailable",
-    "Mine",
-    "Moment",
     "NotStorable",
+    "Orphans",
     "OutcomeUnknown",
     "Place",
     "PurgeCutShort",
-    "Told",
+    "ReadPoint",
+    "StoredTurn",
 ]

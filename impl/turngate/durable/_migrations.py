@@ -1,7 +1,7 @@
 """The migrations of both engines, as frozen text: one file per version in `sql/`.
 
-A file that is here is never edited, not even its whitespace: ledgers of that version exist. A change of the
-schema is a new file, `NNNN_name.sql`, with the next number.
+A file is never edited, not even its whitespace, because ledgers of that version exist. A change of the schema
+is a new file, `NNNN_name.sql`, with the next number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from turngate._errors import UnknownSchema
 
 @functools.cache
 def migrations(engine: str) -> tuple[str, ...]:
-    """Return the SQL that leads from each version of the schema to the next."""
+    """Return the scripts that lead from each version of the schema to the next."""
     folder = resources.files("turngate.durable") / "sql" / engine
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda f: f.name)
     numbers = [int(file.name.partition("_")[0]) for file in files]
@@ -25,7 +25,7 @@ def migrations(engine: str) -> tuple[str, ...]:
 
 
 def statements(script: str) -> list[str]:
-    """Return the statements of an SQLite script; a line that ends one ends with its semicolon."""
+    """Return the statements of an SQLite script. No two statements may share a line."""
     found: list[str] = []
     statement = ""
     for line in script.splitlines(keepends=True):
@@ -39,7 +39,7 @@ def statements(script: str) -> list[str]:
 
 
 def refuse_newer(version: int, known: int) -> None:
-    """Raise UnknownSchema if a ledger is of a version that this Turngate does not know."""
+    """Raise UnknownSchema if a ledger has a version that this Turngate does not know."""
     if version > known:
         raise UnknownSchema(
             f"the ledger has schema version {version}, and this turngate knows versions up to {known}; "

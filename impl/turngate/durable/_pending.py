@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from turngate.durable._rows import Changes
+    from turngate.durable._records import Changes
 
 
 class PendingStep:

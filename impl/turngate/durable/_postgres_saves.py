@@ -11,9 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate.durable import _postgres_statements as sql
-from turngate.durable._columns import Row, of_complete, of_key, of_messages, of_run, of_session
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
-from turngate.durable._rows import storable
+from turngate.durable._records import Row, of_complete, of_key, of_messages, of_run, of_session, storable
 from turngate.durable._swap import Fate, Unanswered
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from turngate.durable._cache import SessionCache
-    from turngate.durable._rows import Changes
+    from turngate.durable._records import Changes
 
 _BATCH_LIMIT: Final = 64
 """The most steps that one statement saves."""
@@ -163,7 +162,7 @@ def _as_arrays(batch: list[_Save], *, history: bool) -> list[list[list[str | Non
             accepted.append((number, *of_run(row)))
             accepts = storable(row.run_id)
         sessions.append((number, changes.before is None, accepts, session_id, *of_session(changes.after)))
-        for run_id, state, covered, place in changes.moved:
+        for run_id, state, covered, place in changes.changed:
             moved.append((number, storable(run_id), state.value, covered, place))
         done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
         messages += [(number, *columns) for columns in of_messages(changes.messages)]

@@ -179,7 +179,7 @@ BEAT: Final = """
     WHERE worker = $1 AND expires > clock_timestamp() RETURNING worker
 """
 RETIRE: Final = "DELETE FROM {s}.worker WHERE worker = $1"
-BURY: Final = "DELETE FROM {s}.worker WHERE expires < clock_timestamp()"
+EXPIRE_WORKERS: Final = "DELETE FROM {s}.worker WHERE expires < clock_timestamp()"
 _WITH_TURN: Final = """
     session_id IN (SELECT session_id FROM {s}.run WHERE state = 'active' AND state <> 'complete')
 """
@@ -198,14 +198,14 @@ UNENTERED: Final = """
         SELECT FROM {s}.worker w WHERE w.worker = r.holder AND w.expires > clock_timestamp()))
     ORDER BY accepted_at LIMIT $1
 """
-MINE: Final = f"""
+TURNS_OF: Final = f"""
     SELECT session_id, fence, covered, version FROM {{s}}.session WHERE {_WITH_TURN} AND owner = $1
 """
 KNOWN: Final = f"""
     SELECT {_RUN}, {_COMPLETE}, "position" FROM {{s}}.run WHERE run_id = ANY($1::text[])
 """
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text, shift, settled FROM {s}.meta"
-FINISHED: Final = f"""
+COMPLETIONS_AFTER: Final = f"""
     SELECT m.purged, m.purged_ordinal, {_HORIZON}, (
         SELECT json_agg(json_build_array("position", ordinal, {_COMPLETE})) FROM (
             SELECT * FROM {{s}}.run
@@ -213,7 +213,7 @@ FINISHED: Final = f"""
             ORDER BY "position", ordinal LIMIT $3) page)
     FROM {{s}}.meta m
 """
-TOLD: Final = f"""
+HISTORY_AFTER: Final = f"""
     SELECT m.forgotten, m.forgotten_ordinal, {_HORIZON}, (
         SELECT json_agg(json_build_array("position", ordinal, session_id, entries)) FROM (
             SELECT * FROM {{s}}.history WHERE ("position", ordinal) > ($1, $2) AND "position" < {_HORIZON}

@@ -1,7 +1,7 @@
-"""A purge under way: it goes slice by slice, each a short transaction, so that other steps get their turn.
+"""A purge under way. It goes slice by slice, each a short transaction, so that steps can go on in between.
 
-It looks at every completed run in the order of the positions and takes those that were complete in time, with
-their messages; then at the sessions that have no run left, at the history, and at what little remains.
+It looks at every complete run in the order of positions and deletes those that are old enough, with their
+messages; then at sessions without runs, at the history, and at what remains.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 SLICE: Final = 500
 """How many rows a slice looks at."""
 _SKEW: Final = 3600.0
-"""Seconds by which the clocks of the machines may differ that share a ledger."""
+"""Seconds by which the clocks of machines that share a ledger may differ."""
 _START: Final = (-1, -1)
 
 
@@ -28,7 +28,7 @@ class Phase(Enum):
 
 
 class PastRun(NamedTuple):
-    """A run that is complete: its place, whose it is, and whether it is as old as what is purged."""
+    """A complete run: its place, its session, and whether it is old enough."""
 
     position: int
     ordinal: int
@@ -50,27 +50,27 @@ class PastStep(NamedTuple):
 
 @dataclass
 class Purge:
-    """How far a purge of what was complete `before` has come. Sessions are named as they are stored."""
+    """How far a purge of runs that were complete `before` has come. Sessions are named as they are stored."""
 
     before: float
     phase: Phase = Phase.RUNS
     after: tuple[int, int] = _START
-    """The last place that was looked at."""
+    """The last place that a slice has looked at."""
     name: str = ""
-    """The last session that was looked at."""
+    """The last session that a slice has looked at."""
     kept: set[str] = field(default_factory=set)
     """Sessions that have runs left."""
     old: set[str] = field(default_factory=set)
-    """Those of them whose runs were accepted before: their history stays."""
+    """Sessions among these with runs that were accepted before: their history stays."""
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was looked at yet."""
+        """Whether no slice was taken yet."""
         return self.phase is Phase.RUNS and self.after == _START
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Whether nothing is left to do."""
         return self.phase is Phase.DONE
 
     def next_phase(self) -> None:
@@ -80,29 +80,29 @@ class Purge:
             self.after = _START
 
     def keep(self, sessions: list[tuple[str, bool]]) -> None:
-        """Keep sessions that have runs, each with whether one was accepted before."""
+        """Keep sessions that have runs left, each with whether one of these was accepted before."""
         self.kept |= {session_id for session_id, _ in sessions}
         self.old |= {session_id for session_id, accepted_before in sessions if accepted_before}
 
     def slice(self, rows: list[PastRun]) -> tuple[list[PastRun], list[PastRun]]:
-        """Return those of the rows that make a slice, and those of them that are purged.
+        """Return the rows that make a slice, and those among them to delete.
 
-        A slice ends with a step, if it can: the runs of a turn go together, with their messages.
+        If possible a slice ends with a step, because the runs of a turn are deleted together.
         """
         if len(rows) == SLICE and rows[0].position != rows[-1].position:
             rows = [row for row in rows if row.position != rows[-1].position]
         return rows, [row for row in rows if row.completed_before]
 
     def looked_at(self, rows: list[PastRun]) -> None:
-        """Take note that a slice was looked at, and that what is purged of it is gone."""
+        """Take note that the rows of a slice were looked at, and the old ones deleted."""
         self.keep([(row.session_id, row.accepted_before) for row in rows if not row.completed_before])
         if rows:
             self.after = rows[-1][:2]
 
     def forgets(self, step: PastStep) -> bool:
-        """Say whether a step is purged from the history: what is left of a session begins with an accept."""
+        """Return whether to delete a step from the history; what stays of a session begins with an accept."""
         return step.at < self.before and step.session_id not in self.old
 
     def is_past(self, steps: list[PastStep]) -> bool:
-        """Say whether these steps, and so those behind them, are all too new to be purged."""
+        """Return whether these steps, and so all behind them, are too new to delete."""
         return all(step.at > self.before + _SKEW for step in steps)

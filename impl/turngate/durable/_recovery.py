@@ -16,7 +16,7 @@ from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._lifecycle import QUEUED, RUNNING, State
 from turngate._words import counted
 from turngate.durable._ledger import Checkpoint, LedgerGone
-from turngate.durable._rows import Ask
+from turngate.durable._records import Ask
 from turngate.durable._step import ATTEMPTS, Recovered
 from turngate.durable.feed import BEHIND
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from turngate._loop import HomeLoop
-    from turngate.durable._ledger import Debts, Ledger
+    from turngate.durable._ledger import Ledger, Orphans
     from turngate.durable._runs import KnownRuns
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper
@@ -133,7 +133,7 @@ class Recovery:
         if len(waited_for) <= _FEW:
             self._looked_until = None
         elif self._looked_until is None:
-            moment = await self._ledger.moment()
+            moment = await self._ledger.read_point()
         else:
             await self._look_at_completions(self._looked_until)
             waited_for = [run_id for run_id in self._runs.unlooked if run_id in self._runs.waited_for]
@@ -170,7 +170,7 @@ class Recovery:
 
     async def _look_at_completions(self, after: tuple[int, int]) -> None:
         while True:
-            purged, _, finished = await self._ledger.finished(after, _AT_ONCE)
+            purged, _, finished = await self._ledger.completions_after(after, _AT_ONCE)
             if purged > after:  # what was purged was not read: everything has to be asked for again
                 self._looked_until = None
                 return
@@ -184,7 +184,7 @@ class Recovery:
     async def _look_at_turns(self) -> None:
         """Interrupt what a cancel covers, stop what was given to another, see who waits to be folded."""
         name, owned = self._stepper.name, [*self._turns.owned.values()]
-        on_record = {mine.fence: mine for mine in await self._ledger.mine(name)}
+        on_record = {mine.fence: mine for mine in await self._ledger.turns_of(name)}
         for each in owned:
             turn = each.turn
             if self._turns.owned.get(turn.fence) is not each or name != self._stepper.name:
@@ -229,15 +229,15 @@ class Recovery:
     # What the dead have left.
 
     async def _recover_orphans(self) -> None:
-        await self._ledger.bury()
+        await self._ledger.expire_workers()
         for _ in range(_ROUNDS):
             if self._stepper.is_closing:
                 return
-            orphans = await self._ledger.debts(self._enter_timeout)
+            orphans = await self._ledger.orphans(self._enter_timeout)
             if not any(orphans) or self._stepper.is_closing or not await self._recover(orphans):
                 return
 
-    async def _recover(self, orphans: Debts) -> bool:
+    async def _recover(self, orphans: Orphans) -> bool:
         """Take the steps that the orphans need, and say whether one could be taken."""
 
         def reap(step: Step) -> object:

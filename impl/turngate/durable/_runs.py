@@ -14,7 +14,7 @@ from turngate._effects import announce, call_callbacks
 from turngate._guard import complain
 from turngate._handles import Run
 from turngate._lifecycle import COMPLETE, State
-from turngate.durable._rows import as_attachments
+from turngate.durable._records import as_attachments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from turngate._handles import Home, Turn
     from turngate._keys import RunName
     from turngate._prompt import OnComplete
-    from turngate.durable._rows import RunRow
+    from turngate.durable._records import RunRow
     from turngate.durable._step import Step
 
 _ORDER: Final = {state: number for number, state in enumerate(State)}

@@ -15,7 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 from turngate._guard import say
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_statements as sql
-from turngate.durable._columns import (
+from turngate.durable._ledger import (
+    CompletionRecord,
+    HistoryStep,
+    LeaseLost,
+    LedgerGone,
+    LedgerUnavailable,
+    NotStorable,
+    Orphans,
+    ReadPoint,
+    StoredTurn,
+)
+from turngate.durable._migrations import migrations, refuse_newer, statements
+from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
+from turngate.durable._records import (
+    ALL,
+    Ask,
+    Known,
+    Loaded,
     as_complete,
     as_key,
     as_known,
@@ -27,21 +44,9 @@ from turngate.durable._columns import (
     of_messages,
     of_run,
     of_session,
+    restored,
+    storable,
 )
-from turngate.durable._ledger import (
-    Debts,
-    Finished,
-    LeaseLost,
-    LedgerGone,
-    LedgerUnavailable,
-    Mine,
-    Moment,
-    NotStorable,
-    Told,
-)
-from turngate.durable._migrations import migrations, refuse_newer, statements
-from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
-from turngate.durable._rows import ALL, Ask, Known, Loaded, restored, storable
 from turngate.durable._sqlite_relay import LONGEST, Relay
 from turngate.durable._sqlite_thread import CommitThread
 from turngate.durable._sqlite_workers import DeathWatch, WorkerLock, refuse_shared_file_system, remove_lock
@@ -50,10 +55,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from turngate._messages import ListOfMessages
-    from turngate.durable._columns import Row
     from turngate.durable._ledger import Checkpoint, Place
     from turngate.durable._purge import Purge
-    from turngate.durable._rows import Changes, Decide, Decision, KeyRow
+    from turngate.durable._records import Changes, Decide, Decision, KeyRow, Row
 
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LISTENERS_INTERVAL: Final = 0.1
@@ -214,7 +218,7 @@ class SqliteLedger:
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
         """Do nothing: the lock lasts as long as the process."""
 
-    async def bury(self) -> None:
+    async def expire_workers(self) -> None:
         """Find the workers that have died, and remove their rows and lock files."""
         await self._repair_locks()
         assert self._file is not None
@@ -255,13 +259,13 @@ class SqliteLedger:
         await self._write("UPDATE worker SET name = ? WHERE worker = ?", [(str(lock.name), worker)])
         lock.is_recorded = True
 
-    async def debts(self, enter_timeout: float) -> Debts:
+    async def orphans(self, enter_timeout: float) -> Orphans:
         """Return some of the turns and runs that no living worker looks after."""
         late = time.time() - enter_timeout
 
-        def look(connection: sqlite3.Connection) -> Debts:
+        def look(connection: sqlite3.Connection) -> Orphans:
             query = connection.execute
-            return Debts(
+            return Orphans(
                 [restored(session) for (session,) in query(sql.DEAD, (_ORPHANS_LIMIT,))],
                 [restored(session) for (session,) in query(sql.UNOWNED, (_ORPHANS_LIMIT,))],
                 [(restored(s), restored(r)) for s, r in query(sql.UNENTERED, (late, _ORPHANS_LIMIT))],
@@ -269,11 +273,11 @@ class SqliteLedger:
 
         return await self._working().do(look)
 
-    async def mine(self, worker: int) -> list[Mine]:
+    async def turns_of(self, worker: int) -> list[StoredTurn]:
         """Return the turns that belong to the worker."""
-        rows = await self._query(sql.MINE, worker)
+        rows = await self._query(sql.TURNS_OF, worker)
         return [
-            Mine(restored(session), fence, bool(covered), version)
+            StoredTurn(restored(session), fence, bool(covered), version)
             for session, fence, covered, version in rows
         ]
 
@@ -300,12 +304,12 @@ class SqliteLedger:
 
         return await self._working().do(look)
 
-    async def name(self) -> str:
+    async def epoch(self) -> str:
         """Return the name of the current epoch."""
         ((name,),) = await self._query(sql.EPOCH)
         return str(name)
 
-    async def end_of(self, name: str) -> int | None:
+    async def epoch_end(self, name: str) -> int | None:
         """Return the position behind the last one of an epoch; None if there is no such epoch."""
 
         def look(connection: sqlite3.Connection) -> int | None:
@@ -314,30 +318,34 @@ class SqliteLedger:
 
         return await self._working().do(look)
 
-    async def moment(self) -> Moment:
+    async def read_point(self) -> ReadPoint:
         """Return which positions can be read now: all up to the last one."""
         number = await self._working().do(_last_number)
-        return Moment(number + 1, number + 1)
+        return ReadPoint(number + 1, number + 1)
 
-    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+    async def completions_after(self, after: Place, limit: int) -> tuple[Place, int, list[CompletionRecord]]:
         """Return the last purged place, the horizon, and the next completions below it, in order."""
 
-        def look(connection: sqlite3.Connection) -> tuple[Place, int, list[Finished]]:
+        def look(connection: sqlite3.Connection) -> tuple[Place, int, list[CompletionRecord]]:
             number = _last_number(connection)
             purged = connection.execute("SELECT purged, purged_ordinal FROM meta").fetchone()
-            rows = connection.execute(sql.FINISHED, (*after, limit)).fetchall()
-            return purged, number + 1, [Finished(row[0], row[1], as_complete(row[2:])) for row in rows]
+            rows = connection.execute(sql.COMPLETIONS_AFTER, (*after, limit)).fetchall()
+            return (
+                purged,
+                number + 1,
+                [CompletionRecord(row[0], row[1], as_complete(row[2:])) for row in rows],
+            )
 
         return await self._working().do(look)
 
-    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+    async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
         """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
 
-        def look(connection: sqlite3.Connection) -> tuple[Place, int, list[Told]]:
+        def look(connection: sqlite3.Connection) -> tuple[Place, int, list[HistoryStep]]:
             number = _last_number(connection)
             ((forgotten,),) = connection.execute("SELECT forgotten FROM meta")
-            rows = connection.execute(sql.TOLD, (after[0], limit)).fetchall()
-            steps = [Told(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
+            rows = connection.execute(sql.HISTORY_AFTER, (after[0], limit)).fetchall()
+            steps = [HistoryStep(row[0], 0, restored(row[1]), json.loads(row[2])) for row in rows]
             return (forgotten, 0), number + 1, steps
 
         return await self._working().do(look)
@@ -476,7 +484,7 @@ class SqliteLedger:
 
     longest_message = LONGEST
 
-    def is_overheard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Return whether another process listens, or did a moment ago."""
         now = time.monotonic()
         if now >= self._has_listeners_until:
@@ -488,7 +496,7 @@ class SqliteLedger:
         """Send messages to the processes that listen; they may be lost."""
         self._relay.send(messages)
 
-    def overhear(self, heard: Callable[[str], None] | None) -> None:
+    def on_relay(self, heard: Callable[[str], None] | None) -> None:
         """Call `heard` with the messages of other processes; None stops that."""
         if heard is None:
             self._relay.stop()
@@ -542,7 +550,7 @@ def _take_step(connection: sqlite3.Connection, ask: Ask, decide: Decide, *, hist
     number = _last_number(connection) + 1
     decision = decide(_load(connection, ask, number), ask.step_id)
     if decision.changes is not None:
-        if not _is_alive(connection, ask.worker):
+        if connection.execute(sql.LIVES, (ask.worker,)).fetchone() is None:
             raise LeaseLost(f"worker {ask.worker} counts as dead")
         _save(connection, decision.changes, number, history=history)
         decision.position = number
@@ -553,14 +561,13 @@ def _load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
     query = connection.execute
     session_id = storable(ask.session_id)
     row = query(sql.SESSION, (session_id,)).fetchone()
-    session = None if row is None else as_session(row)
-    runs = []
-    is_alive, text, kept = False, "", None
-    if session is not None:
+    session, runs, owner_lives = None, [], False
+    text, kept = "", None
+    if row is not None:
+        session, owner_lives = as_session(row[:-1]), bool(row[-1])
         runs = [as_run(each) for each in query(sql.RUNS, {"session_id": session_id})]
         if ask.head and session.queued:
             runs += [as_run(each) for each in query(sql.QUEUE, (session_id, ask.head))]
-        is_alive = session.owner is not None and _is_alive(connection, session.owner)
         if ask.with_text and session.owner is not None:
             text, kept = query(sql.TEXT, (session_id, session.fence)).fetchone() or ("", None)
     known = None if ask.run_id is None else _find_run(connection, ask.run_id)
@@ -568,7 +575,7 @@ def _load(connection: sqlite3.Connection, ask: Ask, fresh: int) -> Loaded:
         runs += [] if any(each.run_id == ask.run_id for each in runs) else [known.row]
     key = None if ask.key is None else _find_key(connection, *ask.key)
     return Loaded(
-        ask.session_id, session, runs, known, fresh, time.time(), is_alive, restored(text), kept, key
+        ask.session_id, session, runs, known, fresh, time.time(), owner_lives, restored(text), kept, key
     )
 
 
@@ -582,7 +589,10 @@ def _save(connection: sqlite3.Connection, changes: Changes, number: int, *, hist
     messages = enumerate(of_messages(changes.messages), number * sql.STEP + 1)
     written: list[tuple[str, list[Row]]] = [
         (sql.PUT_RUN, [(*of_run(row), now) for row in changes.new]),
-        (sql.MOVE_RUN, [(to.state.value, to.covered, to.place, storable(to.run_id)) for to in changes.moved]),
+        (
+            sql.MOVE_RUN,
+            [(to.state.value, to.covered, to.place, storable(to.run_id)) for to in changes.changed],
+        ),
         (sql.COMPLETE_RUN, [(*of_complete(c), now, number, n, storable(c.run_id)) for n, c in completions]),
         (sql.PUT_MESSAGE, [(position, *columns) for position, columns in messages]),
         (sql.PUT_HISTORY, [(number, session_id, json.dumps(changes.entries), now)] if history else []),
@@ -606,7 +616,3 @@ def _find_run(connection: sqlite3.Connection, run_id: str) -> Known | None:
 def _find_key(connection: sqlite3.Connection, key: str, part: str) -> KeyRow | None:
     found = connection.execute(sql.KEY, (storable(key), part)).fetchone()
     return None if found is None else as_key(found)
-
-
-def _is_alive(connection: sqlite3.Connection, worker: int) -> bool:
-    return connection.execute(sql.LIVES, (worker,)).fetchone() is not None

@@ -15,7 +15,8 @@ STEP: Final = 2**20
 NUMBER: Final = "SELECT max(number, (SELECT coalesce(max(position), 0) FROM history)) FROM meta"
 KEEP_NUMBER: Final = "UPDATE meta SET number = ?"
 SESSION: Final = """
-    SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent
+    SELECT token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since,
+        recent, owner IN (SELECT worker FROM worker)
     FROM session WHERE session_id = ?
 """
 _RUN: Final = """
@@ -79,14 +80,16 @@ UNENTERED: Final = """
     WHERE state = 'accepted' AND (accepted_at < ? OR holder NOT IN (SELECT worker FROM worker))
     ORDER BY accepted_at LIMIT ?
 """
-MINE: Final = f"SELECT session_id, fence, covered, version FROM session WHERE {_WITH_TURN} AND owner = ?"
+TURNS_OF: Final = f"SELECT session_id, fence, covered, version FROM session WHERE {_WITH_TURN} AND owner = ?"
 IN_FLIGHT: Final = "SELECT DISTINCT session_id FROM run WHERE state <> 'complete' ORDER BY 1"
-FINISHED: Final = f"""
+COMPLETIONS_AFTER: Final = f"""
     SELECT position, ordinal, {_COMPLETE} FROM run
     WHERE position IS NOT NULL AND (position, ordinal) > (?, ?)
     ORDER BY position, ordinal LIMIT ?
 """
-TOLD: Final = "SELECT position, session_id, entries FROM history WHERE position > ? ORDER BY position LIMIT ?"
+HISTORY_AFTER: Final = (
+    "SELECT position, session_id, entries FROM history WHERE position > ? ORDER BY position LIMIT ?"
+)
 PUT_CHECKPOINT: Final = """
     INSERT INTO checkpoint VALUES (?, ?, ?, ?)
     ON CONFLICT (session_id) DO UPDATE SET fence = excluded.fence, text = excluded.text, kept = excluded.kept

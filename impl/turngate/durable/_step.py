@@ -22,12 +22,12 @@ from turngate._core import RunRecord, SessionCore, TurnRecord
 from turngate._errors import RunConflict, TurngateError
 from turngate._lifecycle import ACCEPTED, QUEUED, RUNNING, WAITING
 from turngate._queue import Queue
-from turngate.durable._rows import (
+from turngate.durable._records import (
     REMEMBERED,
     Changes,
     Decision,
     Loaded,
-    Moved,
+    RunChange,
     RunRow,
     SessionRow,
     digest_of,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from turngate._lifecycle import State
     from turngate._messages import Message
     from turngate._prompt import WhenBusy
-    from turngate.durable._rows import KeyRow
+    from turngate.durable._records import KeyRow
     from turngate.durable._runs import PendingAccept
 
 DIED: Final = "the process that ran the turn died"
@@ -345,7 +345,7 @@ class Step:
 
     def _changes(self, step_id: str) -> Changes | None:
         places = {} if self.core.turn is None else {r.run_id: n for n, r in enumerate(self.core.turn.runs)}
-        moved: list[Moved] = []
+        moved: list[RunChange] = []
         new: list[RunRow] = []
         for run_id, run in self.runs.items():
             row = self.rows[run_id]
@@ -353,7 +353,7 @@ class Step:
             if run_id in self.accepted:
                 new.append(row._replace(state=state, covered=covered, place=place))
             elif run.complete is None and (state, covered, place) != (row.state, row.covered, row.place):
-                moved.append(Moved(run_id, state, covered, place))
+                moved.append(RunChange(run_id, state, covered, place))
         done = [run.complete for run in self.published if run.complete is not None]
         if not (new or moved or done) and self._after(self.row.version, self.row.recent) == self.row:
             return None  # a cancel or a clear that found nothing to do

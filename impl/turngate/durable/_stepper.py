@@ -19,7 +19,7 @@ from turngate._guard import complain, describe
 from turngate._waiters import Waiters
 from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._pending import PendingStep
-from turngate.durable._rows import Ask
+from turngate.durable._records import Ask
 from turngate.durable._step import Fenced, Step
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from turngate._loop import HomeLoop
     from turngate.durable._ledger import Ledger
-    from turngate.durable._rows import Decision, Loaded
+    from turngate.durable._records import Decision, Loaded
     from turngate.durable._tasks import BackgroundTasks
 
 T = TypeVar("T")
@@ -251,7 +251,7 @@ class Stepper:
                         raise
                     await self._rename_soon(name)
                     raise OutcomeUnknown(f"the ledger failed in a step: {describe(exc)}") from exc
-                step, result = decision.came_of
+                step, result = decision.result
                 pending.position = decision.position
                 if decision.changes is not None:
                     if not decision.position:
@@ -279,7 +279,7 @@ class Stepper:
                 found = await self._ledger.find(done)
                 pending.position = decision.position = max((known.position for known in found), default=0)
             if not decision.position:
-                decision.position = (await self._ledger.moment()).until - 1
+                decision.position = (await self._ledger.read_point()).until - 1
         except Exception as exc:  # effects do not wait for it
             complain(exc, "the position of a step whose answer was lost is not known yet")
 

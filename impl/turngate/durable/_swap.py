@@ -22,13 +22,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from turngate.durable._ledger import LeaseLost, LedgerUnavailable, NotStorable, OutcomeUnknown
-from turngate.durable._rows import REMEMBERED
+from turngate.durable._records import REMEMBERED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from turngate.durable._cache import SessionCache
-    from turngate.durable._rows import Ask, Changes, Decide, Decision, Loaded
+    from turngate.durable._records import Ask, Changes, Decide, Decision, Loaded
 
 _PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.5

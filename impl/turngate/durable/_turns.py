@@ -14,7 +14,7 @@ from turngate._lifecycle import QUEUED, RUNNING, SETTLING
 from turngate._output import TurnOutput
 from turngate._turn import TurnRunner
 from turngate.durable._ledger import LedgerGone, NotStorable
-from turngate.durable._rows import ALL, Ask
+from turngate.durable._records import ALL, Ask
 from turngate.durable._step import Fenced
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from turngate._runner import Called
     from turngate.durable._ledger import Ledger
     from turngate.durable._pending import PendingStep
-    from turngate.durable._rows import Decision
+    from turngate.durable._records import Decision
     from turngate.durable._step import Step
 
 

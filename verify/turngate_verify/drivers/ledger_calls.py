@@ -62,8 +62,8 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
 """What is done, in order: by callers, in a process, or by a runner, which is told."""
 BACKGROUND = frozenset(
     (
-        "retire", "bury", "debts", "mine", "checkpoint", "expire_keys", "listen", "is_overheard", "relay",
-        "overhear", "hint", "close",
+        "retire", "expire_workers", "orphans", "turns_of", "checkpoint", "expire_keys", "listen",
+        "has_listeners", "relay", "on_relay", "hint", "close",
     )
 )  # fmt: skip
 """Methods whose failures no caller and no subscriber ever sees."""
@@ -139,7 +139,9 @@ def play(case: Case, make: Any = DurableDispatcher) -> tuple[list[str], SpoiledL
     with patch.object(_recovery, "_FEW", 0 if case.many else _recovery._FEW):
         world = LedgerWorld(2, make=make, wrap=wrap)
         method = None if case.fault is None else case.fault.method
-        onlookers = Onlookers(world, begin_late=method == "moment", leaves_runs=method in ("step", "moment"))
+        onlookers = Onlookers(
+            world, begin_late=method == "read_point", leaves_runs=method in ("step", "read_point")
+        )
         for order in PROGRAMS[case.program]:
             _do(world, onlookers, order)
         for _ in range(_POLLS):

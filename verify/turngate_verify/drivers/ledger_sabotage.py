@@ -18,8 +18,8 @@ from typing import Any
 from unittest.mock import patch
 
 from turngate.durable import DurableDispatcher
-from turngate.durable._ledger import Debts
-from turngate.durable._rows import Ask, Decision, Loaded
+from turngate.durable._ledger import Orphans
+from turngate.durable._records import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
 from turngate.durable._swap import LostSends
 from turngate_verify.drivers.ledger_schedules import Scenario
@@ -49,7 +49,7 @@ class _Hasty(DurableDispatcher):
         async def step(ask: Ask, decide: Any) -> Decision:
             def hasty(loaded: Loaded, step_id: str) -> Decision:
                 decision: Decision = decide(loaded, step_id)
-                decided, _ = decision.came_of
+                decided, _ = decision.result
                 if decided.started is not None:
                     self._turns.start(decided, 0)
                     decided.started = None
@@ -90,8 +90,8 @@ def _reap_without_handoff(reap: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forget_accepted(debts: Callable[..., Any]) -> Callable[..., Any]:
-    async def owing(self: MemoryLedger, enter_timeout: float) -> Debts:
-        found: Debts = await debts(self, enter_timeout)
+    async def owing(self: MemoryLedger, enter_timeout: float) -> Orphans:
+        found: Orphans = await debts(self, enter_timeout)
         return found._replace(unentered=[])
 
     return owing
@@ -107,7 +107,7 @@ SABOTAGE: dict[str, tuple[Patches, Scenario]] = {
     "reused-worker": (((MemoryLedger, "register", _same_name),), _A_LEASE),
     "answer-lost-retried": (((LostSends, "saved", lambda *_, **__: None),), _ANSWER_OF_CANCEL),
     "notify-only-cancel": (((Step, "finish", _blind_finish),), _A_CANCEL),
-    "orphaned-accept": (((MemoryLedger, "debts", _forget_accepted(MemoryLedger.debts)),), _AN_ACCEPT),
+    "orphaned-accept": (((MemoryLedger, "orphans", _forget_accepted(MemoryLedger.orphans)),), _AN_ACCEPT),
     "reap-without-handoff": (((Step, "reap", _reap_without_handoff(Step.reap)),), _A_KILL),
     "start-before-commit": ((), _A_CANCEL),
 }

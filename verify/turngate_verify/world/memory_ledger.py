@@ -19,10 +19,17 @@ from unittest.mock import patch
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable, _swap
 from turngate.durable._cache import SessionCache
-from turngate.durable._columns import of_messages
-from turngate.durable._ledger import Checkpoint, Debts, Finished, Mine, Moment, Place, Told
+from turngate.durable._ledger import (
+    Checkpoint,
+    CompletionRecord,
+    HistoryStep,
+    Orphans,
+    Place,
+    ReadPoint,
+    StoredTurn,
+)
 from turngate.durable._purge import Purge
-from turngate.durable._rows import (
+from turngate.durable._records import (
     ALL,
     Ask,
     Changes,
@@ -33,6 +40,7 @@ from turngate.durable._rows import (
     Loaded,
     RunRow,
     SessionRow,
+    of_messages,
 )
 from turngate.durable._swap import Fate, Unanswered, swap
 
@@ -61,9 +69,9 @@ class Tables:
     sessions: dict[str, SessionRow] = field(default_factory=dict)
     runs: dict[str, RunRow] = field(default_factory=dict)
     accepted_at: dict[str, float] = field(default_factory=dict)
-    complete: dict[str, Finished] = field(default_factory=dict)
+    complete: dict[str, CompletionRecord] = field(default_factory=dict)
     messages: dict[str, tuple[Message, str]] = field(default_factory=dict)
-    history: list[Told] = field(default_factory=list)
+    history: list[HistoryStep] = field(default_factory=list)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     keys: dict[tuple[str, str], KeyRow] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
@@ -122,17 +130,17 @@ class Tables:
         self.sessions[changes.session_id] = changes.after
         for row in changes.new:
             self.runs[row.run_id], self.accepted_at[row.run_id] = row, self.now()
-        for run_id, state, covered, place in changes.moved:
+        for run_id, state, covered, place in changes.changed:
             self.runs[run_id] = self.runs[run_id]._replace(state=state, covered=covered, place=place)
         for ordinal, complete in enumerate(changes.done):
             assert complete.run_id not in self.complete, f"{complete.run_id} completes a second time"
-            self.complete[complete.run_id] = Finished(position, ordinal, complete)
+            self.complete[complete.run_id] = CompletionRecord(position, ordinal, complete)
             row = self.runs[complete.run_id]
             self.runs[complete.run_id] = row._replace(state=State.COMPLETE, prompt="", attachments="")
         for message, columns in zip(changes.messages, of_messages(changes.messages), strict=True):
             assert message.id not in self.messages, f"{message.id} is written a second time"
             self.messages[message.id] = message, columns[-1]
-        self.history.append(Told(position, 0, changes.session_id, copy.deepcopy(changes.entries)))
+        self.history.append(HistoryStep(position, 0, changes.session_id, copy.deepcopy(changes.entries)))
         return Fate.SAVED, position
 
     def may_save(self, worker: int) -> bool:
@@ -241,17 +249,17 @@ class MemoryLedger:
             (worker, lost), self._lost = self._lost, None
             lost(worker)
 
-    async def bury(self) -> None:
+    async def expire_workers(self) -> None:
         """Do nothing: who is dead is not among the workers."""
         await self._hop()
 
-    async def debts(self, enter_timeout: float) -> Debts:
+    async def orphans(self, enter_timeout: float) -> Orphans:
         """Return what is owed by the dead, and what was not entered for so many seconds."""
         await self._hop()
         tables = self.tables
         with_turn = {name: row for name, row in tables.sessions.items() if row.lead is not None}
         late = tables.now() - enter_timeout
-        return Debts(
+        return Orphans(
             [name for name, row in with_turn.items() if row.owner and row.owner not in tables.workers],
             [name for name, row in with_turn.items() if row.owner is None],
             [
@@ -262,12 +270,12 @@ class MemoryLedger:
             ],
         )
 
-    async def mine(self, worker: int) -> list[Mine]:
+    async def turns_of(self, worker: int) -> list[StoredTurn]:
         """Return the turns that belong to the worker."""
         await self._hop()
         rows = self.tables.sessions.items()
         return [
-            Mine(name, row.fence, row.covered, row.version)
+            StoredTurn(name, row.fence, row.covered, row.version)
             for name, row in rows
             if row.lead is not None and row.owner == worker
         ]
@@ -287,27 +295,27 @@ class MemoryLedger:
         wanted = sorted(flight) if session_id is None else [session_id]
         return [tables.load(Ask(each, 0, "", ALL)) for each in wanted]
 
-    async def name(self) -> str:
+    async def epoch(self) -> str:
         """Return the name of all tables in memory."""
         return "memory"
 
-    async def moment(self) -> Moment:
+    async def read_point(self) -> ReadPoint:
         """Return what there is to be read: everything up to the last position."""
         await self._hop()
-        return Moment(self.tables.number + 1, self.tables.number + 1)
+        return ReadPoint(self.tables.number + 1, self.tables.number + 1)
 
-    async def end_of(self, name: str) -> int | None:
+    async def epoch_end(self, name: str) -> int | None:
         """Return the position behind the last one; there is one epoch."""
         await self._hop()
         return self.tables.number + 1 if name == "memory" else None
 
-    async def finished(self, after: Place, limit: int) -> tuple[Place, int, list[Finished]]:
+    async def completions_after(self, after: Place, limit: int) -> tuple[Place, int, list[CompletionRecord]]:
         """Return the next completions, in order; nothing is ever purged."""
         await self._hop()
         ordered = sorted(self.tables.complete.values(), key=lambda each: each[:2])
         return (-1, 0), self.tables.number + 1, [each for each in ordered if each[:2] > after][:limit]
 
-    async def told(self, after: Place, limit: int) -> tuple[Place, int, list[Told]]:
+    async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
         """Return the decisions of the next steps, in order; nothing is ever purged."""
         await self._hop()
         steps = [each for each in self.tables.history if each[:2] > after][:limit]
@@ -365,7 +373,7 @@ class MemoryLedger:
     def listen(self, wake: Callable[[], None]) -> None:
         """Give no hints: everything works by looking."""
 
-    def is_overheard(self) -> bool:
+    def has_listeners(self) -> bool:
         """Say whether another process listens."""
         return any(each is not self for each in self.tables.ears)
 
@@ -377,7 +385,7 @@ class MemoryLedger:
                 for message in messages:
                     heard(message)
 
-    def overhear(self, heard: Callable[[str], None] | None) -> None:
+    def on_relay(self, heard: Callable[[str], None] | None) -> None:
         """Listen to what the others say, or no longer."""
         self.tables.ears.pop(self, None)
         if heard is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from turngate._errors import CursorExpired, DispatcherClosed
-from turngate.durable._ledger import LedgerUnavailable, Moment
+from turngate.durable._ledger import LedgerUnavailable, ReadPoint
 from turngate.durable.feed._delivery import BEHIND
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from turngate._events import RunComplete
-    from turngate.durable._ledger import Finished, Ledger, Place
+    from turngate.durable._ledger import CompletionRecord, Ledger, Place
     from turngate.durable.feed._feed import News
 
 _PAGE: Final = 500
@@ -26,7 +26,7 @@ class LedgerCursor(NamedTuple):
 
     epoch: str
     at: Place
-    passed: Moment | None = None
+    passed: ReadPoint | None = None
 
     @classmethod
     def parse(cls, text: str) -> LedgerCursor:
@@ -38,7 +38,7 @@ class LedgerCursor(NamedTuple):
             case [position, ordinal]:
                 return cls(epoch, (position, min(ordinal, BEHIND)))
             case [position, ordinal, until, *pending]:
-                moment = Moment(position + 1, until, frozenset(pending))
+                moment = ReadPoint(position + 1, until, frozenset(pending))
                 return cls(epoch, (position, min(ordinal, BEHIND)), moment)
         raise CursorExpired(f"the cursor {text!r:.80} is not one of a ledger")
 
@@ -80,7 +80,7 @@ class LedgerCompletions:
         """What was there already when the cursor was taken that this began with."""
         self._until = None if last is None else last.at
         self._epoch = ""
-        self._page: list[Finished] = []
+        self._page: list[CompletionRecord] = []
         """What has been read, the next one last."""
 
     def __aiter__(self) -> Self:
@@ -119,11 +119,11 @@ class LedgerCompletions:
     async def _read_page(self) -> None:
         await self._ready()
         heard = self._news.count
-        purged, horizon, page = await self._ledger.finished(self._at, _PAGE)
+        purged, horizon, page = await self._ledger.completions_after(self._at, _PAGE)
         if self._begun and self._at < purged:
             raise CursorExpired("what comes behind the cursor is no longer all kept")
         if page:
-            self._epoch = await self._ledger.name()  # the epoch of the last of them, or a later one
+            self._epoch = await self._ledger.epoch()  # the epoch of the last of them, or a later one
             self._page = page[::-1]
         elif self._until is not None and self._until[0] < horizon:
             self._at = self._until
@@ -137,7 +137,7 @@ class LedgerCompletions:
         await self._ready()
         while self._unchecked:
             cursor = self._unchecked[-1]
-            end = await self._ledger.end_of(cursor.epoch)
+            end = await self._ledger.epoch_end(cursor.epoch)
             if end is None:
                 raise CursorExpired(
                     "the cursor is one of another ledger, or of a part of this one that is lost"

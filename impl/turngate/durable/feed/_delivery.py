@@ -16,7 +16,7 @@ from turngate._events import RunComplete, Subscription
 
 if TYPE_CHECKING:
     from turngate._events import Audience, Delta, Event, Note, Subscribers
-    from turngate.durable._ledger import Moment, Place
+    from turngate.durable._ledger import Place, ReadPoint
 
 BEHIND: Final = 2**31 - 1
 """An ordinal behind every other."""
@@ -26,7 +26,7 @@ _COMPLETE_RUNS: Final = 4_096
 class Beginning(NamedTuple):
     """Where a subscription begins: after what could be read at a moment, except steps then under way."""
 
-    moment: Moment
+    moment: ReadPoint
     under_way: frozenset[int]
 
     def is_behind(self, position: int) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from turngate._events import Delta, Note
-    from turngate.durable._ledger import Ledger, Moment
+    from turngate.durable._ledger import Ledger, ReadPoint
     from turngate.durable._pending import PendingStep
 
 _SHORTEST: Final = 0.005
@@ -96,7 +96,7 @@ class _Joiner:
 
     reference: weakref.ref[Subscription]
     steps: list[PendingStep]
-    moment: Moment | None = None
+    moment: ReadPoint | None = None
 
 
 class Feed:
@@ -178,8 +178,8 @@ class Feed:
     async def end_cursor(self) -> str:
         """Return the cursor of this moment; see `DurableDispatcher.end_cursor`."""
         await self._ready()
-        moment = await self._ledger.moment()
-        return str(LedgerCursor(await self._ledger.name(), (moment.horizon - 1, BEHIND), moment))
+        moment = await self._ledger.read_point()
+        return str(LedgerCursor(await self._ledger.epoch(), (moment.horizon - 1, BEHIND), moment))
 
     async def _ready(self) -> None:
         await self._host.ready()
@@ -304,7 +304,7 @@ class Feed:
         unnamed = [joiner for joiner in self.joining if joiner.moment is None]
         if not unnamed:
             return
-        moment = await self._ledger.moment()
+        moment = await self._ledger.read_point()
         for joiner in unnamed:
             joiner.moment = moment
         if self._moment_known is not None and all(joiner.moment is not None for joiner in self.joining):

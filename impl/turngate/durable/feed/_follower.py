@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turngate._events import Event, Subscription
-    from turngate.durable._ledger import Ledger, Place, Told
+    from turngate.durable._ledger import HistoryStep, Ledger, Place
     from turngate.durable.feed._delivery import Delivery
 
 _PAGE: Final = 500
@@ -79,16 +79,16 @@ class LedgerFollower:
 
     async def _read_batch(self, lane: Lane, after: Place) -> Batch:
         if lane is self._delivery.completes:
-            purged, horizon, finished = await self._ledger.finished(after, _PAGE)
+            purged, horizon, finished = await self._ledger.completions_after(after, _PAGE)
             events: list[tuple[int, Event | Gap]] = [(each.position, each.complete) for each in finished]
             end, more = [each[:2] for each in finished[-1:]], len(finished) == _PAGE
         else:
-            purged, horizon, told = await self._ledger.told(after, _PAGE)
+            purged, horizon, told = await self._ledger.history_after(after, _PAGE)
             events = await self._events_of(told)
             end, more = [each[:2] for each in told[-1:]], len(told) == _PAGE
         return Batch(events, horizon, purged, max([after, purged, *end]), more)
 
-    async def _events_of(self, told: list[Told]) -> list[tuple[int, Event | Gap]]:
+    async def _events_of(self, told: list[HistoryStep]) -> list[tuple[int, Event | Gap]]:
         """Return the moves and RunCompletes of these steps."""
         entries = [(step, entry) for step in told for entry in step.entries]
         completed = [entry["run"] for _, entry in entries if entry["event"] == "complete"]

@@ -58,7 +58,7 @@ class StreamRelay:
 
     def has_listeners(self) -> bool:
         """Say whether another process may be listening."""
-        return self._ledger.is_overheard()
+        return self._ledger.has_listeners()
 
     def send(self, event: Delta | Note) -> None:
         """Have other processes told what a turn has streamed, if any of them listens."""
@@ -123,7 +123,7 @@ class StreamRelay:
 
     def _overhear(self, heard: Callable[[str], None] | None) -> None:
         try:
-            self._ledger.overhear(heard)
+            self._ledger.on_relay(heard)
         except BaseException as exc:  # only what is streamed elsewhere is missing
             deal_with(exc, "listening to other processes, or no longer, raised")
 

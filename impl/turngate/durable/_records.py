@@ -1,0 +1,358 @@
+"""What a ledger keeps, as plain values: the rows that a step is decided on, and the rows that it changes.
+
+Both engines, and the ledger in memory that the checks use, share these. The second half of the module
+converts them to the columns of the engines' tables, and back. Nothing here does any I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from turngate._events import RunComplete
+from turngate._json import decode
+from turngate._lifecycle import State
+from turngate._messages import Message
+from turngate._prompt import Attachment
+
+if TYPE_CHECKING:
+    from turngate._messages import ListOfMessages
+    from turngate._prompt import WhenBusy
+
+ALL: Final = -1
+"""As the head of the queue in an `Ask`: the whole queue."""
+REMEMBERED: Final = 32
+"""How many of its last steps a session remembers by their ids, for callers whose answer was lost."""
+_ODD: Final = "\x1b"
+"""Begins the JSON of a text that a database would not take as it is."""
+
+Row = tuple[Any, ...]
+"""The columns of a row."""
+
+
+class SessionRow(NamedTuple):
+    """A session at a version.
+
+    token     distinguishes the session from a purged one of the same name
+    queued    the length of its queue
+    lead      the run that leads its turn
+    owner     the worker that runs the turn; None if no worker has taken it yet
+    fence     the number of the turn's last owner
+    begun     whether the turn's runner may have been called
+    attempts  which attempt of the turn it is
+    recent    the ids of its last steps
+    """
+
+    token: str
+    version: int
+    next_seq: int = 1
+    mark: int = 0
+    queued: int = 0
+    lead: str | None = None
+    owner: int | None = None
+    fence: int = 0
+    covered: bool = False
+    begun: bool = False
+    attempts: int = 0
+    since: float | None = None
+    recent: tuple[str, ...] = ()
+
+
+class RunRow(NamedTuple):
+    """A run; `place` is its place in its turn, `holder` the worker that accepted it."""
+
+    run_id: str
+    session_id: str
+    seq: int
+    state: State
+    when_busy: WhenBusy
+    covered: bool
+    holder: int
+    place: int
+    prompt: str
+    attachments: str
+    digest: str
+
+
+class Known(NamedTuple):
+    """A run that was looked up by its id, in whichever session, and its completion if it has one.
+
+    `position` is that of the step that completed it; 0 if it is not complete, or was not looked up.
+    """
+
+    row: RunRow
+    complete: RunComplete | None
+    position: int = 0
+
+
+class KeyRow(NamedTuple):
+    """A request under an idempotency key, and its answer as JSON.
+
+    An operation of one step has one row, with an empty `part`, which is written in that step and has its id.
+    An operation of several steps has one row that says what it is going to do, one `part` for each step, and
+    one for its answer.
+    """
+
+    key: str
+    part: str
+    request: str
+    answer: str
+    step_id: str = ""
+
+
+class Ask(NamedTuple):
+    """What a step needs to see of its session.
+
+    head       how many runs of the queue's head
+    run_id     a run to look up, in whichever session
+    with_text  whether the text that the turn has written so far is needed
+    is_new     whether the run is most likely not known yet
+    key        key and part of an idempotency key to look up
+    """
+
+    session_id: str
+    worker: int
+    step_id: str
+    head: int = 0
+    run_id: str | None = None
+    with_text: bool = False
+    is_new: bool = False
+    key: tuple[str, str] | None = None
+
+
+class Loaded(NamedTuple):
+    """A session as a step finds it: its row, its accepted and active runs, and what the `Ask` named.
+
+    fresh        a number higher than any used before in the session: for a fence, or for a first version
+    now          the time by the ledger's clock
+    owner_lives  whether the owner of the turn is alive
+    text, kept   what the owner has checkpointed of the turn
+    """
+
+    session_id: str
+    session: SessionRow | None
+    runs: list[RunRow]
+    known: Known | None
+    fresh: int
+    now: float
+    owner_lives: bool = False
+    text: str = ""
+    kept: str | None = None
+    key: KeyRow | None = None
+
+
+class RunChange(NamedTuple):
+    """A run on record that changes and is not complete."""
+
+    run_id: str
+    state: State
+    covered: bool
+    place: int
+
+
+class Changes(NamedTuple):
+    """What a step writes, all or nothing, if the session is still at the version that was loaded."""
+
+    session_id: str
+    before: SessionRow | None
+    after: SessionRow
+    new: list[RunRow]
+    changed: list[RunChange]
+    done: list[RunComplete]
+    messages: list[Message]
+    entries: list[dict[str, Any]]
+    key: KeyRow | None = None
+    """If the key has a row already, nothing is written at all."""
+
+
+@dataclass
+class Decision:
+    """What a step has decided: the changes to save, None if there are none, and the `result` for the caller.
+
+    `position` is set when the changes are saved.
+    """
+
+    changes: Changes | None
+    result: Any
+    position: int = 0
+
+
+Decide = Callable[[Loaded, str], Decision]
+"""A step: a pure function of the loaded session and the id under which it is going to be saved.
+
+It may be called several times, and in another thread.
+"""
+
+
+def digest_of(session_id: str, prompt: str, attachments: str) -> str:
+    """Return a digest by which a repeated accept is distinguished from a conflict."""
+    payload = json.dumps([session_id, prompt, attachments])
+    return hashlib.sha256(payload.encode()).hexdigest()[:32]
+
+
+def as_json(attachments: tuple[Attachment | str, ...]) -> str:
+    """Return attachments as JSON text."""
+    return json.dumps([_as_value(attachment) for attachment in attachments]) if attachments else ""
+
+
+def _as_value(attachment: Attachment | str) -> object:
+    if isinstance(attachment, str):
+        return attachment
+    name, mime_type, content = attachment
+    if isinstance(content, str):
+        return {"name": name, "mime_type": mime_type, "text": content}
+    return {"name": name, "mime_type": mime_type, "base64": base64.b64encode(content).decode()}
+
+
+def as_attachments(text: str) -> tuple[Attachment | str, ...]:
+    """Return the attachments that the JSON text is of."""
+    return tuple(_as_attachment(value) for value in json.loads(text)) if text else ()
+
+
+def _as_attachment(value: Any) -> Attachment | str:
+    if isinstance(value, str):
+        return value
+    content = value["text"] if "text" in value else base64.b64decode(value["base64"])
+    return Attachment(value["name"], value["mime_type"], content)
+
+
+def storable(text: str) -> str:
+    """Return the text as any database takes it: as JSON if it has NUL or half a surrogate pair."""
+    is_odd = "\0" in text or text.startswith(_ODD)
+    if not is_odd and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            is_odd = True
+    return _ODD + json.dumps(text) if is_odd else text
+
+
+def restored(text: str) -> str:
+    """Return the text that `storable` was given."""
+    if text.startswith(_ODD):
+        original: str = json.loads(text[1:])
+        return original
+    return text
+
+
+# Columns.
+
+_RUN_COLUMNS: Final = len(RunRow._fields)
+_COMPLETE_COLUMNS: Final = len(RunComplete._fields)
+
+
+def of_session(row: SessionRow) -> Row:
+    """Return the columns of a session, without its id."""
+    token, version, next_seq, mark, queued, lead, *rest, recent = row
+    return (
+        token, version, next_seq, mark, queued, None if lead is None else storable(lead), *rest,
+        " ".join(recent),
+    )  # fmt: skip
+
+
+def as_session(row: Sequence[Any]) -> SessionRow:
+    """Return the session that has these columns."""
+    token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent = row
+    return SessionRow(
+        token, version, next_seq, mark, queued, None if lead is None else restored(lead), owner, fence,
+        bool(covered), bool(begun), attempts, since, tuple(recent.split()),
+    )  # fmt: skip
+
+
+def of_run(row: RunRow) -> Row:
+    """Return the columns of a run that is not complete."""
+    return (
+        storable(row.run_id), storable(row.session_id), row.seq, row.state.value, row.when_busy,
+        row.covered, row.holder, row.place, storable(row.prompt), storable(row.attachments), row.digest,
+    )  # fmt: skip
+
+
+def as_run(row: Sequence[Any]) -> RunRow:
+    """Return the run that has these columns."""
+    run_id, session_id, seq, state, when_busy, covered, holder, place, prompt, attachments, digest = row
+    return RunRow(
+        restored(run_id), restored(session_id), seq, State(state), when_busy, bool(covered), holder, place,
+        restored(prompt), restored(attachments), digest,
+    )  # fmt: skip
+
+
+def of_key(row: KeyRow) -> tuple[str, ...]:
+    """Return the columns of a key."""
+    return storable(row.key), row.part, row.request, row.answer, row.step_id
+
+
+def as_key(row: Sequence[Any]) -> KeyRow:
+    """Return the key that has these columns."""
+    return KeyRow(restored(row[0]), *row[1:])
+
+
+def of_complete(complete: RunComplete) -> Row:
+    """Return the columns of a completion that its run does not have anyway."""
+    error = None if complete.error is None else storable(complete.error)
+    folded_into = None if complete.folded_into is None else storable(complete.folded_into)
+    return (
+        storable(complete.text),
+        error,
+        complete.cancelled,
+        complete.message_id,
+        folded_into,
+        complete.outcome,
+    )
+
+
+def as_complete(row: Sequence[Any]) -> RunComplete:
+    """Return the completion that has these columns."""
+    session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome = row
+    return RunComplete(
+        restored(session_id),
+        restored(run_id),
+        seq,
+        restored(text),
+        None if error is None else restored(error),
+        bool(cancelled),
+        message_id,
+        None if folded_into is None else restored(folded_into),
+        outcome,
+    )
+
+
+def as_known(row: Sequence[Any]) -> Known:
+    """Return the run that has these columns: its own, its completion's and perhaps its position."""
+    run = as_run(row[:_RUN_COLUMNS])
+    if run.state is not State.COMPLETE:
+        return Known(run, None)
+    completion = row[_RUN_COLUMNS:]
+    position = completion[_COMPLETE_COLUMNS] if len(completion) > _COMPLETE_COLUMNS else 0
+    return Known(run, as_complete(completion[:_COMPLETE_COLUMNS]), position)
+
+
+def of_messages(messages: Sequence[Message]) -> list[Row]:
+    """Return the columns of messages. The last column names the turn by its assistant message.
+
+    That message is the last of its turn.
+    """
+    rows: list[Row] = []
+    turn = ""
+    for message in reversed(messages):
+        turn = message.id if message.role == "assistant" else turn
+        message_id, session_id, run_id, role, text, finish_reason, data = message
+        kept = None if data is None else json.dumps(data)
+        rows.append((
+            message_id, storable(session_id), storable(run_id), role, storable(text), finish_reason, kept,
+            turn,
+        ))  # fmt: skip
+    return rows[::-1]
+
+
+def as_messages(rows: Sequence[Sequence[Any]]) -> ListOfMessages:
+    """Return the messages that have these columns."""
+    return [
+        Message(
+            message_id, restored(session_id), restored(run_id), role, restored(text), reason, decode(data)
+        )
+        for message_id, session_id, run_id, role, text, reason, data in rows
+    ]
