@@ -222,7 +222,7 @@ class Told(SqliteLedger):
         self.done: list[str] = []
         self._may_speak = may_speak
 
-    def is_overheard(self) -> bool:
+    def has_listeners(self) -> bool:
         return True
 
     async def relay(self, messages: Sequence[str]) -> None:

@@ -338,10 +338,10 @@ class Step:
 
     # What has to be written.
 
-    def decision(self, step_id: str, came_of: Any) -> Decision:
+    def decision(self, step_id: str, result: Any) -> Decision:
         """Return what the step decided."""
         self.changes = self._changes(step_id)
-        return Decision(self.changes, came_of)
+        return Decision(self.changes, result)
 
     def _changes(self, step_id: str) -> Changes | None:
         places = {} if self.core.turn is None else {r.run_id: n for n, r in enumerate(self.core.turn.runs)}
