@@ -13,7 +13,7 @@ from typing import Any
 
 from turngate import CursorExpired, Message, Run, RunComplete
 from turngate._completions import CompletionStream
-from turngate._stream import TextStream
+from turngate._handles import TextStream
 from turngate_verify.world.expecting import expect
 from turngate_verify.world.virtual_loop import VirtualLoop
 
