@@ -97,7 +97,7 @@ class Effects:
                     case "start":
                         self._start(effect[1])
                     case "interrupt":
-                        self._interrupt(effect[1])
+                        self.turns.interrupt(self._sessions.turns[effect[1]])
                     case _:
                         assert_never(effect)
         except BaseException:  # a signal handler raised; no run may lose its RunComplete by that
@@ -122,11 +122,6 @@ class Effects:
         if record.since is None:
             record.since = time.time()
         self.turns.start(self._sessions.turns[record])
-
-    def _interrupt(self, record: TurnRecord) -> None:
-        turn = self._sessions.turns.get(record)
-        if turn is not None:  # on a closed loop, a turn that was started before it was interrupted has ended
-            self.turns.interrupt(turn)
 
     def _publish(self, record: RunRecord) -> None:
         run = self._sessions.runs.pop(record.run_id)

@@ -387,3 +387,17 @@ def test_streams_callbacks_kept_data_moves_and_views_leave_no_reference_cycle(
         assert garbage_of(main) == []
     finally:
         logging.getLogger("turngate").setLevel(logging.NOTSET)
+
+
+@in_loop
+async def test_a_callback_finds_the_next_run_in_the_lead_of_its_turn() -> None:
+    agent = Agent()
+    seen: list[Any] = []
+    async with Dispatcher(agent) as d:
+        first = await active(d, "s", "p")
+        behind = await queued(d, "s", "q", when_busy="queue")
+        first.add_done_callback(lambda _: seen.extend([behind.state, behind.lead, d.session("s").active]))
+        agent.finish(first)
+        await first
+        assert seen == [State.ACTIVE, behind, behind]
+        await d.cancel("s")
