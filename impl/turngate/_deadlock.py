@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from turngate._errors import WouldDeadlock
+from turngate._lifecycle import ACTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,7 +57,7 @@ class DeadlockCheck:
         turn = self._turns.current()
         if turn is None or turn.given_up or turn.run.session_id != session_id:
             return None
-        return turn
+        return turn if turn.run.state is ACTIVE else None  # one that was cancelled on entry blocks nothing
 
 
 async def _refuse(turn: Turn, what: str) -> None:

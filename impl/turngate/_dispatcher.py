@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import warnings
+import weakref
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Messages
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SUBMITS_IN_A_ROW: Final = 64
 """When this many submits have not entered yet, the next one lets the loop go on first."""
@@ -98,8 +102,10 @@ class Dispatcher:
         self._seq = 0
         self._has_lookalikes = False  # whether a caller chose an id that looks like one of ours
         self._keys = Keys()
+        # Its parts hold the dispatcher weakly. One that is dropped with nothing in flight goes at once, and
+        # does not wait for the garbage collector.
         self._loop = HomeLoop()
-        self._sessions = Sessions(self._new_core)
+        self._sessions = Sessions(_weakly(self._new_core))
         self._subscribers = Subscribers()
         self._journal = Journal(record, self._subscribers.to_moves)
         self._completions = Completions(
@@ -108,7 +114,6 @@ class Dispatcher:
             self._unique,
         )
         self._effects = Effects(
-            self,
             self._loop,
             self._sessions,
             self._journal,
@@ -119,10 +124,10 @@ class Dispatcher:
             drawn_prefix=self._run_prefix,
             places=places,
             settle_timeout=seconds("settle_timeout", settle_timeout),
-            after=self._look_whether_closed,
+            after=_weakly(self._look_whether_closed),
         )
-        self._close = Close(self._loop, self._sessions, self._effects, self._end)
-        self._deadlocks = DeadlockCheck(self._effects.turns, self._blocks, self._knows)
+        self._close = Close(self._loop, self._sessions, self._effects, _weakly(self._end))
+        self._deadlocks = DeadlockCheck(self._effects.turns, _weakly(self._blocks), _weakly(self._knows))
 
     def _new_core(self, session_id: str) -> SessionCore:
         return SessionCore(session_id, self._message_prefix)
@@ -607,3 +612,15 @@ class Dispatcher:
 
     async def _knows(self, run_id: str) -> bool:
         return run_id in self._sessions.runs or run_id in self._completions
+
+
+def _weakly(method: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that calls the method of an object without holding the object."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = reference()
+        assert bound is not None, "whatever calls holds a run or a turn, which holds the dispatcher"
+        return bound(*args, **kwargs)
+
+    return call

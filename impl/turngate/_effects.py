@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+import weakref
 from typing import TYPE_CHECKING, assert_never
 
 from turngate._core import Decided
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from turngate._completions import Completions
     from turngate._core import Effect, RunRecord, TurnRecord
     from turngate._events import RunComplete, Subscribers
-    from turngate._handles import Home, Run
+    from turngate._handles import Run
     from turngate._journal import Journal
     from turngate._loop import HomeLoop
     from turngate._messages import Messages
@@ -44,7 +45,6 @@ class Effects:
 
     def __init__(
         self,
-        home: Home,
         loop: HomeLoop,
         sessions: Sessions,
         journal: Journal,
@@ -59,8 +59,8 @@ class Effects:
         after: Callable[[], None],
     ) -> None:
         self.settle_timeout = settle_timeout
-        self.turns = TurnRunner(runner, loop, places, self)
-        self._home = home
+        host: Effects = weakref.proxy(self)  # see `Dispatcher` on references that go in a circle
+        self.turns = TurnRunner(runner, loop, places, host)
         self._loop = loop
         self._sessions = sessions
         self._journal = journal
@@ -79,6 +79,9 @@ class Effects:
     def perform(self, decided: Decided) -> None:
         """Tell the journal, then perform the effects, after those of earlier steps that are still to come."""
         effects, entries = decided
+        for effect in effects:
+            if effect[0] == "start":
+                self._make_handle(effect[1])
         if self._performing is not None:
             self._journal.tell(entries)
             self._performing += effects
@@ -104,18 +107,21 @@ class Effects:
         self._performing = None
         self._after()
 
+    def _make_handle(self, record: TurnRecord) -> None:
+        """Make the handle of a turn that is new, so that whoever looks on sees its run lead it."""
+        if record in self._sessions.turns:
+            return
+        lead = record.lead
+        members = self._sessions.handles(record.runs)
+        output = TurnOutput(lead.session_id, lead.run_id, self._loop, self._subscribers.stream, members)
+        turn = self._sessions.turns[record] = Turn(members[0].home, record, members, output, fence=lead.seq)
+        if record is self._sessions.core(lead.session_id).turn:
+            members[0].turn = turn
+
     def _start(self, record: TurnRecord) -> None:
         if record.since is None:
             record.since = time.time()
-        turn = self._sessions.turns.get(record)
-        if turn is None:
-            members = self._sessions.handles(record.runs)
-            lead = record.lead
-            output = TurnOutput(lead.session_id, lead.run_id, self._loop, self._subscribers.stream, members)
-            turn = self._sessions.turns[record] = Turn(self._home, record, members, output, fence=lead.seq)
-            if record is self._sessions.core(lead.session_id).turn:
-                members[0].turn = turn
-        self.turns.start(turn)
+        self.turns.start(self._sessions.turns[record])
 
     def _publish(self, record: RunRecord) -> None:
         run = self._sessions.runs.pop(record.run_id)

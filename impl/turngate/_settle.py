@@ -49,20 +49,20 @@ async def settle(
             failure: str | None = None
             try:
                 await store.put(messages)
-            except asyncio.CancelledError as exc:
-                if not clock.is_expired and (task.cancelling() or is_undelivered):
+            except BaseException as exc:
+                if not is_current(task):
+                    raise GeneratorExit from exc  # the turn is being closed, whatever the store makes of that
+                is_cancelled = isinstance(exc, asyncio.CancelledError)
+                if is_cancelled and clock.is_expired:
+                    failure = clock.too_late(turn)
+                elif is_cancelled and (task.cancelling() or is_undelivered):
                     if task.cancelling():
                         cancelled_from_outside()  # the dispatcher interrupts no turn that is being written
                     _forget_cancels(task)
                     is_undelivered = False
                     continue
-                failure = clock.too_late(turn) if clock.is_expired else _failure(exc, turn)
-            except GeneratorExit:
-                if not is_current(task):
-                    raise  # the turn is being closed: what is returned from here would be lost
-                failure = _failure(RuntimeError("the store raised GeneratorExit"), turn)
-            except BaseException as exc:
-                failure = _failure(exc, turn)
+                else:
+                    failure = _failure(exc, turn)
             if (decided := core.written(record, messages, failure)) is not None:
                 return decided
 

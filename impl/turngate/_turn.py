@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import types
 from asyncio import current_task
+from collections import deque
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -25,7 +26,7 @@ from turngate._guard import complain, deal_with, describe, guard, let_out
 from turngate._loop import StandIn
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
     from turngate._handles import Turn
     from turngate._loop import HomeLoop
@@ -59,15 +60,19 @@ class TurnHost(Protocol):
 
 
 class Execution:
-    """How far the start of a turn's task has come.
+    """How far the start of a turn's task has come; a turn has one until it begins.
 
     `made` is what the loop returned, which may only stand for the task; `coroutine` conducts the turn.
+    `is_over` is called when `made` is done before the turn has begun.
     """
 
-    __slots__ = ("by_factory", "coroutine", "is_started", "made")
+    __slots__ = ("by_factory", "coroutine", "is_over", "is_started", "made")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], is_over: Callable[[asyncio.Future[None]], None]
+    ) -> None:
         self.coroutine = coroutine
+        self.is_over = is_over
         self.made: asyncio.Future[None] | None = None
         self.by_factory = False
         self.is_started = False
@@ -83,6 +88,8 @@ class TurnRunner:
         self._places = places
         self._host = host
         self._by_task: dict[asyncio.Task[Any], Turn] = {}
+        self._to_start: deque[Turn] = deque()
+        self._is_starting = False
 
     def current(self) -> Turn | None:
         """Return the turn whose task the caller is in."""
@@ -93,6 +100,22 @@ class TurnRunner:
         return len(self._by_task)
 
     def start(self, turn: Turn) -> None:
+        """Begin the turn, in a task of its own, as soon as there is a place for its runner.
+
+        On a closed loop a turn ends as it is started, and its place goes to the next: one after the other,
+        not one inside the other, because there may be many.
+        """
+        self._to_start.append(turn)
+        if self._is_starting:
+            return
+        self._is_starting = True
+        try:
+            while self._to_start:
+                self._start(self._to_start.popleft())
+        finally:
+            self._is_starting = False
+
+    def _start(self, turn: Turn) -> None:
         """Have the loop make the task of the turn, in the context in which its lead run was accepted.
 
         The call is made inside that context, not given it: a factory need not take one, and a tracer that
@@ -105,7 +128,7 @@ class TurnRunner:
             return
         if self._home.hold_back(partial(self.start, turn)):
             return
-        execution = turn.execution = Execution(self._conduct(turn))
+        execution = turn.execution = self._execution(turn)
         context = turn.run.context or Context()
         try:
             if loop.get_task_factory() is None:
@@ -116,11 +139,12 @@ class TurnRunner:
             else:
                 execution.by_factory = True
                 made = context.run(loop.create_task, execution.coroutine)
-            made.add_done_callback(partial(self._task_is_over, turn))
+            made.add_done_callback(execution.is_over)
             execution.made = made
         except BaseException as exc:
             if loop.is_closed():
                 execution.coroutine.close()
+                turn.execution = None
                 self._end(turn, None, CLOSED_UNWRITTEN)
                 self._settle_at_once(turn)
                 return
@@ -159,6 +183,9 @@ class TurnRunner:
         task = turn.task = current_task()
         if task is None:
             raise RuntimeError("the task factory runs the turn outside of any task")
+        if execution.made is not None:
+            guard("what the task factory returned", execution.made.remove_done_callback, execution.is_over)
+        turn.execution = None
         self._by_task[task] = turn
         try:
             await self._run_and_settle(turn, unbegun)
@@ -202,6 +229,9 @@ class TurnRunner:
         self._home.cut_short = True
         self._host.settle_at_once(turn)
 
+    def _execution(self, turn: Turn, unbegun: str | None = None) -> Execution:
+        return Execution(self._conduct(turn, unbegun), partial(self._task_is_over, turn))
+
     def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
         """End the turn if its task is over and has not begun to conduct it."""
         if turn.task is None:
@@ -227,7 +257,7 @@ class TurnRunner:
     def _conduct_without_runner(self, turn: Turn, why: str) -> None:
         assert turn.execution is not None
         guard("closing a turn that was not begun", turn.execution.coroutine.close)
-        turn.execution = Execution(self._conduct(turn, why))
+        turn.execution = self._execution(turn, why)
         self._start_plainly(turn, turn.execution, turn.run.context)
 
     def _start_plainly(self, turn: Turn, execution: Execution, context: Context | None) -> None:
@@ -235,7 +265,7 @@ class TurnRunner:
         execution.made = StandIn(
             execution.coroutine, loop=self._home.loop, name=turn.run.run_id, context=context
         )
-        execution.made.add_done_callback(partial(self._task_is_over, turn))
+        execution.made.add_done_callback(execution.is_over)
         execution.is_started = True
 
 

@@ -179,7 +179,7 @@ async def test_from_another_thread_it_is_refused() -> None:
         run = await d.accept("s", "p")
         with pytest.raises(WrongLoop):
             await asyncio.to_thread(run.add_done_callback, print)
-        assert run._callbacks is None
+        assert run.callbacks == []
         await run.close()
 
 
@@ -200,7 +200,7 @@ async def test_callbacks_that_add_callbacks() -> None:
         await run
         await steps()
         assert called == ["hook", "callback", "hook'", "callback'", "hook''", "callback''", "hook'''"]
-        assert run._callbacks is None
+        assert run.callbacks == []
 
 
 @in_loop
@@ -310,8 +310,8 @@ async def test_a_close_that_is_refused_begins_nothing(finish: Any) -> None:
 async def test_a_runner_may_begin_to_close_but_not_wait_for_it() -> None:
     async def runner(turn: Turn) -> str:
         with pytest.raises(ClosedFromRunner):
-            await turn.run._dispatcher.aclose()
-        turn.run._dispatcher.begin_close(finish=math.inf)
+            await d.aclose()
+        d.begin_close(finish=math.inf)
         return "answer"
 
     d = Dispatcher(runner)
@@ -387,3 +387,17 @@ def test_streams_callbacks_kept_data_moves_and_views_leave_no_reference_cycle(
         assert garbage_of(main) == []
     finally:
         logging.getLogger("turngate").setLevel(logging.NOTSET)
+
+
+@in_loop
+async def test_a_callback_finds_the_next_run_in_the_lead_of_its_turn() -> None:
+    agent = Agent()
+    seen: list[Any] = []
+    async with Dispatcher(agent) as d:
+        first = await active(d, "s", "p")
+        behind = await queued(d, "s", "q", when_busy="queue")
+        first.add_done_callback(lambda _: seen.extend([behind.state, behind.lead, d.session("s").active]))
+        agent.finish(first)
+        await first
+        assert seen == [State.ACTIVE, behind, behind]
+        await d.cancel("s")

@@ -8,10 +8,10 @@ import math
 from typing import Any
 
 import pytest
-from turngate._closing import _NAMED, _REMINDER
 
 from dispatching import Agent, SlowMessages, Stubborn, active, in_loop, on_record, outcome, queued, steps
 from turngate import Dispatcher, DispatcherClosed, Run, RunComplete, State, Turn
+from turngate._close import _NAMED, _REMINDER
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 DONE = ("done", None, False)
@@ -58,7 +58,7 @@ class World:
 
     def end(self) -> None:
         """The dispatcher is closed, and left nothing on its loop."""
-        assert self.d._closed
+        assert self.d._close.is_done
         assert self.loop.problems == []
         self.loop.tidy()
         assert [timer for timer in self.loop.timers if not timer.cancelled()] == []

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import deque
 from itertools import count, permutations, product
 from typing import Any
 
 import pytest
 
-from turngate import AlreadyEntered, QueueFull, Run, SessionBusy, State, Turn, TurnEnded, UndeclaredMove
-from turngate._core import SessionCore
+from turngate import AlreadyEntered, QueueFull, SessionBusy, State, UndeclaredMove
+from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
 from turngate._lifecycle import MOVES, Phase
 
 
@@ -19,30 +18,46 @@ class Session:
     """A core with short ways to drive it."""
 
     def __init__(self) -> None:
-        self.core = SessionCore("s", "msg-", deque())
+        self.core = SessionCore("s", "msg-")
         self._seq = count(1)
 
-    def accept(self, run_id: str, **options: Any) -> Run:
-        dispatcher: Any = None
-        run = Run(
-            dispatcher, "s", run_id=run_id, seq=next(self._seq), prompt=f"prompt of {run_id}", **options
-        )
-        self.core.accept(run)
+    def accept(self, run_id: str, when_busy: Any = "fold", queue_limit: int = 10_000) -> RunRecord:
+        run = RunRecord("s", run_id, next(self._seq), f"prompt of {run_id}", when_busy)
+        self.core.accept(run, queue_limit)
         return run
 
-    def enter(self, run_id: str, **options: Any) -> Run:
-        run = self.accept(run_id, **options)
+    def enter(self, run_id: str, when_busy: Any = "fold") -> RunRecord:
+        """Accept and enter; what comes behind a busy session is changed to do so in between."""
+        run = self.accept(run_id)
+        run.when_busy = when_busy
         self.core.enter(run)
         return run
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> TurnRecord:
         assert self.core.turn is not None
         return self.core.turn
 
-    def end(self, turn: Turn, text: str | None = "text", error: str | None = None) -> Any:
-        self.core.end(turn, text, error)
-        return self.core.written(turn, self.core.outcome(turn), None)
+    def end(self, turn: TurnRecord, text: str = "text", error: str | None = None) -> Any:
+        self.core.end(turn, text, error, None)
+        decided = self.core.written(turn, self.core.outcome(turn), None)
+        return None if decided is None else decided.effects
+
+    def cancel(self) -> Any:
+        covered, decided = self.core.cancel()
+        return covered, decided.effects
+
+    def cancel_run(self, run: RunRecord) -> Any:
+        covered, decided = self.core.cancel_run(run)
+        return covered, decided.effects
+
+    def fold(self, turn: TurnRecord) -> list[RunRecord]:
+        return self.core.fold(turn)[0]
+
+
+def effects_of(decided: Decided | None) -> Any:
+    assert decided is not None
+    return decided.effects
 
 
 @pytest.fixture
@@ -61,17 +76,16 @@ def test_the_core_needs_no_asyncio() -> None:
 
 def test_entering_an_idle_session_starts_a_turn(s: Session) -> None:
     run = s.accept("a")
-    assert s.core.enter(run) == [("start", s.turn)]
+    assert s.core.enter(run).effects == [("start", s.turn)]
     assert run.state is State.ACTIVE
     assert s.turn.runs == [run]
 
 
-def test_entering_a_busy_session_queues_and_takes_the_hook_away(s: Session) -> None:
+def test_entering_a_busy_session_queues(s: Session) -> None:
     s.enter("a")
-    run = s.accept("b", on_complete=print)
-    assert s.core.enter(run) == []
+    run = s.accept("b")
+    assert s.core.enter(run).effects == []
     assert run.state is State.QUEUED
-    assert run.on_complete is None
 
 
 def test_entering_twice_raises_and_changes_nothing(s: Session) -> None:
@@ -97,7 +111,7 @@ def test_a_turn_hands_off_in_the_step_in_which_it_completes(s: Session) -> None:
     effects = s.end(turn)
     assert effects == [("publish", first), ("start", s.turn)]
     assert s.turn is not turn
-    assert (s.turn.run, second.state, third.state) == (second, State.ACTIVE, State.QUEUED)
+    assert (s.turn.lead, second.state, third.state) == (second, State.ACTIVE, State.QUEUED)
     assert s.end(s.turn) == [("publish", second), ("start", s.turn)]
     assert s.end(s.turn) == [("publish", third)]
     assert s.core.is_quiet()
@@ -107,16 +121,16 @@ def test_a_failed_and_a_cancelled_turn_hand_off_too(s: Session) -> None:
     s.enter("a")
     s.enter("b")
     third = s.enter("c")
-    s.end(s.turn, None, "boom")
-    s.core.cancel_run(s.turn.run)
-    assert s.end(s.turn, None)[-1] == ("start", s.turn)
-    assert s.turn.run is third
+    s.end(s.turn, "", "boom")
+    s.core.cancel_run(s.turn.lead)
+    assert s.end(s.turn, "")[-1] == ("start", s.turn)
+    assert s.turn.lead is third
 
 
 def test_cancel_covers_everything_in_sequence_order(s: Session) -> None:
     a, b, c = s.accept("a"), s.enter("b"), s.enter("c")
     s.core.begin(s.turn)
-    covered, effects = s.core.cancel()
+    covered, effects = s.cancel()
     assert covered == [a, b, c]
     assert effects == [("interrupt", s.turn), ("publish", c)]
     assert c.complete is not None
@@ -161,7 +175,7 @@ def test_a_later_cancel_extends_the_mark(s: Session) -> None:
 
 
 def test_a_cancel_with_nothing_accepted_raises_no_mark(s: Session) -> None:
-    assert s.core.cancel() == ([], [])
+    assert s.cancel() == ([], [])
     s.enter("a")
     s.core.cancel()
     assert s.core.mark == 0
@@ -171,21 +185,21 @@ def test_a_cancel_on_entry_is_a_covered_turn_that_is_not_the_sessions_turn(s: Se
     a, b = s.accept("a"), s.accept("b")
     s.core.cancel_run(b)
     s.core.enter(a)
-    ((do, turn),) = s.core.enter(b)
+    ((do, turn),) = s.core.enter(b).effects
     assert do == "start"
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, TurnRecord)
     assert turn is not s.turn
     assert not s.core.begin(turn)
-    assert s.end(turn, None) == [("publish", b)]
+    assert s.end(turn, "") == [("publish", b)]
     assert b.complete is not None
     assert b.complete.cancelled
-    assert s.turn.run is a
+    assert s.turn.lead is a
     assert not s.core.is_quiet()
 
 
 def test_a_cancel_before_the_first_step_keeps_the_runner_from_being_called(s: Session) -> None:
     s.enter("a")
-    assert s.core.cancel() == ([s.turn.run], [("interrupt", s.turn)])
+    assert s.cancel() == ([s.turn.lead], [("interrupt", s.turn)])
     assert not s.core.begin(s.turn)
     assert s.turn.phase is Phase.STARTING
 
@@ -194,43 +208,43 @@ def test_a_running_turn_is_interrupted_by_every_cancel(s: Session) -> None:
     run = s.enter("a")
     assert s.core.begin(s.turn)
     for _ in range(2):
-        assert s.core.cancel() == ([run], [("interrupt", s.turn)])
-        assert s.core.cancel_run(run) == ([run], [("interrupt", s.turn)])
+        assert s.cancel() == ([run], [("interrupt", s.turn)])
+        assert s.cancel_run(run) == ([run], [("interrupt", s.turn)])
 
 
 def test_a_cancel_while_settling_interrupts_nothing_and_asks_for_another_write(s: Session) -> None:
     run = s.enter("a")
     s.core.begin(s.turn)
-    s.core.end(s.turn, "text", None)
+    s.core.end(s.turn, "text", None, None)
     written = s.core.outcome(s.turn)
-    assert s.core.cancel() == ([run], [])
-    assert s.core.written(s.turn, written, None) == []
+    assert s.cancel() == ([run], [])
+    assert s.core.written(s.turn, written, None) is None
     again = s.core.outcome(s.turn)
     assert [message.id for message in again] == [message.id for message in written]
     assert (written[-1].finish_reason, again[-1].finish_reason) == ("end_turn", "canceled")
-    assert s.core.written(s.turn, again, None) == [("publish", run)]
+    assert effects_of(s.core.written(s.turn, again, None)) == [("publish", run)]
     assert run.complete is not None
     assert (run.complete.text, run.complete.cancelled) == ("text", True)
 
 
 def test_a_cancel_while_a_failed_turn_settles_asks_for_another_write(s: Session) -> None:
     run = s.enter("a")
-    s.core.end(s.turn, None, "boom")
+    s.core.end(s.turn, "", "boom", None)
     written = s.core.outcome(s.turn)
     assert written[-1].finish_reason == "error"
     s.core.cancel()
-    assert s.core.written(s.turn, written, None) == []
-    assert s.core.written(s.turn, s.core.outcome(s.turn), None) == [("publish", run)]
+    assert s.core.written(s.turn, written, None) is None
+    assert effects_of(s.core.written(s.turn, s.core.outcome(s.turn), None)) == [("publish", run)]
     assert run.complete is not None
     assert (run.complete.error, run.complete.cancelled) == (None, True)
 
 
 def test_a_store_failure_is_the_error_and_ends_the_writing(s: Session) -> None:
     run = s.enter("a")
-    s.core.end(s.turn, "text", "boom")
+    s.core.end(s.turn, "text", "boom", None)
     written = s.core.outcome(s.turn)
     s.core.cancel()
-    assert s.core.written(s.turn, written, "disk full") == [("publish", run)]
+    assert effects_of(s.core.written(s.turn, written, "disk full")) == [("publish", run)]
     assert run.complete is not None
     assert run.complete[3:] == ("text", "disk full", True, None, None, "cancelled")
 
@@ -239,8 +253,8 @@ def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
     lead, b, c = s.enter("a"), s.enter("b"), s.enter("c")
     d, e = s.enter("d", when_busy="queue"), s.enter("e")
     s.core.begin(s.turn)
-    assert s.core.fold(s.turn) == [b, c]
-    assert s.core.fold(s.turn) == []
+    assert s.fold(s.turn) == [b, c]
+    assert s.fold(s.turn) == []
     assert s.turn.runs == [lead, b, c]
     assert [*s.core.queue.in_order()] == [d, e]
     turn = s.turn
@@ -248,14 +262,14 @@ def test_fold_takes_the_foldable_head_of_the_queue(s: Session) -> None:
     assert b.complete is not None
     assert (b.complete.folded_into, b.complete.text) == ("a", "text")
     assert [run.complete and run.complete.message_id for run in (lead, b, c)] == ["msg-1-reply"] * 3
-    assert s.turn.run is d
+    assert s.turn.lead is d
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "interrupt", "reject"])
 def test_only_fold_is_foldable(s: Session, when_busy: str) -> None:
     s.enter("a")
     s.enter("b", when_busy=when_busy)
-    assert s.core.fold(s.turn) == []
+    assert s.fold(s.turn) == []
 
 
 def test_a_covered_turn_folds_nothing(s: Session) -> None:
@@ -263,39 +277,15 @@ def test_a_covered_turn_folds_nothing(s: Session) -> None:
     s.core.begin(s.turn)
     s.core.cancel()
     after = s.enter("b")
-    assert s.core.fold(s.turn) == []
+    assert s.fold(s.turn) == []
     assert after.state is State.QUEUED
-
-
-def test_a_turn_that_is_over_takes_nothing(s: Session) -> None:
-    s.enter("a")
-    turn = s.turn
-    s.end(turn)
-    s.enter("b")
-    s.enter("c")
-    with pytest.raises(TurnEnded, match="fold into the turn of run a"):
-        s.core.fold(turn)
-    with pytest.raises(TurnEnded, match="write to the turn of run a"):
-        s.core.write(turn, "x")
-    assert len(s.core.queue) == 1
-
-
-def test_what_was_written_is_the_text_unless_there_is_one(s: Session) -> None:
-    s.enter("a")
-    s.enter("b", when_busy="queue")
-    s.core.write(s.turn, "par")
-    s.core.write(s.turn, "tial")
-    s.core.end(s.turn, None, None)
-    assert s.turn.text == "partial"
-    s.core.end(s.turn, "", None)
-    assert s.turn.text == ""
 
 
 def test_messages_of_a_turn(s: Session) -> None:
     s.enter("a")
     s.enter("b")
     s.core.fold(s.turn)
-    s.core.end(s.turn, "text", None)
+    s.core.end(s.turn, "text", None, None)
     assert [tuple(message) for message in s.core.outcome(s.turn)] == [
         ("msg-1", "s", "a", "user", "prompt of a", None, None),
         ("msg-2", "s", "b", "user", "prompt of b", None, None),
@@ -305,7 +295,8 @@ def test_messages_of_a_turn(s: Session) -> None:
 
 def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
     a, b, c = s.accept("a"), s.enter("b"), s.enter("c")
-    assert s.core.clear() == ([c], [("publish", c)])
+    dropped, decided = s.core.clear()
+    assert (dropped, decided.effects) == ([c], [("publish", c)])
     assert (a.state, b.state) == (State.ACCEPTED, State.ACTIVE)
     assert c.complete is not None
     assert (c.complete.error, c.complete.cancelled) == ("cleared from the queue", False)
@@ -313,15 +304,15 @@ def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
 
 def test_release(s: Session) -> None:
     run = s.accept("a")
-    assert s.core.release(run) == [("publish", run)]
-    assert s.core.release(run) == []
+    assert s.core.release(run).effects == [("publish", run)]
+    assert s.core.release(run).effects == []
     assert s.core.is_quiet()
 
 
 def test_cancel_run_of_a_complete_run_covers_nothing(s: Session) -> None:
     run = s.accept("a")
     s.core.release(run)
-    assert s.core.cancel_run(run) == ([], [])
+    assert s.cancel_run(run) == ([], [])
     assert not run.covered
 
 
@@ -349,7 +340,7 @@ def test_a_turn_that_has_completed_cannot_complete_again(s: Session) -> None:
     with pytest.raises(UndeclaredMove, match="run a from complete to complete"):
         s.end(turn)
     assert (run.complete, repr(s.core)) == (complete, before)
-    assert s.turn.run is successor
+    assert s.turn.lead is successor
 
 
 def test_quiet_is_nothing_in_flight(s: Session) -> None:
@@ -357,9 +348,9 @@ def test_quiet_is_nothing_in_flight(s: Session) -> None:
     run = s.accept("a")
     assert not s.core.is_quiet()
     s.core.cancel()
-    ((_, turn),) = s.core.enter(run)
+    ((_, turn),) = s.core.enter(run).effects
     assert not s.core.is_quiet()
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, TurnRecord)
     s.end(turn)
     assert s.core.is_quiet()
 
@@ -375,10 +366,12 @@ def test_room_is_what_accepted_and_queued_runs_leave_of_the_limit(s: Session, wh
     for name in "abc":
         s.enter(name)
     s.accept("d")
-    s.core.check_room(when_busy, 4)
+    before = repr(s.core)
     for limit in (1, 2, 3):
         with pytest.raises(QueueFull, match="'s' has 3 runs waiting"):
-            s.core.check_room(when_busy, limit)
+            s.accept("e", when_busy, limit)
+    assert repr(s.core) == before
+    s.accept("e", when_busy, 4)
 
 
 @pytest.mark.parametrize("entered", [("b",), ("b", "c"), ("b", "c", "d"), ()])
@@ -388,36 +381,27 @@ def test_an_interrupt_leaves_the_mark_that_a_cancel_leaves(entered: tuple[str, .
         s.accept("a")
         for run_id in entered:
             s.enter(run_id)
-    interrupted.core.interrupt()
+    interrupted.accept("last", "interrupt")
     cancelled.core.cancel()
     assert interrupted.core.mark == cancelled.core.mark == 1 + len(entered)
-
-
-def test_nobody_asks_what_may_join_a_turn_that_is_over(s: Session) -> None:
-    s.enter("a")
-    turn = s.turn
-    s.core.begin(turn)
-    s.core.end(turn, "text", None)
-    s.enter("b")
-    with pytest.raises(TurnEnded):
-        s.core.foldable(turn)
 
 
 def test_an_interrupt_needs_no_room_for_what_it_drops(s: Session) -> None:
     for name in "abc":
         s.enter(name)
-    s.core.check_room("interrupt", 1)
-    s.accept("d")
-    s.core.check_room("interrupt", 2)
+    s.accept("d", "interrupt", 1)
+    before = repr(s.core)
     with pytest.raises(QueueFull, match="'s' has 1 run waiting"):
-        s.core.check_room("interrupt", 1)
+        s.accept("e", "interrupt", 1)
+    assert repr(s.core) == before
+    s.accept("e", "interrupt", 2)
 
 
 def test_room_is_counted_not_recognised(s: Session) -> None:
     for number in range(1_000):
         s.accept(f"run {number}")
     with pytest.raises(QueueFull, match="1000 runs waiting"):
-        s.core.check_room("fold", int("1000"))
+        s.accept("one more", "fold", int("1000"))
 
 
 def test_when_busy_is_what_it_says_not_which_string_it_is(s: Session) -> None:
@@ -425,10 +409,11 @@ def test_when_busy_is_what_it_says_not_which_string_it_is(s: Session) -> None:
     fold, interrupt, reject = words
     s.enter("a")
     s.enter("b", when_busy=fold)
-    s.core.check_room(interrupt, 1)
     with pytest.raises(SessionBusy, match="'s' has something in flight"):
-        s.core.check_room(reject, 100)
-    assert [run.run_id for run in s.core.fold(s.turn)] == ["b"]
+        s.accept("c", reject, 100)
+    assert [run.run_id for run in s.fold(s.turn)] == ["b"]
+    s.accept("d", interrupt, 1)
+    assert s.turn.covered
 
 
 def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:
@@ -436,14 +421,14 @@ def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:
     for name in "ab":
         s.enter(name)
     s.core.begin(s.turn)
-    assert repr(s.turn) == "<Turn of a, running>"
+    assert repr(s.turn) == "<turn of a, running>"
     s.core.fold(s.turn)
-    assert repr(s.turn) == "<Turn of a and 1 folded, running>"
+    assert repr(s.turn) == "<turn of a and 1 folded, running>"
     s.enter("c")
     s.core.fold(s.turn)
     s.accept("d")
     s.core.cancel()
     s.enter("e")
     assert repr(s.core) == (
-        "<session 's': <Turn of a and 2 folded, running, covered>, 1 queued, 1 accepted, 0 settling, mark 4>"
+        "<session 's': <turn of a and 2 folded, running, covered>, 1 queued, 1 accepted, 0 settling, mark 4>"
     )

@@ -13,7 +13,8 @@ from typing import Any, Self
 import pytest
 
 from dispatching import Agent, active, echo, in_loop, steps
-from turngate import Dispatcher, Run, State
+from turngate import Dispatcher, State
+from turngate._core import RunRecord
 from turngate._dispatcher import _SUBMITS_IN_A_ROW
 from turngate._queue import Queue
 
@@ -84,9 +85,8 @@ def test_what_is_quadratic_is_found() -> None:
 # The queue.
 
 
-def run(seq: int) -> Run:
-    dispatcher: Any = None
-    return Run(dispatcher, "s", f"r{seq}", Seq(seq), "p")
+def run(seq: int) -> RunRecord:
+    return RunRecord("s", f"r{seq}", Seq(seq), "p")
 
 
 ORDERS = {
@@ -137,7 +137,7 @@ def test_a_queue_is_swept_when_runs_are_taken_out_of_its_middle(order: Callable[
 @pytest.mark.parametrize("seed", range(20))
 def test_a_queue_does_what_a_sorted_list_does(seed: int) -> None:
     rng = random.Random(seed)
-    queue, expected = Queue(), list[Run]()
+    queue, expected = Queue(), list[RunRecord]()
     for seq in rng.sample(range(300), 300):
         if not expected or rng.random() < 0.6:
             expected.append(run(seq))
@@ -243,13 +243,13 @@ async def test_a_flood_of_submits_lets_other_tasks_run() -> None:
         most = 0
         for n in range(20 * _SUBMITS_IN_A_ROW):
             runs.append(await d.submit(f"s{n % 7}", "p", when_busy="queue"))
-            most = max(most, d._entering)
+            most = max(most, d._sessions.entering)
         assert ticks >= 19
         assert most == _SUBMITS_IN_A_ROW
         for each in runs:
             assert (await each).text == "p"
         ticking.cancel()
-        assert d._entering == 0
+        assert d._sessions.entering == 0
 
 
 @in_loop
@@ -273,16 +273,16 @@ async def test_a_caller_that_is_cancelled_inside_submit_leaves_no_run_behind() -
         seq = d._seq
         caller = asyncio.create_task(d.submit("t", "p", run_id="late"))
         asking = asyncio.create_task(d.ask("t", "p", run_id="late too"))
-        d._entering += 2 * _SUBMITS_IN_A_ROW  # as if the flood went on
+        d._sessions.entering += 2 * _SUBMITS_IN_A_ROW  # as if the flood went on
         await asyncio.sleep(0)
         assert not caller.done()
         assert caller.cancel()
         assert asking.cancel()
         await steps()
-        d._entering -= 2 * _SUBMITS_IN_A_ROW
+        d._sessions.entering -= 2 * _SUBMITS_IN_A_ROW
         assert caller.cancelled()
         assert asking.cancelled()
         assert d._seq == seq
-        assert "t" not in d._sessions
-        assert not {"late", "late too"} & {*d._runs}
+        assert "t" not in d._sessions.cores
+        assert not {"late", "late too"} & {*d._sessions.runs}
         assert (await d.ask("t", "p", run_id="late")).text == "p"

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, SlowMessages, active, echo, in_loop, outcome, queued, steps
+from dispatching import (
+    Agent,
+    SlowMessages,
+    active,
+    assert_nothing_left,
+    echo,
+    in_loop,
+    outcome,
+    queued,
+    steps,
+)
 from turngate import Dispatcher, QueueFull, State, Turn, UnknownRun
 
 # What a caller can get wrong.
@@ -248,7 +258,7 @@ async def test_no_completion_need_be_kept() -> None:
         assert (await d.ask("s", "p", run_id="r")).text == "p"
         with pytest.raises(UnknownRun):
             await d.wait("r")
-        assert not d._runs
+        assert not d._sessions.runs
 
 
 @in_loop
@@ -277,8 +287,8 @@ async def test_a_quiet_session_holds_nothing() -> None:
                     if not agent._ends[turn.run.run_id].done():
                         agent.finish(turn.run)
             await accepted
-            assert d._sessions == {}, way
-        assert (d._runs, d._accepted, d._performing) == ({}, 0, None)
+            assert d._sessions.cores == {}, way
+        assert_nothing_left(d)
         assert not d.is_busy()
 
 
@@ -311,7 +321,7 @@ async def test_a_turn_runs_in_a_copy_of_the_context_in_which_its_lead_run_was_ac
             await d.enter(run)
         await second
         await d.ask("s", "r")
-        assert first._context is folded._context is second._context is None  # it may hold a whole request
+        assert first.context is folded.context is second.context is None  # it may hold a whole request
     assert seen == ["first", "the turn before", "second", "whoever enters"]
     assert who.get() == "whoever enters"
 

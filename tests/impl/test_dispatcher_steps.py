@@ -155,7 +155,7 @@ async def test_aclose_is_idempotent_and_all_callers_wait_for_the_same_end() -> N
     closing[0].cancel()
     await steps()
     assert [task.done() for task in closing] == [True, False, False]
-    assert len(d._close_waiters) == 2  # who has given up is forgotten
+    assert len(d._close._waiters) == 2  # who has given up is forgotten
     assert "closing" in repr(d)
     store.gates[0].set_result(None)
     await closing[1]

@@ -7,14 +7,14 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from dispatching import HANG, OUTSIDE, Agent, SlowMessages, outcome, steps
+from dispatching import HANG, OUTSIDE, Agent, SlowMessages, made_for, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
-from turngate._loop import _SECOND_LOOK
+from turngate._loop import _SECOND_LOOK, HomeLoop
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
@@ -78,16 +78,17 @@ def test_no_queued_runner_starts_though_a_thread_keeps_the_loop_from_its_end(
     looks = 0
     monkeypatch.setattr("turngate._loop._SECOND_LOOK", 0.001)
 
-    class Watched(Dispatcher):
-        def _look_again(self, turn: Turn, steps: int = 2) -> None:
+    class Watched(HomeLoop):
+        def _look_again(self, start: Callable[[], None], steps: int = 2) -> None:
             nonlocal looks
-            super()._look_again(turn, steps)
+            super()._look_again(start, steps)
             looks += 1
             if looks == 5:
                 looked_often.set()
 
     async def main() -> None:
-        d = Watched(agent)
+        monkeypatch.setattr("turngate._dispatcher.HomeLoop", Watched)
+        d = Dispatcher(agent)
         asyncio.get_running_loop().run_in_executor(None, looked_often.wait, HANG)
         await d.submit("s", "active")
         await d.submit("s", "queued", when_busy="queue")
@@ -246,9 +247,8 @@ class World:
         return self.loop.call(self.d.submit("s", prompt, when_busy="queue"))
 
     def cancel_from_outside(self) -> None:
-        (turn,) = (core.turn for core in self.d._sessions.values())
-        assert turn is not None
-        task = turn.task or turn._made
+        (turn,) = self.d._sessions.turns.values()
+        task = turn.task or made_for(turn)
         assert task is not None
         task.cancel()
         self.loop.settle()
@@ -264,7 +264,7 @@ class World:
         assert self.behind.complete is not None
         assert outcome(self.behind.complete) == ("done", None, False)
         assert self.loop.problems == []
-        assert not self.d._cut_short
+        assert not self.d._loop.cut_short
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
@@ -369,7 +369,7 @@ def test_a_loop_that_turns_out_to_live_while_the_turn_is_written_holds_nothing_b
     store.gates[1].set_result(None)
     w.loop.settle()
     assert w.behind.complete is not None
-    assert not w.d._cut_short
+    assert not w.d._loop.cut_short
     w.wait(10)
     assert other.done()
 

@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from dispatching import OUTSIDE, Agent, SlowMessages, active, echo, in_loop, on_record, outcome, queued, steps
+from dispatching import (
+    OUTSIDE,
+    Agent,
+    SlowMessages,
+    active,
+    assert_nothing_left,
+    echo,
+    in_loop,
+    on_record,
+    outcome,
+    queued,
+    steps,
+)
 from turngate import (
     Dispatcher,
     Run,
@@ -19,6 +31,8 @@ from turngate import (
     Turn,
     TurnEnded,
 )
+from turngate._core import RunRecord
+from turngate._effects import Effects
 
 # Runners that go wrong.
 
@@ -292,7 +306,7 @@ def test_a_loop_that_is_closed_in_the_middle_completes_what_is_in_flight(
     }
     assert all(run.state is State.COMPLETE for run in runs)
     assert received == [runs[0].complete]
-    assert d._sessions == {}
+    assert_nothing_left(d)
     d.itself = d  # type: ignore[attr-defined]  # so that it goes when garbage is collected, and not before
     runs.clear()
     del task, d
@@ -352,18 +366,21 @@ async def test_eager_tasks() -> None:
 
 
 @in_loop
-async def test_what_a_signal_handler_raises_costs_nobody_their_run_complete() -> None:
-    class Interrupted(Dispatcher):
+async def test_what_a_signal_handler_raises_costs_nobody_their_run_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Interrupted(Effects):
         interrupt = True
 
-        def _publish(self, run: Run) -> None:
-            super()._publish(run)
+        def _publish(self, record: RunRecord) -> None:
+            super()._publish(record)
             if self.interrupt:
                 self.interrupt = False
                 raise Rude("as a signal handler might, anywhere")
 
+    monkeypatch.setattr("turngate._dispatcher.Effects", Interrupted)
     agent = Agent()
-    async with Interrupted(agent) as d:
+    async with Dispatcher(agent) as d:
         turn = await active(d, "s", "p")
         waiting = [await queued(d, "s", "q") for _ in range(3)]
         events = d.subscribe()

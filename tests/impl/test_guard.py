@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from turngate._shell import Shell
 
 from dispatching import Agent, active, echo, in_loop, outcome, steps
-from turngate import Dispatcher, MemoryMessages, Run, Turn, TurnEnded, WrongLoop
+from turngate import Dispatcher, Run, Turn, TurnEnded, WrongLoop
 from turngate._guard import let_out, log, say
-from turngate._loop import Surroundings
 
 
 class Raising(logging.Filter):
@@ -169,14 +167,3 @@ def test_a_write_to_a_turn_whose_loop_is_closed_is_refused() -> None:
         agent.turns[0].write("late")
     agent.turns.clear()
     gc.collect()
-
-
-def test_a_shell_by_itself_cannot_close() -> None:
-    shell = Shell(echo, MemoryMessages(), None, 1.0, None)
-    with pytest.raises(NotImplementedError):
-        shell._close_if_quiet()
-
-
-def test_surroundings_by_themselves_cannot_start() -> None:
-    with pytest.raises(NotImplementedError):
-        Surroundings()._start(None)  # type: ignore[arg-type]  # nothing comes of it

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, echo, in_loop
+from dispatching import Agent, active, assert_nothing_left, echo, in_loop
 from turngate import Attachment, Dispatcher, RunComplete
 
 
@@ -59,7 +59,8 @@ async def test_a_hook_that_somebody_would_have_to_await_is_refused_and_leaves_no
         for call in (d.accept, d.submit, d.ask):
             with pytest.raises(TypeError, match="on_complete must be a plain function"):
                 await call("s", "p", run_id="r", on_complete=hook)
-        assert (d._seq, d._accepted, d._entering, d._runs, d._sessions) == (0, 0, 0, {}, {})
+        assert d._seq == 0
+        assert_nothing_left(d)
         assert (await d.ask("s", "another prompt", run_id="r")).seq == 1
 
 
@@ -69,7 +70,7 @@ async def test_a_hook_that_cannot_be_called_is_refused() -> None:
     async with Dispatcher(echo) as d:
         with pytest.raises(TypeError, match="on_complete must be callable, not str"):
             await d.accept("s", "p", on_complete=wrong)
-        assert d._runs == {}
+        assert_nothing_left(d)
 
 
 WRONG: Any = None
@@ -91,7 +92,7 @@ async def test_an_attachment_that_is_none_is_refused(wrong: Any) -> None:
     async with Dispatcher(echo) as d:
         with pytest.raises(TypeError, match="an attachment must be a string, or an Attachment"):
             await d.accept("s", "p", attachments=[wrong])
-        assert d._runs == {}
+        assert_nothing_left(d)
 
 
 @in_loop

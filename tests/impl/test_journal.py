@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections import deque
 from typing import Any
 
 import pytest
 
 from dispatching import Agent, active, echo, in_loop, queued, steps
-from turngate import Dispatcher, Run
-from turngate._core import SessionCore
-from turngate._journal import JournaledCore
+from turngate import AlreadyEntered, Dispatcher
+from turngate._core import RunRecord, SessionCore
 
 
 def contract(entry: dict[str, Any]) -> dict[str, Any]:
@@ -145,24 +143,32 @@ async def test_those_who_subscribed_to_moves_have_no_business_with_the_end_of_th
 
 
 def test_to_cancel_a_run_of_the_turn_is_noted_as_a_cancel_of_that_run() -> None:
-    untold: deque[Any] = deque()
-    core = JournaledCore("s", "msg-", untold)
-    dispatcher: Any = None
-    run = Run(dispatcher, "s", "r", 1, "p", ())
-    core.accept(run)
+    core = SessionCore("s", "msg-")
+    run = RunRecord("s", "r", 1, "p")
+    core.accept(run, 1)
     core.enter(run)
     assert core.turn is not None
     core.begin(core.turn)
-    core.cancel_run(run)
-    assert untold[-1][0] == {"event": "cancel", "session": "s", "runs": ["r"]}
+    _, decided = core.cancel_run(run)
+    assert decided.entries == [({"event": "cancel", "session": "s", "runs": ["r"]}, None)]
+
+
+def test_a_step_returns_its_own_entries_and_none_of_another() -> None:
+    core = SessionCore("s", "msg-")
+    run = RunRecord("s", "r", 1, "p")
+    assert [entry.line["event"] for entry in core.accept(run, 1).entries] == ["accept"]
+    assert [entry.line["event"] for entry in core.enter(run).entries] == ["enter"]
+    with pytest.raises(AlreadyEntered):
+        core.enter(run)
+    assert [entry.line["event"] for entry in core.clear()[1].entries] == ["clear"]
 
 
 @in_loop
-async def test_nothing_is_noted_when_nobody_is_to_be_told() -> None:
+async def test_nothing_is_kept_when_nobody_is_to_be_told() -> None:
     async with Dispatcher(echo) as d:
         await d.accept("s", "p")
-        assert type(d._sessions["s"]) is SessionCore
-        assert not d._journal.untold
+        assert not d._journal._pending
+        assert not d._sessions.cores["s"]._entries
 
 
 def test_the_log_is_off_by_default() -> None:

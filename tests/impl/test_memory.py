@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, garbage_of, in_loop, queued, steps, text_of
+from dispatching import Agent, active, assert_nothing_left, garbage_of, in_loop, queued, steps, text_of
 from turngate import (
     Attachment,
     Delta,
@@ -157,7 +157,7 @@ async def test_the_context_of_a_complete_run_is_let_go_of() -> None:
         runs = [await d.submit("s", "p"), await d.accept("s", "q")]
         await runs[0]
         await runs[1].close()
-        assert [run._context for run in runs] == [None, None]
+        assert [run.context for run in runs] == [None, None]
 
 
 # Runs that are known after the fact.
@@ -180,9 +180,8 @@ async def test_a_complete_run_is_known_by_the_id_that_was_chosen_for_it() -> Non
         assert again.attachments == tuple(attachments)
         assert again.state is State.COMPLETE
         assert await d.ask("s", "p", run_id="r", attachments=attachments) == complete
-        assert d._runs == {}
-        assert d._sessions == {}
-        assert d._accepted == 0
+        await steps()
+        assert_nothing_left(d)
         await again.close()
         assert not await d.cancel_run("r")
         assert len(await d.messages.list("s")) == 2

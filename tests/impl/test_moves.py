@@ -185,17 +185,17 @@ async def test_a_session_that_was_seen_goes_on_when_nobody_looks_any_more() -> N
         async with d.subscribe(moves=True):
             run = await active(d, "s", "p")
         behind = await queued(d, "s", "q", when_busy="queue")
-        assert not d._journal.untold
+        assert not d._journal._pending
         agent.finish(run)
         await run
         await steps()
         agent.finish(behind)
         await behind
-        assert not d._journal.untold
+        assert not d._journal._pending
         run = await active(d, "s", "r")
         agent.finish(run)
         await run
-        assert not d._journal.untold
+        assert not d._journal._pending
 
 
 @in_loop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, active, in_loop, queued, steps
+from dispatching import Agent, active, assert_nothing_left, in_loop, queued, steps
 from told import check_order, rest, spelled, unread
 from turngate import Dispatcher, Event, Run, RunComplete, State
 
@@ -142,7 +142,7 @@ def test_a_reader_of_moves_that_waits_on_a_closed_loop_costs_no_run_its_completi
     loop.close()
     coroutine.close()
     assert [run.state for run in runs] == [State.COMPLETE] * 2
-    assert d._sessions == {}
+    assert_nothing_left(d)
     assert "delivering {'event': 'complete'" in caplog.text
     agent.turns.clear()
     del task, coroutine, reading

@@ -329,7 +329,7 @@ async def test_closing_gently_costs_no_look_at_every_session_for_every_step() ->
             looked += 1
             return super().values()
 
-    d._sessions = Counted(d._sessions)
+    d._sessions.cores = Counted(d._sessions.cores)
     d.begin_close(finish=1_000)
     for run in runs:
         agent.finish(run)

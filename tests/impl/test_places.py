@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,7 +20,8 @@ from dispatching import (
     queued,
     steps,
 )
-from turngate import Dispatcher, Turn
+from turngate import Dispatcher, Run, Turn
+from turngate._core import RunRecord, TurnRecord
 from turngate._places import Places
 
 
@@ -32,19 +33,19 @@ def test_a_limit_is_a_whole_number(limit: Any) -> None:
 
 def test_one_in_line_that_a_cancel_has_covered_meanwhile_is_passed_over() -> None:
     places = Places(1)
-    first, covered, last = turns = [cast("Turn", Waiting()) for _ in range(3)]
+    first, covered, last = turns = [waiting(f"r{number}") for number in range(3)]
     assert [places.take(turn) for turn in turns] == [True, False, False]
-    covered.covered = True
+    covered.record.covered = True
     assert places.give_back(first) is last
     assert places.give_back(last) is None
-    assert places._free == 1
+    assert places.free == 1
 
 
-class Waiting:
-    """As much of a turn as places look at."""
-
-    covered = has_place = False
-    phase = None
+def waiting(run_id: str) -> Turn:
+    """Return a turn that nobody runs."""
+    nobody: Any = None
+    record = RunRecord("s", run_id, 1, "p")
+    return Turn(nobody, TurnRecord(record), [Run(nobody, record)], nobody, fence=1)
 
 
 @in_loop

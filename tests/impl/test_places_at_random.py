@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import free, in_loop
+from dispatching import free, in_loop, made_for, places
 from turngate import Dispatcher, MemoryMessages, Message, Run, State, Turn
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -79,7 +79,7 @@ class Factory:
         self.chance = chance
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> Any:
-        whim = self.chance.random() if coro.__name__ == "conduct" else 1.0
+        whim = self.chance.random() if coro.__name__ == "_conduct" else 1.0
         if whim < 0.05:
             raise RuntimeError("no tasks today")
         if whim < 0.1:
@@ -116,9 +116,10 @@ def anything(loop: VirtualLoop, d: Dispatcher, chance: random.Random, runs: list
         case 6 | 7:
             loop.advance(1)
         case 8 if chance.random() < 0.3:
-            turns = [core.turn for core in d._sessions.values() if core.turn and core.turn._made]
+            turns = [turn for turn in d._sessions.turns.values() if made_for(turn)]
+            turns = [turn for turn in turns if turn.run.turn is turn]
             if turns:
-                made = chance.choice(turns)._made
+                made = made_for(chance.choice(turns))
                 assert made is not None
                 made.cancel()  # from outside
         case _:
@@ -163,8 +164,7 @@ def test_no_place_is_lost_or_taken_twice(
         loop.advance(1)
     assert d.sessions() == []
     assert free(d) == limit
-    assert d._places is not None
-    assert not d._places._line
+    assert not places(d).line
     assert runner.now == 0
     assert runner.most == limit
     assert {*completed.values()} == {1}

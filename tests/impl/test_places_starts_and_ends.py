@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from dispatching import OUTSIDE, Agent, SlowMessages, active, free, in_loop, queued, steps
+from dispatching import (
+    OUTSIDE,
+    Agent,
+    SlowMessages,
+    active,
+    assert_nothing_left,
+    free,
+    in_loop,
+    made_for,
+    queued,
+    steps,
+)
 from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -25,7 +36,7 @@ async def test_a_factory_that_refuses_keeps_no_place(caplog: pytest.LogCaptureFi
 
     def refuse(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> Any:
         nonlocal refused
-        if coro.__name__ == "conduct":
+        if coro.__name__ == "_conduct":
             refused += 1
             raise RuntimeError("no tasks today")
         return asyncio.Task(coro, loop=loop, **more)
@@ -88,10 +99,10 @@ async def test_a_task_that_is_cancelled_before_its_first_step_keeps_no_place() -
         agent.finish(first)
         while d.session("t").phase != "starting":
             await steps(1)
-        turn = d._sessions["t"].turn
-        assert turn is not None
-        assert turn._made is not None
-        turn._made.cancel()
+        assert second.turn is not None
+        made = made_for(second.turn)
+        assert made is not None
+        made.cancel()
         assert (await second).error == OUTSIDE
         await steps()
         agent.finish(third)
@@ -295,7 +306,7 @@ def test_a_loop_that_is_closed_completes_what_waits() -> None:
         "the turn was closed before it could be written"
     }
     assert all(run.state is State.COMPLETE for run in runs)
-    assert d._sessions == {}
+    assert_nothing_left(d)
     assert free(d) == 1
     agent.turns.clear()
     del task, coroutine
@@ -325,12 +336,12 @@ def test_one_that_is_closed_while_it_settles_hands_off_on_a_loop_that_seemed_to_
     for _ in range(3):
         loop.call_soon(loop.stop)
         loop.run_forever()
-    assert d._loop_ends
+    assert d._loop.ends
     assert d.session("s").phase == "settling"
     loop.close()
     coroutine.close()
     assert [run.complete.outcome for run in runs if run.complete] == ["failed", "failed"]
-    assert d._sessions == {}
+    assert_nothing_left(d)
     assert free(d) == 1
     agent.turns.clear()
     del task, coroutine

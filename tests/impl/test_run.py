@@ -19,11 +19,10 @@ async def test_many_can_wait_and_one_that_gives_up_touches_nobody() -> None:
         await steps()
         assert waiting[0].cancelled()
         assert run.state is State.ACTIVE
-        assert run._waiters is not None
-        assert len(run._waiters) == 2
+        assert len(run.waiters) == 2
         agent.finish(run)
         assert await waiting[1] is await waiting[2] is run.complete
-        assert not run._waiters
+        assert not run.waiters
 
 
 @in_loop
@@ -33,8 +32,7 @@ async def test_a_waiter_cancelled_as_the_run_completes_touches_nobody() -> None:
         run = await active(d, "s", "p")
         first, second = [asyncio.create_task(run.wait()) for _ in range(2)]
         await steps()
-        assert run._waiters is not None
-        waiter = min(run._waiters._futures, key=id)
+        waiter = min(run.waiters._futures, key=id)
         waiter.cancel()
         agent.finish(run)
         await steps()
@@ -48,9 +46,9 @@ async def test_nobody_waiting_costs_no_future() -> None:
         run = await active(d, "s", "p")
         agent.finish(run)
         await steps()
-        assert run._waiters is None
+        assert not run.waiters
         assert (await run).text == "done"
-        assert run._waiters is None
+        assert not run.waiters
 
 
 @in_loop

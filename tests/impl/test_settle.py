@@ -15,6 +15,7 @@ from dispatching import (
     SlowMessages,
     Stubborn,
     active,
+    assert_nothing_left,
     echo,
     in_loop,
     on_record,
@@ -222,7 +223,7 @@ async def test_a_turn_closed_while_it_is_written_completes_at_once() -> None:
         run = await active(d, "s", "p")
         task: Any = turns[0].task
         task.get_coro().close()
-        assert d._sessions == {}
+        assert_nothing_left(d)
         assert run.complete is not None
         assert outcome(run.complete) == (
             "done",
@@ -280,7 +281,7 @@ def test_cancelling_any_task_at_any_step_loses_no_completion(store: str, step: i
             assert {c.error for c in stray} <= {OUTSIDE}
             per_run = [message.run_id for message in await d.messages.list("s") if message.role == "user"]
             assert len(per_run) == len(set(per_run)) == 4 + ("asked" in per_run)
-            assert d._sessions == {}
+            assert_nothing_left(d)
 
     check()
 
@@ -321,7 +322,7 @@ def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_run
         "the turn was closed before it could be written"
     ] * 2
     assert received == [runs[0].complete]
-    assert d._sessions == {}
+    assert_nothing_left(d)
     d.itself = d  # type: ignore[attr-defined]  # so that it goes when garbage is collected, and not before
     runs.clear()
     del task, d

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, BrokenMessages, active, echo, in_loop, on_record, outcome
+from dispatching import Agent, BrokenMessages, active, echo, in_loop, on_record, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, Turn
-from turngate._settle import _Clock
+from turngate._settle import _SECOND_LOOKS, _Clock
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
@@ -101,10 +101,11 @@ async def test_the_time_is_up_when_the_timer_says_so_even_if_it_is_early() -> No
     task = asyncio.create_task(asyncio.sleep(3_000))
     clock = _Clock(task, 3_000)
     assert 2_000 < clock._deadline - asyncio.get_running_loop().time() <= 3_000
-    assert not clock.expired
+    assert not clock.is_expired
     await asyncio.sleep(0)
     clock._expire()
-    assert clock.expired
+    await steps(_SECOND_LOOKS)
+    assert clock.is_expired
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -122,14 +123,14 @@ def test_time_is_up_at_the_deadline_unless_the_loop_was_blocked_past_it() -> Non
     punctual, late = [started(_Clock(loop.create_task(nothing()), within)) for within in (3.0, 2.0)]
     loop.advance(1.0)
     loop.settle()
-    assert not punctual.expired
+    assert not punctual.is_expired
     loop.advance(2.0)  # late's timer comes a second late: the loop was blocked, and it gets that second
     loop.settle()
-    assert punctual.expired
-    assert not late.expired
+    assert punctual.is_expired
+    assert not late.is_expired
     loop.advance(1.0)
     loop.settle()
-    assert late.expired
+    assert late.is_expired
 
 
 def test_a_blocked_loop_gives_a_store_no_more_than_its_time_once_more() -> None:
@@ -140,10 +141,10 @@ def test_a_blocked_loop_gives_a_store_no_more_than_its_time_once_more() -> None:
     clock = started(_Clock(loop.create_task(nothing()), 2.0))
     loop.advance(1_000.0)
     loop.settle()
-    assert not clock.expired
+    assert not clock.is_expired
     loop.advance(2.0)
     loop.settle()
-    assert clock.expired
+    assert clock.is_expired
 
 
 @in_loop

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import HANG, Agent, active, in_loop, queued, steps
+from dispatching import HANG, Agent, active, assert_nothing_left, in_loop, queued, steps
 from reading import TEXT, Reader, writes
 from turngate import Delta, Dispatcher, Run, RunComplete, State, TextStream, WrongLoop
 
@@ -50,8 +50,7 @@ async def test_time_outs_lose_nothing() -> None:
                 await asyncio.wait_for(anext(stream), 0.001)
             agent.turns[0].write(str(number))
             assert await asyncio.wait_for(anext(stream), HANG) == str(number)
-        assert run._listeners is not None
-        assert not run._listeners
+        assert not run.listeners
         agent.finish(run)
         with pytest.raises(StopAsyncIteration):
             await asyncio.wait_for(anext(stream), HANG)
@@ -213,7 +212,7 @@ async def test_a_thread_that_writes_right_behind_the_loop_comes_behind_it() -> N
     async with Dispatcher(agent) as d, d.subscribe() as events:
         run = await active(d, "s", "p")
         turn = agent.turns[0]
-        d._writing = Slipping(lambda: turn.write("second"))  # type: ignore[assignment]  # as much of a lock as is used
+        turn.output._lock = Slipping(lambda: turn.write("second"))  # type: ignore[assignment]  # as much of a lock as is used
         turn.write("first ")
         await steps()
         received = [await anext(events), await anext(events)]
@@ -267,7 +266,7 @@ def test_readers_that_wait_on_a_closed_loop_cost_no_run_its_completion(
     coroutine.close()
     assert [run.state for run in runs] == [State.COMPLETE] * 3
     assert len(received) == 3
-    assert d._sessions == {}
+    assert_nothing_left(d)
     readers.clear()
     agent.turns.clear()
     del task, coroutine

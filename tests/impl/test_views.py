@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, SlowMessages, active, in_loop, queued, steps
+from dispatching import Agent, SlowMessages, active, assert_nothing_left, in_loop, queued, steps
 from turngate import (
     Dispatcher,
     MemoryMessages,
@@ -146,7 +146,7 @@ async def test_looking_changes_nothing() -> None:
         for number in range(100):
             d.session(f"s{number}")
             assert d.find(f"r{number}") is None
-        assert d._sessions == {}
+        assert_nothing_left(d)
         run = await active(d, "s", "p")
         for _ in range(10):
             assert d.session("s").active is run
@@ -290,8 +290,7 @@ async def test_100_000_quiet_sessions_cost_a_view_nothing_and_hold_no_memory() -
             else:
                 await run.close()
         assert d.sessions() == []
-        assert d._sessions == {}
-        assert d._runs == {}
+        assert_nothing_left(d)
         assert count_calls(d.sessions) == few
         busy = await d.accept("s7", "p")
         assert [view.accepted for view in d.sessions()] == [(busy,)]

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from dispatching import in_loop
-from turngate import Dispatcher, PromptOptions, RunComplete, SessionBusy, State, Turn, WouldDeadlock
+from dispatching import Agent, active, in_loop, steps
+from turngate import (
+    Dispatcher,
+    MemoryMessages,
+    Message,
+    PromptOptions,
+    RunComplete,
+    SessionBusy,
+    State,
+    Turn,
+    WouldDeadlock,
+)
 
 Wait = Callable[[Dispatcher, Turn], Awaitable[object]]
 
@@ -286,3 +296,25 @@ async def test_a_reader_elsewhere_goes_on_reading() -> None:
     async with Dispatcher(agent) as d:
         run = await d.submit("s", "tea")
         assert [piece async for piece in run.stream()] == ["one ", "two"]
+
+
+@in_loop
+async def test_a_store_may_wait_for_the_active_turn_when_it_writes_one_that_was_cancelled_on_entry() -> None:
+    agent = Agent()
+    waited: list[RunComplete] = []
+
+    class Patient(MemoryMessages):
+        async def put(self, messages: Sequence[Message]) -> None:
+            if messages[0].run_id == "cancelled":
+                waited.append(await d.wait("active"))
+            await super().put(messages)
+
+    async with Dispatcher(agent, messages=Patient()) as d:
+        cancelled = await d.accept("s", "p", run_id="cancelled")
+        await d.cancel("s")
+        run = await active(d, "s", "q", run_id="active")
+        assert await d.enter(cancelled) is State.CANCEL_ON_ENTRY
+        await steps()
+        agent.finish(run)
+        assert (await cancelled).error is None
+        assert waited == [run.complete]

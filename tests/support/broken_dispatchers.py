@@ -8,22 +8,25 @@ import contextvars
 import logging
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-from turngate import Covered, Dispatcher, Run, RunConflict, State
-from turngate._core import Effect, SessionCore
-from turngate._events import Audience, Event, Subscription
-from turngate._handles import Turn
-from turngate._journal import JournaledCore
-from turngate._lifecycle import Phase
+from turngate import Covered, Delta, Dispatcher, Run, RunConflict, State, Turn, _effects
+from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
+from turngate._events import Audience, Event, Subscription, size_of
+from turngate._loop import HomeLoop
 from turngate._messages import Message, Messages
 from turngate._settle import _Clock
+from turngate._turn import TurnRunner
+from turngate_verify.drivers.sabotage import Core, HandlesOfRecords, PublishesAgain, Sabotaged
+
+Guard = Callable[..., object]
 
 
 class SplitEntry(Dispatcher):
     """Looks whether the session is busy, lets others go first, and then believes it still."""
 
     async def enter(self, run: Run) -> State:
-        core = self._session(run.session_id)
+        core = self._sessions.core(run.session_id)
         seen = core.turn
         await asyncio.sleep(0)
         if seen is None:
@@ -31,42 +34,55 @@ class SplitEntry(Dispatcher):
         return self._enter(run)
 
 
-class _WithoutSecondLook(JournaledCore):
-    def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
-        reply = messages[-1]._replace(finish_reason="canceled") if turn.covered else messages[-1]
-        return super().written(turn, (*messages[:-1], reply), error)
-
-
-class NoSecondLook(Dispatcher):
+class NoSecondLook(Sabotaged):
     """Does not look again whether a cancel came while the messages were written."""
 
-    def _new_core(self, session_id: str) -> SessionCore:
-        return _WithoutSecondLook(session_id, self._message_prefix, self._journal.untold)
+    class core(Core):
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
+            reply = messages[-1]._replace(finish_reason="canceled") if turn.covered else messages[-1]
+            return super().written(turn, (*messages[:-1], reply), failure)
 
 
-class Unwatched(Dispatcher):
+class Unwatched(Sabotaged):
     """Does not see that the task of a turn is over before it has begun."""
 
-    def _start(self, turn: Turn) -> None:
-        super()._start(turn)
-        assert turn._made is not None
-        turn._made.remove_done_callback(turn._task_is_over)
+    class turns_class(TurnRunner):
+        def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
+            pass
 
 
-class Unguarded(Dispatcher):
+class _Guarding(PublishesAgain):
+    """Publishes with another guard."""
+
+    @staticmethod
+    def guard(about: str, call: Guard, *args: Any) -> object:
+        raise NotImplementedError
+
+    def _publish(self, record: RunRecord) -> None:
+        with mock.patch.object(_effects, "guard", self.guard):
+            super()._publish(record)
+
+
+class Unguarded(Sabotaged):
     """Lets what a callback raises into the run's way."""
 
-    def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
-        return call(*args)
+    class effects_class(_Guarding):
+        @staticmethod
+        def guard(about: str, call: Guard, *args: Any) -> object:
+            return call(*args)
 
 
-class Deaf(Dispatcher):
+class Deaf(Sabotaged):
     """Swallows what is to end the process."""
 
-    def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
-        with contextlib.suppress(BaseException):
-            return call(*args)
-        return None
+    class effects_class(_Guarding):
+        @staticmethod
+        def guard(about: str, call: Guard, *args: Any) -> object:
+            with contextlib.suppress(BaseException):
+                return call(*args)
+            return None
 
 
 class GivesUpWriting(Dispatcher):
@@ -87,35 +103,40 @@ class GivesUpWriting(Dispatcher):
         super().__init__(*args, messages=self.Once(messages), **options)
 
 
-class LeavesTasks(Dispatcher):
+class LeavesTasks(Sabotaged):
     """Leaves a task behind for every run."""
 
-    def _publish(self, run: Run) -> None:
-        self._here().create_task(asyncio.Event().wait())
-        super()._publish(run)
+    class effects_class(PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            self._loop.check_loop().create_task(asyncio.Event().wait())
+            super()._publish(record)
 
 
-class ForgetsToAwait(Dispatcher):
+class ForgetsToAwait(Sabotaged):
     """Makes a coroutine for every run, and never awaits it."""
 
-    def _publish(self, run: Run) -> None:
-        asyncio.sleep(0)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine] - the mistake
-        super()._publish(run)
+    class effects_class(PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            asyncio.sleep(0)  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine] - the mistake
+            super()._publish(record)
 
 
-class ForgetsToLook(Dispatcher):
+class ForgetsToLook(Sabotaged):
     """Has a task for every run whose failure nobody looks at."""
 
-    def _publish(self, run: Run) -> None:
-        self._here().create_task(self.wait("nobody"))
-        super()._publish(run)
+    class effects_class(PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            home = self._sessions.runs.of[record].home
+            assert isinstance(home, Dispatcher)
+            self._loop.check_loop().create_task(home.wait("nobody"))
+            super()._publish(record)
 
 
 class HesitantEntry(Dispatcher):
     """Looks whether the session is busy, waits three times, and then believes it still."""
 
     async def enter(self, run: Run) -> State:
-        core = self._session(run.session_id)
+        core = self._sessions.core(run.session_id)
         seen = core.turn
         for _ in range(3):
             await asyncio.sleep(0)
@@ -124,54 +145,63 @@ class HesitantEntry(Dispatcher):
         return self._enter(run)
 
 
-class Spins(Dispatcher):
+class Spins(Sabotaged):
     """Never comes to rest once a run is complete."""
 
-    def _publish(self, run: Run) -> None:
-        super()._publish(run)
-        self._spin()
+    class effects_class(PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            super()._publish(record)
+            self._spin()
 
-    def _spin(self) -> None:
-        self._here().call_soon(self._spin)
+        def _spin(self) -> None:
+            self._loop.check_loop().call_soon(self._spin)
 
 
 # What hooks find.
 
 
-class GuardsTooLittle(Dispatcher):
+class GuardsTooLittle(Sabotaged):
     """Stands a callback that fails, and not one that is cancelled."""
 
-    def _guard(self, about: str, call: Callable[..., object], *args: Any) -> object:
-        with contextlib.suppress(Exception):
-            return call(*args)
-        return None
+    class effects_class(_Guarding):
+        @staticmethod
+        def guard(about: str, call: Guard, *args: Any) -> object:
+            with contextlib.suppress(Exception):
+                return call(*args)
+            return None
 
 
-class PerformsAtOnce(Dispatcher):
+class PerformsAtOnce(Sabotaged):
     """Performs what follows from a callback in the middle of what is being performed."""
 
-    def _perform(self, effects: list[Effect]) -> None:
-        performing, self._performing = self._performing, None
-        super()._perform(effects)
-        self._performing = performing
+    class effects_class(PublishesAgain):
+        def perform(self, decided: Decided) -> None:
+            performing, self._performing = self._performing, None
+            super().perform(decided)
+            self._performing = performing
 
 
-class ForgetsTooLate(Dispatcher):
+class ForgetsTooLate(Sabotaged):
     """Forgets a quiet session after its callbacks were called, with what they have begun there."""
+
+    class sessions_class(HandlesOfRecords):
+        quiet: list[SessionCore]
+
+        def forget_if_quiet(self, core: SessionCore) -> None:
+            self.quiet += [core] if core.is_quiet() else []
+
+    class effects_class(PublishesAgain):
+        def perform(self, decided: Decided) -> None:
+            super().perform(decided)
+            assert isinstance(self._sessions, ForgetsTooLate.sessions_class)
+            while self._sessions.quiet:
+                self._sessions.cores.pop(self._sessions.quiet.pop().session_id, None)
+            self._after()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._quiet: list[SessionCore] = []
-
-    def _forget_if_quiet(self, core: SessionCore) -> None:
-        self._quiet += [core] if core.is_quiet() else []
-
-    def _perform(self, effects: list[Effect]) -> None:
-        super()._perform(effects)
-        while self._quiet:
-            self._sessions.pop(self._quiet.pop().session_id, None)
-        if self._closing:
-            self._close_if_quiet()
+        assert isinstance(self._sessions, ForgetsTooLate.sessions_class)
+        self._sessions.quiet = []
 
 
 # What subscribers find that are cut off.
@@ -260,35 +290,40 @@ class ForgetsOneMore(Dispatcher):
         self._completions._limit -= 1
 
 
-class ForgetsTheLatest(Dispatcher):
+class ForgetsTheLatest(Sabotaged):
     """Forgets the latest completion that it has instead of the oldest."""
 
-    def _publish(self, run: Run) -> None:
-        completions = self._completions
-        if len(completions) == completions._limit:
-            completions._order.insert(completions._gone, completions._order.pop())
-        super()._publish(run)
+    class effects_class(PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            completions = self._completions
+            if len(completions) == completions._limit:
+                completions._order.insert(completions._gone, completions._order.pop())
+            super()._publish(record)
 
 
 class GoesByRunId(Dispatcher):
     """Closes the handle of whatever run has the run_id now."""
 
-    def _release(self, run: Run) -> None:
-        super()._release(self._runs.get(run.run_id, run))
+    async def release(self, run: Run) -> None:
+        await super().release(self._sessions.runs.get(run.run_id, run))
 
 
-class EmptiesHandles(Dispatcher):
+class EmptiesHandles(Sabotaged):
     """Takes the outcome from the handle of a run that it forgets."""
+
+    class effects_class(PublishesAgain):
+        published: list[RunRecord]
+
+        def _publish(self, record: RunRecord) -> None:
+            super()._publish(record)
+            self.published.append(record)
+            if self.published[0].run_id not in self._completions:
+                self.published.pop(0).complete = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._handles: list[Run] = []
-
-    def _publish(self, run: Run) -> None:
-        super()._publish(run)
-        self._handles.append(run)
-        if self._handles[0].run_id not in self._completions:
-            self._handles.pop(0).complete = None
+        assert isinstance(self._effects, EmptiesHandles.effects_class)
+        self._effects.published = []
 
 
 class RefusesTheForgotten(Dispatcher):
@@ -300,7 +335,7 @@ class RefusesTheForgotten(Dispatcher):
 
     async def accept(self, session_id: str, prompt: str, **options: Any) -> Run:
         run_id = options.get("run_id", "")
-        if run_id in self._ever and run_id not in self._runs and run_id not in self._completions:
+        if run_id in self._ever and run_id not in self._sessions.runs and run_id not in self._completions:
             raise RunConflict(run_id)
         self._ever.add(run_id)
         return await super().accept(session_id, prompt, **options)
@@ -318,17 +353,18 @@ class CancelsWhatIsOver(Dispatcher):
 # What is found by what a runner leaves behind, by time, by contexts and by other loops.
 
 
-class TakesLateWrites(Dispatcher):
+class TakesLateWrites(Sabotaged):
     """Takes a write to a turn that is over, if a cancel covers it."""
 
-    class _Core(JournaledCore):
-        def write(self, turn: Turn, text: str) -> int:
-            if turn.covered and turn.phase is Phase.SETTLING:
-                return turn.length
-            return super().write(turn, text)
+    class turn_class(Turn):
+        __slots__ = ()
 
-    def _new_core(self, session_id: str) -> SessionCore:
-        return self._Core(session_id, self._message_prefix, self._journal.untold)
+        def write(self, text: str) -> None:
+            if self.covered and self.output.is_closed:
+                delta = Delta(self.run.session_id, self.run.run_id, text, self.output.length)
+                self.output._deliver(delta, size_of(delta))
+            else:
+                super().write(text)
 
 
 class StartsTheClockAnew(Dispatcher):
@@ -344,7 +380,7 @@ class StartsTheClockAnew(Dispatcher):
             loop = asyncio.get_running_loop()
             for timer in [*getattr(loop, "timers", ())]:
                 clock = getattr(timer._callback, "__self__", None)
-                if isinstance(clock, _Clock) and clock.task is task:
+                if isinstance(clock, _Clock) and clock._task is task:
                     clock.__exit__()
                     clock._deadline = loop.time() + clock._within
                     clock.__enter__()
@@ -376,48 +412,45 @@ class StopsTheClock(Dispatcher):
         super().__init__(*args, messages=self._Unhurried(messages), **options)
 
 
-class RunsInItsOwnContext(Dispatcher):
+class RunsInItsOwnContext(Sabotaged):
     """Runs turns in the context of whoever enters them."""
 
-    def _start(self, turn: Turn) -> None:
-        turn.run._context = contextvars.copy_context()
-        super()._start(turn)
+    class effects_class(PublishesAgain):
+        def _start(self, record: TurnRecord) -> None:
+            self._sessions.runs.of[record.lead].context = contextvars.copy_context()
+            super()._start(record)
 
 
-class AnyLoop(Dispatcher):
+class AnyLoop(Sabotaged):
     """Takes calls from any loop."""
 
-    def _belong_to(self, loop: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
-        if self._loop is None and loop is not None:
-            return super()._belong_to(loop)
-        assert self._loop is not None
-        return self._loop
+    class loop_class(HomeLoop):
+        def check_loop(self) -> asyncio.AbstractEventLoop:
+            return super().check_loop() if self.loop is None else self.loop
 
 
-class GivesLists(Dispatcher):
+class GivesLists(Sabotaged):
     """Gives the store the very list that it goes on with."""
 
-    class _Core(JournaledCore):
-        def outcome(self, turn: Turn) -> Any:
+    class core(Core):
+        def outcome(self, turn: TurnRecord) -> Any:
             return [*super().outcome(turn)]
 
-    def _new_core(self, session_id: str) -> SessionCore:
-        return self._Core(session_id, self._message_prefix, self._journal.untold)
 
-
-class LogsUnguarded(Dispatcher):
+class LogsUnguarded(Sabotaged):
     """Lets what a log handler raises into the way of what is to be performed."""
 
-    def _perform(self, effects: list[Effect]) -> None:
-        if self._journal.untold:
-            logging.getLogger("turngate").debug("told")
-        super()._perform(effects)
+    class effects_class(PublishesAgain):
+        def perform(self, decided: Decided) -> None:
+            if decided.entries:
+                logging.getLogger("turngate").debug("told")
+            super().perform(decided)
 
 
 class RecordsAfterTheEnd(Dispatcher):
     """Records what is done when it is closed."""
 
-    def _close_if_quiet(self) -> None:
-        record = self._journal.record
-        super()._close_if_quiet()
-        self._journal.record = record
+    def _end(self) -> None:
+        record = self._journal._record
+        super()._end()
+        self._journal._record = record

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
+from unittest import mock
 
-from turngate import Covered, Dispatcher, Message, Run, Turn
+from turngate import Covered, Dispatcher, Message, Run, Turn, _effects
 from turngate._completions import Completions
+from turngate._core import Decided, RunRecord, TurnRecord
+from turngate._guard import guard
 from turngate._lifecycle import STARTING, WAITING
 from turngate._messages import ListOfMessages
+from turngate._output import TurnOutput
 from turngate._places import Places
-from turngate_verify.drivers.sabotage import Core, Sabotaged
+from turngate._sessions import Sessions
+from turngate_verify.drivers.sabotage import Core, PublishesAgain, Sabotaged
 
 T = TypeVar("T")
 
 
-class WithPlaces(Dispatcher):
+class WithPlaces(Sabotaged):
     """Has places of another kind."""
 
     kind: type[Places] = Places
@@ -24,7 +29,10 @@ class WithPlaces(Dispatcher):
     def __init__(self, *args: Any, turns_limit: int | None = None, **options: Any) -> None:
         super().__init__(*args, turns_limit=turns_limit, **options)
         if turns_limit is not None:
-            self._places = self.kind(turns_limit)
+            self._effects.turns._places = self.places(turns_limit)
+
+    def places(self, limit: int) -> Places:
+        return self.kind(limit)
 
 
 class CallsOneTooMany(WithPlaces):
@@ -36,55 +44,61 @@ class CallsOneTooMany(WithPlaces):
 class CallsTheLastInLine(WithPlaces):
     class kind(Places):
         def give_back(self, turn: Turn) -> Turn | None:
-            self._line = dict(reversed(self._line.items()))
+            self.line = dict(reversed(self.line.items()))
             return super().give_back(turn)
 
 
-class StarvesOthers(Dispatcher):
+class StarvesOthers(WithPlaces):
     """A busy session keeps its place from turn to turn, and no other session ever gets it."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._keeping: set[str] = set()
+    class Keeping(Places):
+        def __init__(self, limit: int, sessions: Sessions) -> None:
+            super().__init__(limit)
+            self._sessions = sessions
+            self._keeping: set[str] = set()
 
-    def _give_back_place(self, turn: Turn) -> None:
-        session = turn.run.session_id
-        if self._sessions[session].queue:
+        def give_back(self, turn: Turn) -> Turn | None:
+            session = turn.run.session_id
+            if not self._sessions.cores[session].queue:
+                return super().give_back(turn)
             self._keeping.add(session)
-        else:
-            super()._give_back_place(turn)
+            self.holders.remove(turn)
+            return None
 
-    def _start(self, turn: Turn) -> None:
-        if turn.run.session_id in self._keeping:
-            self._keeping.remove(turn.run.session_id)
-            turn.has_place = True
-        super()._start(turn)
+        def take(self, turn: Turn) -> bool:
+            if turn.run.session_id in self._keeping:
+                self._keeping.remove(turn.run.session_id)
+                self.holders.add(turn)
+            return super().take(turn)
 
-
-class KeepsThePlaceWhileItSettles(Dispatcher):
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._settling: list[Turn] = []
-
-    def _give_back_place(self, turn: Turn) -> None:
-        self._settling.append(turn)
-
-    def _publish(self, run: Run) -> None:
-        super()._publish(run)
-        for turn in [each for each in self._settling if each.run is run]:
-            self._settling.remove(turn)
-            super()._give_back_place(turn)
+    def places(self, limit: int) -> Places:
+        return self.Keeping(limit, self._sessions)
 
 
-class LosesThePlaceOfTheCancelled(Dispatcher):
-    def _give_back_place(self, turn: Turn) -> None:
-        if not turn.covered:
-            super()._give_back_place(turn)
+class KeepsThePlaceWhileItSettles(WithPlaces):
+    class kind(Places):
+        def give_back(self, turn: Turn) -> Turn | None:
+            return None
+
+    class effects_class(PublishesAgain):
+        def _has_ended(self, turn: Turn, decided: Decided) -> None:
+            super()._has_ended(turn, decided)
+            places = self.turns._places
+            if places is not None and places.has(turn):
+                following = Places.give_back(places, turn)
+                if following is not None:
+                    self.turns.start(following)
+
+
+class LosesThePlaceOfTheCancelled(WithPlaces):
+    class kind(Places):
+        def give_back(self, turn: Turn) -> Turn | None:
+            return None if turn.covered else super().give_back(turn)
 
 
 class CallsTheCancelled(Sabotaged):
     class core(Core):
-        def begin(self, turn: Turn) -> bool:
+        def begin(self, turn: TurnRecord) -> bool:
             covered, turn.covered = turn.covered, turn in self.settling.values()
             try:
                 return super().begin(turn)
@@ -100,8 +114,8 @@ class TakesBackTheCalled(Dispatcher):
 class TakesBackNoneInLine(Dispatcher):
     async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         run = self.find(run_id)
-        turn = run and self._turn_of(run)
-        if waiting_only and turn and turn.phase in (WAITING, STARTING):
+        turn = run and run.turn
+        if waiting_only and turn and turn.record.phase in (WAITING, STARTING):
             return Covered([])
         return await super().cancel_run(run_id, waiting_only=waiting_only, key=key)
 
@@ -112,27 +126,35 @@ class KnowsEverybody(Dispatcher):
         return Covered(covered.runs)
 
 
-class LetsReadersSleep(Dispatcher):
-    def _wake_listeners(self, turn: Turn) -> None:
-        pass
+class LetsReadersSleep(Sabotaged):
+    class output_class(TurnOutput):
+        __slots__ = ()
+
+        def _send(self) -> None:
+            members, self._members = self._members, []
+            super()._send()
+            self._members = members
 
 
-class LetsFoldedReadersSleep(Dispatcher):
-    def _wake_listeners(self, turn: Turn) -> None:
-        if turn.run._listeners is not None:
-            turn.run._listeners.wake()
+class LetsFoldedReadersSleep(Sabotaged):
+    class output_class(TurnOutput):
+        __slots__ = ()
+
+        def _send(self) -> None:
+            members, self._members = self._members, self._members[:1]
+            super()._send()
+            self._members = members
 
 
 class LetsFollowersSleep(Dispatcher):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        wake = self._completions.wake
+        self._completions.__class__ = _Silent
 
-        def wake_at_the_end() -> None:
-            if self._closed:
-                wake()
 
-        self._completions.wake = wake_at_the_end  # type: ignore[method-assign]  # the mistake
+class _Silent(Completions):
+    def wake(self) -> None:
+        pass
 
 
 class TellsWhatIsLeft(Dispatcher):
@@ -150,17 +172,20 @@ class _Forgiving(Completions):
 
 class ClosesAStepLater(Dispatcher):
     def begin_close(self, *, finish: float = 0.0) -> None:
-        self._here().call_soon(lambda: super(ClosesAStepLater, self).begin_close(finish=finish))
+        self._loop.check_loop().call_soon(lambda: super(ClosesAStepLater, self).begin_close(finish=finish))
 
 
-class CutsCleanUpShort(Dispatcher):
-    async def _clean_up(self, awaitable: Awaitable[T], within: float) -> T:
-        async with asyncio.timeout(within):
-            return await awaitable
+class CutsCleanUpShort(Sabotaged):
+    class turn_class(Turn):
+        __slots__ = ()
+
+        async def clean_up(self, awaitable: Awaitable[T], within: float = 5.0) -> T:
+            async with asyncio.timeout(within):
+                return await awaitable
 
 
 class ShowsNobodyWaiting(Dispatcher):
-    def _foldable(self, turn: Turn) -> list[Run]:
+    def foldable(self, turn: Turn) -> list[Run]:
         return []
 
 
@@ -203,10 +228,13 @@ class FindsNoneThatWasFolded(WithPages):
             return turn if turn and turn[-1].run_id == run_id else []
 
 
-class WakesUnguarded(Dispatcher):
+class WakesUnguarded(Sabotaged):
     """What is raised by waking those who follow the completions stops the rest."""
 
-    def _guard(self, about: str, call: Any, *args: Any) -> object:
-        if call == self._completions.wake:
-            return call(*args)
-        return super()._guard(about, call, *args)
+    class effects_class(PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            def guard_others(about: str, call: Any, *args: Any) -> object:
+                return call(*args) if call == self._completions.wake else guard(about, call, *args)
+
+            with mock.patch.object(_effects, "guard", guard_others):
+                super()._publish(record)

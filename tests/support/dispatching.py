@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from turngate import Delta, Dispatcher, Event, MemoryMessages, Message, Run, RunComplete, State, Turn
+from turngate._places import Places
 
 OUTSIDE = "the turn was cancelled from outside the dispatcher"
 HANG = 180.0  # seconds after which a test counts as hung: nothing that works takes so long anywhere
@@ -83,10 +84,28 @@ async def traceless(d: Dispatcher) -> tuple[Any, ...]:
     )
 
 
+def assert_nothing_left(d: Dispatcher) -> None:
+    """Find no memory of anything that was in flight."""
+    sessions, turns = d._sessions, d._effects.turns
+    assert (sessions.cores, sessions.runs, sessions.turns) == ({}, {}, {})
+    assert (sessions.accepted, sessions.entering, len(turns), d._effects.is_performing) == (0, 0, 0, False)
+
+
+def made_for(turn: Turn) -> asyncio.Future[None] | None:
+    """Return what the loop has made for the turn: its task, or what a task factory returned instead."""
+    return None if turn.execution is None else turn.execution.made
+
+
+def places(d: Dispatcher) -> Places:
+    """Return the places of a dispatcher that has a limit on them."""
+    found = d._effects.turns._places
+    assert found is not None
+    return found
+
+
 def free(d: Dispatcher) -> int:
     """Return how many places are free."""
-    assert d._places is not None
-    return d._places._free
+    return places(d).free
 
 
 async def echo(turn: Turn) -> str:

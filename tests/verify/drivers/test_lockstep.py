@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from turngate import Dispatcher, Run, Turn
-from turngate._core import SessionCore
-from turngate._journal import JournaledCore
+from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
 from turngate._places import Places
 from turngate._queue import Queue
 from turngate_model import Property
 from turngate_model.checker import Bounds
 from turngate_verify.drivers.lockstep import DECLARED, IN_LINE, WITH_PLACES, compare
+from turngate_verify.drivers.sabotage import PublishesAgain, Sabotaged
 
 
 @pytest.mark.requirement("REFINES", "DECLARED_MOVE")
@@ -39,56 +39,55 @@ def test_every_declared_move_is_seen_on_the_dispatcher_and_no_other() -> None:
     assert result.unseen == frozenset()
 
 
-def with_core(core: type[JournaledCore]) -> type[Dispatcher]:
+def with_core(core: type[SessionCore]) -> type[Dispatcher]:
     """Return a dispatcher that decides by another core."""
 
-    class Sabotaged(Dispatcher):
+    class OtherCore(Dispatcher):
         def _new_core(self, session_id: str) -> SessionCore:
-            return core(session_id, self._message_prefix, self._journal.untold)
+            return core(session_id, self._message_prefix)
 
-    return Sabotaged
+    return OtherCore
 
 
 class InOrderOfEntry(Queue):
-    def first(self) -> Run:
+    def first(self) -> RunRecord:
         return next(iter(self.values()))
 
-    def take_first(self) -> Run:
+    def take_first(self) -> RunRecord:
         return self.pop(next(iter(self)))
 
-    def in_order(self) -> list[Run]:
+    def in_order(self) -> list[RunRecord]:
         return [*self.values()]
 
 
-class QueuesInOrderOfEntry(JournaledCore):
-    def _enqueue(self, run: Run) -> None:
-        queue, self.queue = self.queue, InOrderOfEntry()
-        for each in (*queue.in_order(), run):
-            self.queue.add(each)
+class QueuesInOrderOfEntry(SessionCore):
+    def __init__(self, session_id: str, message_prefix: str) -> None:
+        super().__init__(session_id, message_prefix)
+        self.queue = InOrderOfEntry()
 
 
-class NeverMarks(JournaledCore):
-    def _covers(self, run: Run) -> bool:
+class NeverMarks(SessionCore):
+    def _covers(self, run: RunRecord) -> bool:
         return run.covered
 
 
-class Accepts(Dispatcher):
+class Accepts(Sabotaged):
     """Makes a new run of a known run_id."""
 
     async def accept(self, *args: Any, **options: Any) -> Run:
-        self._runs.pop(str(options["run_id"]), None)
+        self._sessions.runs.pop(str(options["run_id"]), None)
         return await super().accept(*args, **options)
 
 
 def with_places(places: type[Places]) -> type[Dispatcher]:
     """Return a dispatcher that gives places in another way."""
 
-    class Sabotaged(Dispatcher):
+    class OtherPlaces(Dispatcher):
         def __init__(self, *args: Any, turns_limit: int, **options: Any) -> None:
             super().__init__(*args, turns_limit=turns_limit, **options)
-            self._places = places(turns_limit)
+            self._effects.turns._places = places(turns_limit)
 
-    return Sabotaged
+    return OtherPlaces
 
 
 class Boundless(Places):
@@ -98,7 +97,7 @@ class Boundless(Places):
 
 class LastInLineFirst(Places):
     def give_back(self, turn: Turn) -> Turn | None:
-        self._line = dict(reversed(self._line.items()))
+        self.line = dict(reversed(self.line.items()))
         return super().give_back(turn)
 
 
@@ -107,29 +106,37 @@ class LosesThePlaceGivenToACancelledTurn(Places):
         return turn.covered or super().take(turn)
 
     def give_back(self, turn: Turn) -> Turn | None:
-        following = next(iter(self._line), None)
+        following = next(iter(self.line), None)
         if following is not None and following.covered:
-            del self._line[following]
+            del self.line[following]
             return None
         return super().give_back(turn)
 
 
-class KeepsThePlaceWhileSettling(Dispatcher):
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._settling: dict[Run, Turn] = {}
-
-    def _give_back_place(self, turn: Turn) -> None:
-        self._settling[turn.run] = turn
-
-    def _publish(self, run: Run) -> None:
-        super()._publish(run)
-        if run in self._settling:
-            super()._give_back_place(self._settling.pop(run))
+class NeverGivesBack(Places):
+    def give_back(self, turn: Turn) -> Turn | None:
+        return None
 
 
-class CallsTheRunnerOfACancelledTurn(JournaledCore):
-    def begin(self, turn: Turn) -> bool:
+class GivesBackWhatHasSettled(PublishesAgain):
+    def _has_ended(self, turn: Turn, decided: Decided) -> None:
+        super()._has_ended(turn, decided)
+        places = self.turns._places
+        assert places is not None
+        if (following := Places.give_back(places, turn)) is not None:
+            self.turns.start(following)
+
+
+class KeepsThePlaceWhileSettling(Sabotaged):
+    effects_class = GivesBackWhatHasSettled
+
+    def __init__(self, *args: Any, turns_limit: int, **options: Any) -> None:
+        super().__init__(*args, turns_limit=turns_limit, **options)
+        self._effects.turns._places = NeverGivesBack(turns_limit)
+
+
+class CallsTheRunnerOfACancelledTurn(SessionCore):
+    def begin(self, turn: TurnRecord) -> bool:
         return super().begin(turn) or turn is self.turn
 
 

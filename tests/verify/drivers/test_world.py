@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from turngate import Covered, Dispatcher, Message, Moved, Run, SessionView, Turn
-from turngate._core import Effect
+from turngate import Covered, Dispatcher, Message, Moved, Run, SessionView
+from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
+from turngate._output import TurnOutput
 from turngate_model import Property
 from turngate_verify.drivers import sabotage
 from turngate_verify.world.expecting import Broken
@@ -80,9 +81,10 @@ def test_an_oracle_that_falls_over_does_not_pass() -> None:
 
 
 def test_a_task_that_dies_does_not_pass() -> None:
-    class Dies(Dispatcher):
-        def _forget_if_quiet(self, core: object) -> None:
-            raise LookupError("died")
+    class Dies(sabotage.Sabotaged):
+        class sessions_class(sabotage.HandlesOfRecords):
+            def forget_if_quiet(self, core: SessionCore) -> None:
+                raise LookupError("died")
 
     world = World(Dies, claimed=(Property.FIFO,))
     world.accept("s", "a")
@@ -124,10 +126,11 @@ def miscounted() -> World:
 
 
 def told_twice() -> World:
-    class Twice(Dispatcher):
-        def _publish(self, run: Run) -> None:
-            super()._publish(run)
-            super()._publish(run)
+    class Twice(sabotage.Sabotaged):
+        class effects_class(sabotage.PublishesAgain):
+            def _publish(self, record: RunRecord) -> None:
+                super()._publish(record)
+                super()._publish(record)
 
     world = World(Twice)
     world.accept("s", "a")
@@ -136,10 +139,11 @@ def told_twice() -> World:
 
 
 def told_to_the_wrong_one() -> World:
-    class Unhooked(Dispatcher):
-        def _publish(self, run: Run) -> None:
-            run.on_complete = None
-            super()._publish(run)
+    class Unhooked(sabotage.Sabotaged):
+        class effects_class(sabotage.PublishesAgain):
+            def _publish(self, record: RunRecord) -> None:
+                self._sessions.runs[record.run_id].on_complete = None
+                super()._publish(record)
 
     world = World(Unhooked)
     world.accept("s", "a", hook=True)
@@ -148,9 +152,10 @@ def told_to_the_wrong_one() -> World:
 
 
 def never_told() -> World:
-    class Silent(Dispatcher):
-        def _publish(self, run: Run) -> None:
-            pass
+    class Silent(sabotage.Sabotaged):
+        class effects_class(sabotage.PublishesAgain):
+            def _publish(self, record: RunRecord) -> None:
+                pass
 
     world = World(Silent)
     world.accept("s", "a")
@@ -204,13 +209,15 @@ def written_late() -> World:
 def off_the_record() -> World:
     class Euphemistic(sabotage.Sabotaged):
         class core(sabotage.Core):
-            def outcome(self, turn: Turn) -> tuple[Message, ...]:
+            def outcome(self, turn: TurnRecord) -> tuple[Message, ...]:
                 said = [message._replace(finish_reason="end_turn") for message in super().outcome(turn)]
                 return tuple(said)
 
-            def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
+            def written(
+                self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+            ) -> Decided | None:
                 said = [message._replace(finish_reason="canceled") for message in messages]
-                return super().written(turn, tuple(said), error)
+                return super().written(turn, tuple(said), failure)
 
     world = turn_with_queue(Euphemistic, "a")
     world.cancel("s")
@@ -220,7 +227,7 @@ def off_the_record() -> World:
 def meddled_with() -> World:
     class Meddler(Dispatcher):
         async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
-            for core in [*self._sessions.values()]:
+            for core in [*self._sessions.cores.values()]:
                 self._cancel(core)
             return Covered([])
 
@@ -238,11 +245,12 @@ def left_over() -> World:
 
 
 def changed_afterwards() -> World:
-    class Revises(Dispatcher):
-        def _publish(self, run: Run) -> None:
-            super()._publish(run)
-            assert run.complete is not None
-            run.complete = run.complete._replace(text="on second thoughts")
+    class Revises(sabotage.Sabotaged):
+        class effects_class(sabotage.PublishesAgain):
+            def _publish(self, record: RunRecord) -> None:
+                super()._publish(record)
+                assert record.complete is not None
+                record.complete = record.complete._replace(text="on second thoughts")
 
     world = World(Revises)
     world.accept("s", "a")
@@ -253,7 +261,7 @@ def changed_afterwards() -> World:
 def undeclared() -> World:
     class FoldsAll(sabotage.Sabotaged):
         class core(sabotage.Core):
-            def fold(self, turn: Turn) -> list[Run]:
+            def fold(self, turn: TurnRecord) -> tuple[list[RunRecord], Decided]:
                 for run in self.queue.in_order():
                     run.when_busy = "fold"
                 return super().fold(turn)
@@ -328,24 +336,28 @@ class StreamsTooMuch(Dispatcher):
 
     def find(self, run_id: str) -> Run | None:
         run = super().find(run_id)
-        if run is not None and run._pieces:
-            run._pieces = (*run._pieces, *run._pieces)
+        if run is not None and run.pieces:
+            run.pieces = (*run.pieces, *run.pieces)
         return run
 
 
-class CallsBackTwice(Dispatcher):
+class CallsBackTwice(sabotage.Sabotaged):
     """Calls back twice."""
 
-    def _publish(self, run: Run) -> None:
-        run._callbacks = (run._callbacks or []) * 2
-        super()._publish(run)
+    class effects_class(sabotage.PublishesAgain):
+        def _publish(self, record: RunRecord) -> None:
+            self._sessions.runs[record.run_id].callbacks *= 2
+            super()._publish(record)
 
 
-class KeepsNothing(Dispatcher):
+class KeepsNothing(sabotage.Sabotaged):
     """Forgets what a runner keeps."""
 
-    def _keep(self, turn: Turn, data: object) -> None:
-        pass
+    class output_class(TurnOutput):
+        __slots__ = ()
+
+        def keep(self, data: object) -> None:
+            pass
 
 
 @pytest.mark.parametrize(

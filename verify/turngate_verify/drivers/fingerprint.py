@@ -16,14 +16,18 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from turngate._stream import TextStream
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._completions import CompletionStream
-from turngate._core import SessionCore
+from turngate._core import RunRecord, SessionCore, TurnRecord
+from turngate._handles import TextStream
 from turngate._lifecycle import Phase
+from turngate._output import TurnOutput
 from turngate._places import Places
 from turngate._queue import Queue
 from turngate._settle import _Clock
@@ -33,12 +37,13 @@ from turngate_verify.world.stage import Stage
 from turngate_verify.world.virtual_loop import VirtualLoop
 from turngate_verify.world.world import World
 
-# The attributes of a dispatcher that never change, or that other parts of the fingerprint contain.
+# The attributes of the dispatcher and of its parts that never change, or that are looked at elsewhere.
 _LEFT_OUT = frozenset({
-    "_accepted_limit", "_complete_limit", "_completions", "_delta_bytes", "_delta_limit", "_journal", "_loop",
-    "_message_prefix", "_queue_limit", "_run_prefix", "_runner", "_runs", "_sessions", "_settle_timeout",
-    "_subscribers", "_thread", "_timers", "_unique", "_writing", "messages",
+    "_accepted_limit", "_complete_limit", "_completions", "_delta_bytes", "_delta_limit", "_drawn_prefix",
+    "_message_prefix", "_queue_limit", "_run_prefix", "_subscribers", "_thread", "_unique", "cores", "loop",
+    "messages", "runs", "settle_timeout", "turns",
 })  # fmt: skip
+_PARTS = ("_loop", "_sessions", "_journal", "_effects", "_close")
 
 
 def fingerprint(stage: Stage) -> Hashable:
@@ -90,12 +95,8 @@ def _of_actors(world: World) -> Hashable:
 
 
 def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
-    """Return the sessions, the subscribers, and whatever else the dispatcher holds."""
-    others = [
-        (name, _LOOKS[type(value)](value))
-        for name, value in vars(dispatcher).items()
-        if name not in _LEFT_OUT
-    ]
+    """Return the sessions, the turns, the subscribers, and whatever else the dispatcher holds."""
+    sessions, turns = dispatcher._sessions, dispatcher._effects.turns
     subscribers = [
         (len(each._unread), each.closed)
         for audience in (dispatcher._subscribers.to_completes, dispatcher._subscribers.to_moves)
@@ -104,11 +105,22 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
         if (each := reference()) is not None
     ]
     return (
-        tuple([(name, _of_core(core)) for name, core in dispatcher._sessions.items()]),
-        tuple(others),
-        len(dispatcher._journal.untold),
+        tuple([(name, _of_core(core)) for name, core in sessions.cores.items()]),
+        tuple(sessions.runs),
+        tuple([_of_turn(turn) for turn in sessions.turns.values()]),
+        _of_part(dispatcher),
+        *[_of_part(getattr(dispatcher, name)) for name in _PARTS],
+        _of_part(turns),
         tuple(subscribers),
         _of(dispatcher._completions.waiters),
+        dispatcher._completions.is_over,
+    )
+
+
+def _of_part(part: object) -> Hashable:
+    """Return what a part of the dispatcher holds, other than that which never changes."""
+    return tuple(
+        [(name, _LOOKS[type(value)](value)) for name, value in vars(part).items() if name not in _LEFT_OUT]
     )
 
 
@@ -127,9 +139,21 @@ def _of_monitor(monitor: Monitor) -> Hashable:
 
 
 def _of_run(run: Run) -> Hashable:
-    waiters = (_of(run._waiters), _of(run._listeners))
-    complete = run.complete and _of_complete(run.complete)
-    return (run.run_id, run.seq, run.state, run.covered, complete, run.on_complete is None, waiters)
+    record = run.record
+    return (
+        record.run_id,
+        record.seq,
+        record.state,
+        record.covered,
+        record.complete and _of_complete(record.complete),
+        run.on_complete is None,
+        len(run.callbacks),
+        _of_waiters(run.waiters),
+        _of_waiters(run.listeners),
+        run.turn and run.turn.run.run_id,
+        run.led_by and run.led_by.run_id,
+        run.pieces and tuple(run.pieces),
+    )
 
 
 def _of_core(core: SessionCore) -> Hashable:
@@ -138,18 +162,36 @@ def _of_core(core: SessionCore) -> Hashable:
     return (
         held,
         more,
-        *[_of_turn(turn) for turn in (core.turn, *core.settling.values()) if turn is not None],
+        _of_all(core._entries),
+        *[_of_record(turn) for turn in (core.turn, *core.settling.values()) if turn is not None],
     )
 
 
+def _of_record(turn: TurnRecord) -> Hashable:
+    runs = tuple([run.run_id for run in turn.runs])
+    outcome = (turn.text, turn.error, turn.kept) if turn.phase is Phase.SETTLING else ()
+    return (runs, turn.lead.run_id, turn.covered, turn.phase, *outcome)
+
+
 def _of_turn(turn: Turn) -> Hashable:
-    runs = tuple([run.run_id for run in turn._runs])
-    begun = (turn._made is None, turn.task is None, turn.has_place)
-    return (runs, turn.covered, turn.phase, tuple(turn.parts or ()), *_outcome_of(turn), begun)
+    members = tuple([run.run_id for run in turn.members])
+    execution = turn.execution
+    begun = (
+        None if execution is None else (execution.made is None, execution.by_factory, execution.is_started)
+    )
+    return (
+        members,
+        _of_record(turn.record),
+        _of_output(turn.output),
+        begun,
+        turn.task is None,
+        turn.given_up,
+    )
 
 
-def _outcome_of(turn: Turn) -> tuple[Hashable, ...]:
-    return (turn.text, turn.error) if turn.phase is Phase.SETTLING else ()
+def _of_output(output: TurnOutput) -> Hashable:
+    unsent = tuple([event for event, _ in output._unsent])
+    return (output._run_id, tuple(output.parts), unsent, output.kept, output.is_closed)
 
 
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
@@ -173,12 +215,15 @@ def _of_task(task: asyncio.Task[Any]) -> Hashable:
 
 def _of_handle(handle: asyncio.Handle, tasks: Mapping[asyncio.Task[Any], Hashable]) -> Hashable:
     callback: Any = handle._callback  # type: ignore[attr-defined]  # not in the stubs
+    given: tuple[Any, ...] = (*(handle._args or ()),)
+    while isinstance(callback, partial):
+        callback, given = callback.func, (*callback.args, *given)
     owner = getattr(callback, "__self__", None)
     name = getattr(callback, "__qualname__", "") or type(callback).__name__
     return (
         name,
         (tasks.get(owner) or _of_task(owner)) if isinstance(owner, asyncio.Task) else _of(owner),
-        _of_all(handle._args or ()),
+        _of_all(given),
         handle.cancelled(),
     )
 
@@ -221,24 +266,24 @@ _LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     Enum: lambda value: value.name,
     str | int | float | None: lambda value: value,
     Run: lambda run: ("run", run.run_id),
+    RunRecord: lambda run: ("run", run.run_id, run.seq),
     Turn: lambda turn: ("turn", turn.run.run_id),
+    TurnRecord: lambda turn: ("turn", turn.lead.run_id),
+    TurnOutput: _of_output,
     Message: lambda message: message[2:],
     RunComplete: _of_complete,
-    _Clock: lambda clock: (
-        "clock",
-        clock._deadline - clock._loop.time(),
-        clock.expired,
-        clock._second_looks,
-    ),
+    _Clock: lambda clock: ("clock", clock.remaining()),
     asyncio.Future: _of_future,
     Queue: lambda queue: _of_all(queue.in_order()),
     Waiters: _of_waiters,
-    Places: lambda places: (places._free, _of_all(places._line)),
+    Places: lambda places: (places.free, _of_all(places.line), _of_set(places.holders)),
     TextStream: lambda stream: (stream._index, stream._skip, stream.offset),
-    CompletionStream: lambda stream: stream._number,
+    CompletionStream: lambda stream: stream.number,
     Mapping: _of_mapping,
     set | frozenset: _of_set,
     list | tuple | deque: _of_all,
+    MethodType | FunctionType: lambda called: called.__qualname__,
+    partial: lambda called: (_of(called.func), _of_all(called.args)),
     BaseException: lambda raised: (type(raised).__name__, str(raised)),
     Dispatcher | SessionCore: lambda value: type(value).__name__,
 }

@@ -200,7 +200,7 @@ def _accept_again(world: World, session: str, run_id: str) -> None:
         again = world.accept(session, run_id, when_busy=known.when_busy)
     except DispatcherClosed:
         # A dispatcher that is closing refuses instead, which changes nothing either.
-        if not world.dispatcher._closing:
+        if not world.dispatcher._close.is_begun:
             raise
         return
     if again is not known:

@@ -1,9 +1,9 @@
 """Sabotage: the known-bad designs, each built into the real dispatcher with a few changed lines.
 
-Each design is a subclass of the dispatcher, and most have a changed core. So
-production code has no switch for them. Some designs take two steps where the real
-core takes one. Their core passes the second step to ``later``, and the loop runs
-it in a callback.
+Each design is a subclass of the dispatcher with another core, or with another one
+of its parts. So production code has no switch for them. Some designs take two
+steps where the real core takes one. Their core passes the second step to
+``later``, and the loop runs it in a callback.
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 from turngate import Dispatcher, Message, Run, Turn
-from turngate._core import CLEARED, Effect, SessionCore
-from turngate._journal import JournaledCore
+from turngate._close import Close
+from turngate._core import CLEARED, Decided, Effect, RunRecord, SessionCore, TurnRecord
+from turngate._effects import Effects
+from turngate._events import Outcome
 from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
+from turngate._loop import HomeLoop
 from turngate._messages import Messages
+from turngate._output import TurnOutput
 from turngate._queue import Queue
+from turngate._sessions import Sessions
+from turngate._turn import TurnRunner
 from turngate_model import DESIGNS, Property
 
 EXAMPLES = 2000
@@ -28,43 +34,104 @@ The hardest to find, `unlocked-drain`, takes up to a third of them. `make sabota
 """
 
 
-class Core(JournaledCore):
+class Core(SessionCore):
     """A core that can take the second half of a step later."""
 
-    later: Callable[[Callable[[], list[Effect]]], None]
+    later: Callable[[Callable[[], Decided]], None]
 
     def end_without_handoff(
-        self, turn: Turn, messages: tuple[Message, ...], error: str | None
-    ) -> list[Effect]:
+        self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+    ) -> Decided | None:
         """Complete the runs of the turn, and leave the queue as it is."""
         queue, self.queue = self.queue, Queue()
-        effects = JournaledCore.written(self, turn, messages, error)
+        decided = SessionCore.written(self, turn, messages, failure)
         self.queue = queue
-        return effects
+        return decided
 
     def is_quiet(self) -> bool:
         """Whether nothing is in flight. Unlike the real core, this one may have a queue and no turn."""
         return super().is_quiet() and not self.queue
 
 
+class Handles(dict[str, Run]):
+    """The handles by run_id. It remembers that of each record, also when the run is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[RunRecord, Run] = {}
+
+    def __setitem__(self, run_id: str, run: Run) -> None:
+        super().__setitem__(run_id, run)
+        self.of[run.record] = run
+
+
+class HandlesOfRecords(Sessions):
+    """Finds the handle of a run by its record, also when another run has taken its run_id."""
+
+    runs: Handles
+
+    def handles(self, records: Any) -> list[Run]:
+        """Return the handles of runs."""
+        return [self.runs.of[record] for record in records]
+
+
+class PublishesAgain(Effects):
+    """Publishes a run also when it has done so before, or when another run has taken its run_id."""
+
+    _sessions: HandlesOfRecords
+
+    def _publish(self, record: RunRecord) -> None:
+        self._sessions.runs[record.run_id] = self._sessions.runs.of[record]
+        super()._publish(record)
+
+
+class Turns(dict[TurnRecord, Turn]):
+    """The handles of turns by record. It changes the kind of each handle, and of what the turn produces."""
+
+    def __init__(self, kind: type[Turn], output: type[TurnOutput]) -> None:
+        super().__init__()
+        self._kind, self._output = kind, output
+
+    def __setitem__(self, record: TurnRecord, turn: Turn) -> None:
+        turn.__class__, turn.output.__class__ = self._kind, self._output
+        super().__setitem__(record, turn)
+
+
 class Sabotaged(Dispatcher):
-    """The dispatcher with a core that can be changed."""
+    """The dispatcher with a core and with parts that can be changed."""
 
     core: ClassVar[type[Core]] = Core
+    sessions_class: ClassVar[type[Sessions]] = HandlesOfRecords
+    effects_class: ClassVar[type[Effects]] = PublishesAgain
+    turns_class: ClassVar[type[TurnRunner]] = TurnRunner
+    turn_class: ClassVar[type[Turn]] = Turn
+    output_class: ClassVar[type[TurnOutput]] = TurnOutput
+    close_class: ClassVar[type[Close]] = Close
+    loop_class: ClassVar[type[HomeLoop]] = HomeLoop
     claimed: ClassVar[tuple[Property, ...]] = ()
     """The properties that the design is said to break."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sessions.__class__ = self.sessions_class
+        self._effects.__class__ = self.effects_class
+        self._effects.turns.__class__ = self.turns_class
+        self._close.__class__ = self.close_class
+        self._loop.__class__ = self.loop_class
+        self._sessions.runs = Handles()
+        self._sessions.turns = Turns(self.turn_class, self.output_class)
+
     def _new_core(self, session_id: str) -> SessionCore:
-        core = self.core(session_id, self._message_prefix, self._journal.untold)
+        core = self.core(session_id, self._message_prefix)
         core.later = lambda half: self._later(core, half)
         return core
 
-    def _later(self, core: Core, half: Callable[[], list[Effect]]) -> None:
+    def _later(self, core: Core, half: Callable[[], Decided]) -> None:
         def second_half() -> None:
-            self._perform(half())
-            self._forget_if_quiet(core)
+            self._effects.perform(half())
+            self._sessions.forget_if_quiet(core)
 
-        self._here().call_soon(second_half)
+        self._loop.check_loop().call_soon(second_half)
 
 
 class NoAcceptTracking(Sabotaged):
@@ -88,7 +155,7 @@ class PendingFlag(Sabotaged):
             self.mark, self.pending = 0, bool(self.accepted)
             return effects
 
-        def _covers(self, run: Run) -> bool:
+        def _covers(self, run: RunRecord) -> bool:
             flag, self.pending = self.pending, False
             return flag or run.covered
 
@@ -104,7 +171,7 @@ class PendingCount(Sabotaged):
             self.mark, self.pending = 0, len(self.accepted)
             return effects
 
-        def _covers(self, run: Run) -> bool:
+        def _covers(self, run: RunRecord) -> bool:
             unit = min(self.pending, 1)
             self.pending -= unit
             return bool(unit) or run.covered
@@ -114,61 +181,58 @@ class HastyClear(Sabotaged):
     """The mark is removed when any covered run has entered, or any turn ends."""
 
     class core(Core):
-        def _leave_accepted(self, run: Run) -> None:
+        def _leave_accepted(self, run: RunRecord) -> None:
             covered = run.seq <= self.mark
             super()._leave_accepted(run)
             if covered:
                 self.mark = 0
 
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
             self.mark = 0
-            return super().written(turn, messages, error)
+            return super().written(turn, messages, failure)
 
 
 class SilentEntry(Sabotaged):
     """Cancel-on-entry returns without a RunComplete."""
 
     class core(Core):
-        def enter(self, run: Run) -> list[Effect]:
-            effects = super().enter(run)
+        def enter(self, run: RunRecord) -> Decided:
+            decided = super().enter(run)
             if run.state is CANCEL_ON_ENTRY:
                 del self.settling[run.seq]
-                return []
-            return effects
+                return Decided([], decided.entries)
+            return decided
 
 
 class UnlockedDrain(Sabotaged):
     """The queue is taken under the lock, the mark is looked at after it is released."""
 
-    class DrainingTurn(Turn):
-        __slots__ = ()
-
-        async def fold(self) -> list[Run]:
-            dispatcher = self.run._dispatcher
-            core = dispatcher._session(self.run.session_id)
-            taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.in_order())]
-            for run in taken:
-                core.queue.take(run)
-            await asyncio.sleep(0)
-            folded = [run for run in taken if not core._covers(run)]
-            for run in folded:
-                core._move(run, "fold", ACTIVE)
-            self._runs += folded
-            dispatcher._perform([])
-            return folded
-
-    def _start(self, turn: Turn) -> None:
-        turn.__class__ = self.DrainingTurn
-        super()._start(turn)
+    async def fold(self, turn: Turn) -> list[Run]:
+        """Take the follow-ups in, in two steps."""
+        core = self._sessions.core(turn.run.session_id)
+        taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.in_order())]
+        for run in taken:
+            core.queue.take(run)
+        await asyncio.sleep(0)
+        folded = [run for run in taken if not core.covers(run)]
+        for run in folded:
+            core._move(run, "fold", ACTIVE, into=turn.run.run_id)
+        turn.record.runs += folded
+        runs = self._sessions.handles(folded)
+        turn.join(runs)
+        self._effects.perform(core._decided([]))
+        return runs
 
 
 class SilentDrop(Sabotaged):
     """Queued runs removed by a cancel get no RunComplete."""
 
     class core(Core):
-        def _drop_queue(self, *, error: str | None = None, cancelled: bool = False) -> list[Effect]:
-            if not cancelled:
-                return super()._drop_queue(error=error)
+        def _drop_queue(self, outcome: Outcome, error: str | None = None) -> list[Effect]:
+            if outcome != "cancelled":
+                return super()._drop_queue(outcome, error)
             self.queue = Queue()
             return []
 
@@ -177,101 +241,111 @@ class SilentFold(Sabotaged):
     """Folded runs get no RunComplete."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
-            del turn._runs[1:]
-            return super().written(turn, messages, error)
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
+            del turn.runs[1:]
+            return super().written(turn, messages, failure)
 
 
 class SwallowedOuter(Sabotaged):
     """A finished run that hands off leaves its RunComplete to its successor."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
             if turn is self.turn and self.queue:
-                turn._runs.clear()
-            return super().written(turn, messages, error)
+                turn.runs.clear()
+            return super().written(turn, messages, failure)
 
 
 class StrandedQueue(Sabotaged):
     """Only a turn that ends well hands off; after an error or a cancel the queue just stays."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
             if turn.error is None and not turn.covered:
-                return super().written(turn, messages, error)
-            return self.end_without_handoff(turn, messages, error)
+                return super().written(turn, messages, failure)
+            return self.end_without_handoff(turn, messages, failure)
 
 
 class IdleGap(Sabotaged):
     """The active entry is removed first, the successor chosen later."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
-            effects = self.end_without_handoff(turn, messages, error)
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
+            decided = self.end_without_handoff(turn, messages, failure)
             if self.turn is None and self.queue:
                 self.later(self.choose_successor)
-            return effects
+            return decided
 
-        def choose_successor(self) -> list[Effect]:
+        def choose_successor(self) -> Decided:
             if not self.queue:
-                return []
+                return self._decided([])
             successor = self.queue.take_first()
             self._move(successor, "handoff", ACTIVE)
-            self.turn = Turn(successor)
-            return [("start", self.turn)]
+            self.turn = TurnRecord(successor)
+            return self._decided([("start", self.turn)])
 
 
 class UnserializedEntry(Sabotaged):
     """To ask whether the session is busy and to become active are two steps."""
 
     class core(Core):
-        def enter(self, run: Run) -> list[Effect]:
+        def enter(self, run: RunRecord) -> Decided:
             if run.state is not ACCEPTED or self.turn is not None or self._covers(run):
                 return super().enter(run)
             self.later(lambda: self.become_active(run))
-            return []
+            return self._decided([])
 
-        def become_active(self, run: Run) -> list[Effect]:
+        def become_active(self, run: RunRecord) -> Decided:
             if run.state is not ACCEPTED:
-                return []
+                return self._decided([])
             self._move(run, "enter", ACTIVE)
             self._leave_accepted(run)
-            self.turn = Turn(run)
-            return [("start", self.turn)]
+            self.turn = TurnRecord(run)
+            return self._decided([("start", self.turn)])
 
 
 class BlindRelease(Sabotaged):
     """A turn that ends removes whatever active entry it finds, its successor's too."""
 
     class core(Core):
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
-            if turn.run.state is ACTIVE:
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
+            if turn.lead.state is ACTIVE:
                 self.turn = turn
-            effects = super().written(turn, messages, error)
-            if effects and effects[-1][0] == "start":
+            decided = super().written(turn, messages, failure)
+            if decided is not None and decided.effects[-1][0] == "start":
                 self.later(self.remove_entry)
-            return effects
+            return decided
 
-        def remove_entry(self) -> list[Effect]:
+        def remove_entry(self) -> Decided:
             self.turn = None
-            return []
+            return self._decided([])
 
 
 class UnlockedClear(Sabotaged):
     """Clearing the queue reads it and deletes it in two steps."""
 
     class core(Core):
-        def clear(self) -> tuple[list[Run], list[Effect]]:
+        def clear(self) -> tuple[list[RunRecord], Decided]:
             self._note("clear")
-            read = [*self.queue.in_order()]
+            read = self.queue.in_order()
             self.later(lambda: self.delete(read))
-            return read, []
+            return read, self._decided([])
 
-        def delete(self, read: list[Run]) -> list[Effect]:
+        def delete(self, read: list[RunRecord]) -> Decided:
             self.queue = Queue()
             for run in read:
                 run.state = QUEUED  # as it was when it was read; it may have changed since
-            return [self._complete(run, "drop", "cleared", "", CLEARED, cancelled=False) for run in read]
+            return self._decided([self._complete(run, "drop", "cleared", error=CLEARED) for run in read])
 
 
 class Untracked(Sabotaged):
@@ -279,17 +353,24 @@ class Untracked(Sabotaged):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.in_process: set[Run] = set()
+        self.in_process: set[RunRecord] = set()
 
     class core(Core):
-        def _covers(self, run: Run) -> bool:
-            in_process = cast("Untracked", run._dispatcher).in_process
-            return (self.mark > 0 and run in in_process) or super()._covers(run)
+        in_process: set[RunRecord]
+
+        def _covers(self, run: RunRecord) -> bool:
+            return (self.mark > 0 and run in self.in_process) or super()._covers(run)
+
+    def _new_core(self, session_id: str) -> SessionCore:
+        core = super()._new_core(session_id)
+        assert isinstance(core, Untracked.core)
+        core.in_process = self.in_process
+        return core
 
     async def submit(self, *args: Any, **options: Any) -> Run:
         """Submit a prompt, and remember that its run comes from within the process."""
         run = await super().submit(*args, **options)
-        self.in_process.add(run)
+        self.in_process.add(run.record)
         return run
 
 
@@ -308,10 +389,10 @@ class LateMark(Untracked):
                 self.later(lambda: self.set_mark(mark))
             return effects
 
-        def set_mark(self, mark: int) -> list[Effect]:
+        def set_mark(self, mark: int) -> Decided:
             self.mark, self.setting = max(self.mark, mark), False
             self.covered_accepted = sum(seq <= self.mark for seq in self.accepted)
-            return []
+            return self._decided([])
 
         def is_quiet(self) -> bool:
             """Whether nothing is in flight, and no mark is set or about to be set."""
@@ -324,23 +405,27 @@ class LateOwnComplete(Sabotaged):
     class core(Core):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            self.held: list[tuple[Turn, tuple[Message, ...], str | None]] = []
+            self.held: list[tuple[TurnRecord, tuple[Message, ...], str | None]] = []
 
-        def written(self, turn: Turn, messages: tuple[Message, ...], error: str | None) -> list[Effect]:
+        def written(
+            self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
+        ) -> Decided | None:
             if turn is not self.turn:
-                return super().written(turn, messages, error)
+                return super().written(turn, messages, failure)
             if self.queue:
-                runs, turn._runs = turn._runs, []
-                effects = super().written(turn, messages, error)
-                turn._runs = runs
-                if effects:
-                    self.held.append((turn, messages, error))
-                return effects
-            effects = super().written(turn, messages, error)
-            while effects and self.held:
-                self.turn, messages, error = self.held.pop()
-                effects += super().written(self.turn, messages, error)
-            return effects
+                runs, turn.runs = turn.runs, []
+                decided = super().written(turn, messages, failure)
+                turn.runs = runs
+                if decided is not None:
+                    self.held.append((turn, messages, failure))
+                return decided
+            decided = super().written(turn, messages, failure)
+            while decided is not None and self.held:
+                self.turn, messages, failure = self.held.pop()
+                later = super().written(self.turn, messages, failure)
+                assert later is not None
+                decided = Decided(decided.effects + later.effects, decided.entries + later.entries)
+            return decided
 
 
 class PublishFirst(Sabotaged):
@@ -364,7 +449,7 @@ class ReusedId(Sabotaged):
     async def accept(self, *args: Any, run_id: str | None = None, **options: Any) -> Run:
         """Forget the run_id if it is known, and accept."""
         if run_id is not None:
-            self._runs.pop(run_id, None)
+            self._sessions.runs.pop(run_id, None)
             self._completions._kept.pop(run_id, None)
         return await super().accept(*args, run_id=run_id, **options)
 
@@ -372,8 +457,9 @@ class ReusedId(Sabotaged):
 class LeakySession(Sabotaged):
     """The per-session lock or mark stays when the session is quiet."""
 
-    def _forget_if_quiet(self, core: SessionCore) -> None:
-        """Keep the core, also when the session is quiet."""
+    class sessions_class(HandlesOfRecords):
+        def forget_if_quiet(self, core: SessionCore) -> None:
+            """Keep the core, also when the session is quiet."""
 
 
 class Sabotage(NamedTuple):

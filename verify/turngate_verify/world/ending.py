@@ -94,7 +94,7 @@ def _expect_all_complete(world: World) -> None:
         if run.state is not State.COMPLETE:
             owed = f"{run.run_id} is {run.state} when the dispatcher is closed: it is owed a RunComplete"
             world.monitor.violate(Property.EXACTLY_ONE_COMPLETE, owed)
-    if sessions := [*world.dispatcher._sessions.values()]:
+    if sessions := [*world.dispatcher._sessions.cores.values()]:
         held = f"the dispatcher holds {sessions} of quiet sessions: it should hold nothing"
         world.monitor.violate(Property.NO_RESIDUE, held)
 

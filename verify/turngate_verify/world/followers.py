@@ -11,10 +11,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from turngate._stream import TextStream
-
 from turngate import CursorExpired, Message, Run, RunComplete
 from turngate._completions import CompletionStream
+from turngate._handles import TextStream
 from turngate_verify.world.expecting import expect
 from turngate_verify.world.virtual_loop import VirtualLoop
 

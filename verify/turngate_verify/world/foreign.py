@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from turngate._turn import conduct
+from turngate._turn import TurnRunner
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
@@ -75,7 +75,7 @@ FACTORIES: dict[str, Callable[[Any, Any], Made]] = {
 
 def conducts(coroutine: Any) -> bool:
     """Say whether a coroutine conducts a turn."""
-    return getattr(coroutine, "__qualname__", "") == conduct.__qualname__
+    return getattr(coroutine, "__qualname__", "") == TurnRunner._conduct.__qualname__
 
 
 class TaskFactory:

@@ -137,7 +137,7 @@ class Monitor:
         if kind == "accept":
             if run in self.runs:
                 return  # a known run_id is accepted again: that is the same run, whatever becomes of it
-            self.runs[run] = self._dispatcher._runs[run]
+            self.runs[run] = self._dispatcher._sessions.runs[run]
             self._texts.pop(run, None)
             event = Accept(run, run in self._foldable)
         elif kind == "complete":
@@ -303,7 +303,7 @@ class Monitor:
 
     def compare(self) -> None:
         """Compare what the dispatcher says of each session with the abstract session."""
-        held = self._dispatcher._sessions
+        held = self._dispatcher._sessions.cores
         for session, abstract in self.sessions.items():
             if not self.claimed:
                 self._compare(session, abstract)
@@ -324,7 +324,7 @@ class Monitor:
         }
         if states != abstract.states:
             self._differ(session, "states", states, abstract.states)
-        if session not in dispatcher._sessions and abstract.quiet:
+        if session not in dispatcher._sessions.cores and abstract.quiet:
             return  # the dispatcher holds nothing of this session, so it says that there is nothing
         queued = [run.run_id for run in dispatcher.queued(session)]
         if queued != abstract.queue:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from turngate import Dispatcher, DispatcherClosed, SessionBusy, TurngateError
+from turngate import Dispatcher, DispatcherClosed, SessionBusy, Turn, TurngateError
 from turngate._clean_up import CleanUp
 from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
@@ -72,12 +73,17 @@ class PatientWorld(World):
     def abandon(self) -> None:
         """Drop a world that may not have come to its end, without warnings and without garbage."""
         # The parts of a world refer to each other in circles. Clear them, or they wait for the collector.
-        self.dispatcher._subscribers.to_completes.by_session.clear()
-        self.dispatcher._subscribers.to_moves.by_session.clear()
-        for core in self.dispatcher._sessions.values():
-            for turn in filter(None, (core.turn, *core.settling.values())):
-                turn._made = None
-        vars(self.dispatcher).clear()  # so that nothing follows from the turns that end here
+        dispatcher = self.dispatcher
+        dispatcher._subscribers.to_completes.by_session.clear()
+        dispatcher._subscribers.to_moves.by_session.clear()
+        for turn in dispatcher._sessions.turns.values():
+            turn.execution = None
+            for run in turn.members:
+                run.turn = None
+        effects = dispatcher._effects
+        parts = (dispatcher._sessions, dispatcher._close, dispatcher._deadlocks, effects.turns, effects)
+        for each in (*parts, dispatcher):
+            vars(each).clear()  # so that nothing follows from the turns that end here
         gone = GeneratorExit()
         for task in self.loop.tasks:
             if task.done():
@@ -203,7 +209,7 @@ class Stage:
             self._act(who, what)
         elif what in _TIME:
             self.times += 1
-            self.world.pass_time(_TIME[what] * self.world.dispatcher._settle_timeout)
+            self.world.pass_time(_TIME[what] * self.world.dispatcher._effects.settle_timeout)
         else:
             self.world.store.waiting[who].set_exception(self._to_raise(what, "the disk is full"))
         self.world.loop.tidy()
@@ -267,7 +273,7 @@ class Stage:
             case ["close"]:
                 world.close()
             case ["close", "gently"]:
-                world.close(finish=world.dispatcher._settle_timeout)
+                world.close(finish=world.dispatcher._effects.settle_timeout)
             case ["begin", "close"]:
                 world.begin_close()
             case ["read"]:
@@ -306,7 +312,7 @@ class Stage:
             case AlreadyEntered():
                 right = verb == "enter" and abstract and abstract.states[run] is not DeclaredState.ACCEPTED
             case DispatcherClosed():
-                right = self.world.dispatcher._closing
+                right = self.world.dispatcher._close.is_begun
             case SessionBusy():
                 right = operation.endswith("reject") and abstract and not abstract.quiet
             case _:
@@ -410,7 +416,11 @@ def said_of(handle: asyncio.Handle) -> str:
     callback: Any = handle._callback  # type: ignore[attr-defined]  # not in the stubs
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
-        about = next((each.run_id for each in handle._args or () if hasattr(each, "run_id")), "")
+        args: list[Any] = [*(handle._args or ())]
+        while isinstance(callback, partial):
+            callback, args = callback.func, [*callback.args, *args]
+        runs = [each.run if isinstance(each, Turn) else each for each in args]
+        about = next((each.run_id for each in runs if hasattr(each, "run_id")), "")
         return f"the callback {getattr(callback, '__name__', callback)} {about} runs".replace("  ", " ")
     turn = turn_of(task)
     return f"{task.get_name() if turn is None else f'the turn of {turn}'} goes on"

@@ -73,7 +73,7 @@ class World(Callers):
         for complete in self.monitor.read_published():
             self.store.since.pop(complete.run_id, None)
         if not self.loop.ready:
-            within = self.dispatcher._settle_timeout + 2 * self.blocked
+            within = self.dispatcher._effects.settle_timeout + 2 * self.blocked
             self.monitor.errors += map(AssertionError, self.store.overdue(within))
             self.monitor.at_rest()
             self._expect_awake()

@@ -104,9 +104,9 @@ class Trials:
         try:
             for _ in range(at):
                 play.stage.take(play.stage.options()[0])
-            unclosed = bool(world.dispatcher._sessions)
+            unclosed = bool(world.dispatcher._sessions.cores)
             drop_all(world)
-            unclosed = unclosed and not world.dispatcher._closed
+            unclosed = unclosed and not world.dispatcher._close.is_done
         except Exception as wrong:
             world.abandon()
             self._stop(kind, where, wrong)

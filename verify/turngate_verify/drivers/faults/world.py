@@ -84,9 +84,11 @@ class FaultyWorld(PatientWorld):
 
         The same is true of a run that waits for the place which such a turn has.
         """
-        core = self.dispatcher._sessions.get(run.session_id)
+        core = self.dispatcher._sessions.cores.get(run.session_id)
         turn = None if core is None else core.settling.get(run.seq) or core.turn
         if turn is None:
             return False
-        others = [each.turn.phase for each in self.dispatcher._sessions.values() if each.turn is not None]
+        others = [
+            each.turn.phase for each in self.dispatcher._sessions.cores.values() if each.turn is not None
+        ]
         return turn.phase is STARTING or (turn.phase is WAITING and STARTING in others)

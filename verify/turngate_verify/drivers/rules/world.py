@@ -150,7 +150,7 @@ class RulesWorld(World):
                 self.monitor.violate(Property.TERMINAL_IS_FINAL, changed)
         self.monitor.raise_what_is_broken()
         if not self.monitor.claimed:
-            held = [*self.dispatcher._runs, *self.dispatcher._completions._kept]
+            held = [*self.dispatcher._sessions.runs, *self.dispatcher._completions._kept]
             expect(len(held) <= self.completions_kept, f"of the runs, all of them complete, {held} are kept")
             told = [complete.seq for complete in self.monitor.delivered]
             decided = [seq for seq in self.monitor.completed if seq not in self._to_hooks]

@@ -1,0 +1,111 @@
+"""What a turn produces: its text, its notes and what it keeps, and where all of that ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatching import Agent, active, in_loop, queued
+from turngate import Dispatcher, TurnEnded
+from turngate._core import RunRecord
+from turngate._events import Delta, Note
+from turngate._handles import Run
+from turngate._loop import HomeLoop
+from turngate._output import TurnOutput
+
+
+class Heard:
+    """An output, and the events that it has delivered."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Delta | Note, int]] = []
+        home = HomeLoop()
+        home.check_loop()
+        self.output = TurnOutput("s", "r", home, lambda event, size: self.events.append((event, size)), [])
+
+
+@in_loop
+async def test_text_is_kept_in_its_pieces_and_told_with_its_offset() -> None:
+    heard = Heard()
+    for text in ("par", "", "tial"):
+        heard.output.write(text)
+    assert [event for event, _ in heard.events] == [
+        Delta("s", "r", "par", 0),
+        Delta("s", "r", "", 3),
+        Delta("s", "r", "tial", 3),
+    ]
+    assert heard.output.parts == ["par", "tial"]
+    assert heard.output.so_far() == (7, "partial", None)
+    assert [*heard.output.pieces("partial")] == ["par", "tial"]
+
+
+@in_loop
+async def test_what_the_runner_returned_is_one_piece_if_nothing_was_written() -> None:
+    output = Heard().output
+    assert [*output.pieces("answer")] == ["answer"]
+    assert [*output.pieces("")] == []
+
+
+@in_loop
+async def test_a_turn_that_is_over_takes_nothing() -> None:
+    heard = Heard()
+    heard.output.keep({"n": 1})
+    heard.output.close()
+    with pytest.raises(TurnEnded, match="write to the turn of run r, which is over"):
+        heard.output.write("late")
+    with pytest.raises(TurnEnded, match="emit from the turn of run r, which is over"):
+        heard.output.emit("kind", None)
+    with pytest.raises(TurnEnded, match="keep in the turn of run r, which is over"):
+        heard.output.keep({"n": 2})
+    assert heard.events == []
+    assert heard.output.so_far() == (0, "", '{"n": 1}')
+
+
+@in_loop
+async def test_nothing_joins_a_turn_that_is_over_and_nobody_asks_what_may() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await active(d, "s", "p", run_id="a")
+        agent.finish(run)
+        await run
+        await active(d, "s", "q")
+        waits = await queued(d, "s", "r")
+        with pytest.raises(TurnEnded, match="fold into the turn of run a"):
+            await agent.turns[0].fold()
+        with pytest.raises(TurnEnded, match="fold into the turn of run a"):
+            agent.turns[0].waiting()
+        assert d.queued("s") == [waits]
+
+
+@pytest.mark.parametrize(("text", "expected"), [(None, "partial"), ("", ""), ("else", "else")])
+@in_loop
+async def test_what_was_written_is_the_text_unless_the_runner_returns_one(
+    text: str | None, expected: str
+) -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        run = await active(d, "s", "p")
+        agent.turns[0].write("par")
+        agent.turns[0].write("tial")
+        agent.finish(run, text)
+        assert (await run).text == expected
+
+
+@in_loop
+async def test_a_run_that_is_queued_loses_its_hook() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        first = await active(d, "s", "p", on_complete=print)
+        behind = await queued(d, "s", "q", on_complete=print)
+        assert first.on_complete is print
+        assert behind.on_complete is None
+        first.on_complete = None
+
+
+def test_a_handle_shows_what_is_on_record() -> None:
+    record = RunRecord("s", "r", 7, "p", "queue")
+    run = Run(None, record)  # type: ignore[arg-type]  # nobody asks its home
+    assert (run.session_id, run.run_id, run.seq, run.prompt, run.when_busy) == ("s", "r", 7, "p", "queue")
+    assert not run.covered
+    record.covered = True
+    assert run.covered
+    assert repr(record) == "<run r, seq 7, accepted>"
