@@ -135,7 +135,7 @@ class Author:
         new: Op = {
             "run": f"r{number}",
             "run_id": f"id-{number}" if self.kind == "carried" or self.dice.random() < 0.5 else None,
-            "prompt": f"prompt {number}" if self.dice.random() < 0.96 else " ",
+            "prompt": self.dice.choices([f"prompt {number}", " ", f"{number} is long " * 50], [90, 4, 6])[0],
             "when_busy": self.dice.choices(["fold", "queue", "interrupt", "reject"], [8, 4, 1, 1])[0],
             "attached": self.dice.choices([None, "text", "bytes"], [8, 1, 1])[0],
             "hook": self.dice.random() < 0.1,

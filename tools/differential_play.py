@@ -529,7 +529,9 @@ class World:
             if name in {"Delta", "Note", "delta", "note"}:
                 lane += f" {name} of {data['run_id']}"
                 if name.lower() == "delta":  # pieces may come joined
-                    lanes[lane] = ["".join([*lanes[lane], data["text"]])]
+                    (start, text), *_ = lanes[lane] or [(data["offset"], "")]
+                    hole = "" if start + len(text) == data["offset"] else f"<at {data['offset']}>"
+                    lanes[lane] = [(start, text + hole + data["text"])]
                     continue
             lanes[lane].append(event)
         return dict(sorted(lanes.items()))
