@@ -94,7 +94,7 @@ class Author:
 
     def op(self) -> Op:
         choices = Counter(
-            submit=30, accept=8, enter=8, ask=4, close=2, wait=3, stream=4, callback=2, find=3, lead=2,
+            submit=30, accept=8, enter=8, ask=4, close=2, wait=3, stream=6, callback=2, find=3, lead=2,
             subscribe=2, completions=2, cancel=4, cancel_run=6, cancel_handle=1, cancel_all=1, clear_queue=3,
             finish=14, fail=3, write=10, fold=14, emit=2, keep=2, history=3, stubborn=1, tidy=2,
         )  # fmt: skip
@@ -222,6 +222,7 @@ REQUESTS: list[Op] = [
     {"path": "/healthz"},
     {"path": "/readyz"},
     {"path": "/metrics"},
+    {"path": "/openapi.json"},
     {"path": "/"},
     {"path": "/nowhere"},
     {"path": "/v1/sessions/%ff"},
@@ -322,6 +323,8 @@ class Pair:
         """Return what each of these programs ends in, if the two sides have nothing in common."""
         old, new = self.play(programs)
         suspects = {number: ({a}, {b}) for number, (a, b) in enumerate(zip(old, new, strict=True)) if a != b}
+        self.varied = len(suspects)
+        self.unplayed = sum('"failed": "' in each or "come to rest" in each for each in [*old, *new])
         for _ in range(again):
             if not suspects:
                 break
