@@ -210,27 +210,5 @@ class LeakySession(Mechanism):
         """Leave the mark where it is."""
 
 
-MECHANISMS: dict[str, type[Mechanism]] = built_in(
-    DESIGNS,
-    NoAcceptTracking,
-    PendingFlag,
-    PendingCount,
-    HastyClear,
-    SilentEntry,
-    UnlockedDrain,
-    SilentDrop,
-    SilentFold,
-    SwallowedOuter,
-    StrandedQueue,
-    IdleGap,
-    UnserializedEntry,
-    BlindRelease,
-    UnlockedClear,
-    LateMark,
-    Untracked,
-    LateOwnComplete,
-    PublishFirst,
-    ReusedId,
-    LeakySession,
-)
+MECHANISMS = built_in(DESIGNS, Mechanism, globals())
 """The flawed mechanism of each design of a dispatcher in memory."""

@@ -12,14 +12,13 @@ the mechanism is worth nothing. Each layer has each of them once, as a class tha
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from turngate_model.properties import AnyProperty, DurableProperty, Property
 
 PropertyT_co = TypeVar("PropertyT_co", bound=AnyProperty, covariant=True)
-ClassT = TypeVar("ClassT", bound=type)
+BaseT = TypeVar("BaseT")
 
 
 class Design(NamedTuple, Generic[PropertyT_co]):
@@ -30,15 +29,19 @@ class Design(NamedTuple, Generic[PropertyT_co]):
     breaks: tuple[PropertyT_co, ...]
 
 
-def built_in(designs: Mapping[str, Design[AnyProperty]], *classes: ClassT) -> dict[str, ClassT]:
-    """Return the classes that have the flaws of these designs, by the names of the designs.
+def built_in(
+    designs: Iterable[str], base: type[BaseT], names: Mapping[str, object]
+) -> dict[str, type[BaseT]]:
+    """Return the subclasses of a base that have the flaws of these designs, by the names of the designs.
 
-    A class is named after its design: ``PendingFlag`` has the flaw of ``pending-flag``.
+    ``names`` are those of a module. The class of ``pending-flag`` is called ``PendingFlag``.
     """
-    named = {re.sub(r"(?<!^)(?=[A-Z])", "-", each.__name__).lower(): each for each in classes}
-    if unknown := named.keys() - designs.keys():
-        raise ValueError(f"the catalogue has no design {', '.join(sorted(unknown))}")
-    return {name: named[name] for name in designs if name in named}
+    found: dict[str, type[BaseT]] = {}
+    for design in designs:
+        made = names.get("".join(word.capitalize() for word in design.split("-")))
+        if isinstance(made, type) and issubclass(made, base):
+            found[design] = made
+    return found
 
 
 NOT_IN_DESIGNS = frozenset({"cancel_run", "interrupt", "close"})

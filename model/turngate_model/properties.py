@@ -1,9 +1,9 @@
 """The properties: what always holds, each by its id and with one sentence.
 
-The first twelve are promises to users; whoever watches a dispatcher from outside can see whether it keeps
-them. The last two are about the model: DECLARED_MOVE ties what runs do to the lifecycle, and REFINES ties the
-mechanism to the abstract session and the abstract places. Beside them stand the promises of a
-dispatcher whose sessions are on a ledger that processes share.
+The first twelve are promises to users: an observer of a dispatcher can see whether it keeps them. The last
+two are about the model: DECLARED_MOVE ties what runs do to the lifecycle, and REFINES ties the mechanism to
+the abstract session and the abstract places. Beside them stand the promises of a dispatcher whose sessions
+are on a ledger that processes share.
 """
 
 from __future__ import annotations

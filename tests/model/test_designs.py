@@ -61,12 +61,12 @@ def test_the_catalogue_has_them_all_and_each_says_what_it_does() -> None:
     assert all(design.flaw.endswith(".") for design in (DESIGNS | DURABLE_DESIGNS | SMALL_FLAWS).values())
 
 
-def test_a_class_that_is_named_after_no_design_is_refused() -> None:
-    class NoSuchDesign(Mechanism):
+def test_a_class_has_the_flaw_of_the_design_that_it_is_named_after() -> None:
+    class PendingFlag(Mechanism):
         pass
 
-    with pytest.raises(ValueError, match="no-such-design"):
-        built_in(DESIGNS, NoSuchDesign)
+    names = {"PendingFlag": PendingFlag, "IdleGap": DurableMechanism, "Other": Mechanism}
+    assert built_in(DESIGNS, Mechanism, names) == {"pending-flag": PendingFlag}
 
 
 @pytest.mark.parametrize("name", KNOWN_TO_BREAK)

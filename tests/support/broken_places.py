@@ -152,13 +152,4 @@ class FoldsWhileItWaitsRelation(Relation):
         self.join(s, lead, only(self.first_of(queued, "first")))
 
 
-RELATIONS: dict[type[Mechanism], type[Relation]] = {
-    KeepsThePlaceWhileSettling: KeepsThePlaceWhileSettlingRelation,
-    CallsTheLastInLine: CallsTheLastInLineRelation,
-    CallsACancelledTurn: CallsACancelledTurnRelation,
-    LosesThePlaceOfACancelledTurn: LosesThePlaceOfACancelledTurnRelation,
-    CallsOneTooMany: CallsOneTooManyRelation,
-    NeverGivesBack: NeverGivesBackRelation,
-    NeverCalls: NeverCallsRelation,
-    FoldsWhileItWaits: FoldsWhileItWaitsRelation,
-}
+RELATIONS = {mechanism: globals()[f"{mechanism.__name__}Relation"] for mechanism in BROKEN}

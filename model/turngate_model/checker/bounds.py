@@ -20,7 +20,7 @@ What is left without them: accept, enter, cancel, fold, end, settle and handoff.
 class Bounds:
     """How much can happen: how many prompts and cancels, in how many sessions, without which operations.
 
-    With ``turns_limit``, at most so many runner calls go on at once over all sessions.
+    ``turns_limit`` is the limit on runner calls at once, over all sessions.
     """
 
     prompts: int = 3
@@ -44,13 +44,13 @@ OnDeath: TypeAlias = Literal["fail", "retry"]
 
 @dataclass(frozen=True)
 class DurableBounds:
-    """How much can happen: processes, prompts, and how often each thing that is not of every day."""
+    """How much can happen: processes, prompts, and how often each thing goes wrong."""
 
     processes: int = 2
     prompts: int = 2
     cancels: int = 1
     crashes: int = 1
-    """Processes that die; that all die at once counts as one."""
+    """Processes that die. All of them at once count as one."""
     expiries: int = 1
     """Processes that are given up for dead while they live."""
     losses: int = 1

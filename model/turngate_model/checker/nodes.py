@@ -94,8 +94,7 @@ class Nodes:
 
     def events(self, node: int, shared: int, session: int, action: Action) -> tuple[Event, ...]:
         """Return the events of a step of a node. The node's runs must be named by rank."""
-        run = ModelRun(action.run, self.runs[node] + 1) if action.name == "accept" else None
-        return self._taken(node, shared, session, action, run)[0].events
+        return self._taken(node, shared, session, action, None)[0].events
 
     def accept(self, node: int, shared: int, session: int, run: ModelRun, mode: Mode) -> Edge:
         """Accept a run in a node's session and return the step as an edge."""

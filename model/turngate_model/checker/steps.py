@@ -87,8 +87,11 @@ def take(
     """Take one step in a session and judge it. The step changes ``held`` and ``abstract`` in place.
 
     ``held`` is the session that the mechanism holds, ``abstract`` the abstract session beside it, ``session``
-    the number of the session in its world. ``run`` is the new run, if the step is an accept.
+    the number of the session in its world. ``run`` is the new run of an accept; by default its sequence is
+    its rank in the session.
     """
+    if run is None and action.name == "accept":
+        run = ModelRun(action.run, len(abstract.states) + 1)
     was_quiet = abstract.quiet
     before = (held.frozen(), shared[:2]) if was_quiet and action.name == "cancel" else None
     judge = _Judge(abstract, shared.abstract_places, session, witness)

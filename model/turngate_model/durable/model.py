@@ -156,7 +156,7 @@ def in_order(world: ModelWorld) -> tuple[ModelWorld, tuple[int, ...] | None]:
 
 
 def _look(world: ModelWorld, place: int) -> tuple[Any, ...]:
-    """Return how a process looks to somebody who does not know its number."""
+    """Return everything about a process but its number."""
     process, ledger, me = world.processes[place], world.ledger, place + 1
     loaded, unanswered = process.loaded, process.unanswered
     return (

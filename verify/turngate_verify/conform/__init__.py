@@ -1,4 +1,4 @@
-"""The conformance kit: checks whether somebody else's dispatcher has the properties of Turngate.
+"""The conformance kit: checks whether another dispatcher has the properties of Turngate.
 
 The port
 --------

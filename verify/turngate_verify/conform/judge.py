@@ -28,7 +28,7 @@ from turngate_verify.conform.sessions import Sessions
 __all__ = ["Judge", "ProgramLimits"]
 
 GROWING = 6
-"""What is held when all is quiet is residue if so many times in a row it is more than the time before."""
+"""What a quiet subject holds is residue if it grows this many times in a row."""
 
 
 class Judge:

@@ -19,7 +19,7 @@ A = TypeVar("A")
 
 
 class Players:
-    """Makes fresh subjects, so many at the same time as there are workers. Each has a process of its own."""
+    """Makes fresh subjects, one at a time per worker. Each has a process of its own."""
 
     def __init__(self, make: SubjectFactory, workers: int) -> None:
         self._all: list[SubjectFactory] = [make]

@@ -162,7 +162,7 @@ class AbleSubject(Subject, Protocol):
     def working(self) -> Collection[str] | None:
         """Return the lead runs whose runner is at work now, or None if that is not known.
 
-        This is no feature: whoever has it is asked.
+        This is no feature: a subject that has it is asked.
         """
         ...
 

@@ -129,7 +129,7 @@ class RealtimeSubject(Operations):
         self._watching.append(asyncio.run_coroutine_threadsafe(watching(), self.loop()))
 
     async def runner(self, run: str) -> str:
-        """Do the work of one turn, on the loop of whoever calls it."""
+        """Do the work of one turn, on the loop of the caller."""
         await self._looked()
         self._listen(run)
         self.started(run)
@@ -174,7 +174,7 @@ class RealtimeSubject(Operations):
     # Driving it.
 
     def call(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """Run a call on the loop, and return what it returns; it must within so many seconds."""
+        """Run a call on the loop, and return what it returns, within this many seconds."""
         seconds = self.timing.answers if seconds is None else seconds
         calling = asyncio.run_coroutine_threadsafe(work, self.loop())
         try:

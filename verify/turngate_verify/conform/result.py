@@ -34,7 +34,7 @@ class Effort(NamedTuple):
     """The most operations in a random program."""
     seed: int = 0
     seconds: float = 120.0
-    """After so many seconds the suite begins no other program."""
+    """The number of seconds after which the suite begins no other program."""
     workers: int = 1
     """How many instances of the subject play at the same time."""
     require_races: bool = False

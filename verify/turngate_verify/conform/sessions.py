@@ -2,8 +2,8 @@
 
 A subject shows less than a recorded history has, so some events are filled in
 here: that a runner has ended, and that messages were written in time. And a
-run that a cancel covers, or that was cleared, no longer waits: whoever starts
-ahead of it overtakes nobody, but the run is still owed its RunComplete.
+run that a cancel covers, or that was cleared, no longer waits: a run that starts
+ahead of it does not overtake it, but the run is still owed its RunComplete.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from turngate_verify.conform.walks import walk
 REPLAYS = 3
 """So many times a program must break a property again before that is reported.
 
-Each time that something about the property did not come back, it must so many times more.
+Each time that something about the property did not come back, it must come back this many times more.
 """
 _CHEAP = 500
 """So many short programs are worth half of the time; more are worth a twenty-fourth of it."""
@@ -79,7 +79,7 @@ class Suite:
     # Every short program.
 
     def enumerate(self, sessions: int) -> None:
-        """Play every program in so many sessions, shortest first, as deep as the effort allows."""
+        """Play every program in this number of sessions, shortest first, as deep as the effort allows."""
         levels: list[dict[Program, Played]] = [{}, {(): self.play(())}]
         reached: set[object] = set()
         done, began = 0, time.monotonic()
@@ -101,7 +101,7 @@ class Suite:
             self.result.depths[sessions] = depth
 
     def _affords(self, done: int, more: int, began: float) -> bool:
-        """Tell whether so many more short programs can be played, by how fast the subject has been."""
+        """Tell whether there is time for this many more short programs, by how fast the subject has been."""
         if done + more > self.effort.programs:
             return False
         if done + more <= _FIRST:

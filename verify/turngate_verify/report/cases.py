@@ -40,7 +40,7 @@ class SideStep(NamedTuple):
 
 
 class CaseStep(NamedTuple):
-    """One step of a script: who does what, and what comes of it in each history."""
+    """One step of a script: who does what, and how each history goes on."""
 
     number: int
     actor: str

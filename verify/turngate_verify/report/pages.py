@@ -32,7 +32,7 @@ _GROUPS = {
     "unknown": "What is not known",
 }
 _MOST_STEPS = 60
-"""Of a long recording, the page shows so many events, and before them all about runs in flight by then."""
+"""How many events of a long recording the page shows, after all those about runs in flight by then."""
 
 
 class PropertyCard(NamedTuple):
@@ -247,7 +247,7 @@ def _conformance_case(result: Conformance, each: AnyProperty) -> Case:
 def _case_of_history(
     broken: AnyProperty, what: str, steps: list[Shown], *, by: str, replay: str, at_once: bool
 ) -> Case:
-    """Return a case about a history that somebody else's dispatcher has shown."""
+    """Return a case about a history that another dispatcher has shown."""
     seen, sound = shown(steps), following(steps, at_once=at_once)
     said = f"{broken}: {visible(what)}"
     sides = (

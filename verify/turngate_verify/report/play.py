@@ -27,7 +27,7 @@ from turngate_model.pictures.views import of_mechanism
 from turngate_verify.report.rendering import render, written
 
 MOST_NODES = 4_000
-"""A design with more nodes than this is given fewer prompts: the page is to stay small."""
+"""A design with more nodes than this is given fewer prompts: the page must stay small."""
 BOUNDS = Bounds(prompts=3, cancels=1, sessions=1)
 MOST_PROMPTS, MOST_CANCELS = 3, 2
 """What the page has room for."""

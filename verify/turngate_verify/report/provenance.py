@@ -1,4 +1,4 @@
-"""Where a page comes from: which commit, which versions, so that somebody else can make it again."""
+"""Where a page comes from: which commit, which versions, so that anyone can make it again."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def outcomes(design: type[Mechanism], world: RestingWorld, op: Op, *, two_phase:
 
 
 def first_outcome(design: type[Mechanism], world: RestingWorld, op: Op, *, two_phase: bool) -> Outcome:
-    """Return what comes of an operation if every step that follows is taken as soon as it can be."""
+    """Return the outcome of an operation if every step that follows is taken as soon as it can be."""
     at = _performed(design, world, op, two_phase=two_phase)
     while action := next(_following(design, at, op.place), None):
         at = _taken(design, at, op.place, action)

@@ -160,27 +160,7 @@ class StaysBusy(Mechanism):
         return bool(s.pending)
 
 
-FLAWS: dict[str, type[Mechanism]] = built_in(
-    SMALL_FLAWS,
-    LastInFirstOut,
-    FoldsTheLast,
-    IdlePoison,
-    KeepsTheQueue,
-    LetsTheTurnRun,
-    OneLane,
-    SharedMark,
-    SilentClear,
-    ClearIsCancel,
-    CompletesTwice,
-    LateRetry,
-    CancelsTheSession,
-    KeepsTheQueued,
-    InterruptsItself,
-    NeverRejects,
-    StaysBusy,
-    WrongRecord,
-    DroppedOnRecord,
-)
+FLAWS = built_in(SMALL_FLAWS, Mechanism, globals())
 """The flaws beside the known-bad designs, by name."""
 
 REFUTABLE: dict[str, type[Mechanism]] = {

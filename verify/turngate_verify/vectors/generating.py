@@ -84,7 +84,7 @@ class Trail(NamedTuple):
 
 @dataclass
 class Node:
-    """A program, what comes of it on the mechanism, and on the designs that it has not refuted."""
+    """A program, and where it leads the mechanism and the designs that it has not refuted."""
 
     world: RestingWorld = field(default_factory=RestingWorld.at_first)
     steps: tuple[VectorStep, ...] = ()

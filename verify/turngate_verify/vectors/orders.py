@@ -1,6 +1,6 @@
 """Every order in which the events after an operation may be seen.
 
-The mechanism shows the events of an operation in some order. A dispatcher that is built otherwise may show
+The mechanism shows the events of an operation in some order. A dispatcher that is built differently may show
 them in another: two runs that one cancel covers complete in either order. No property fixes that. So the
 judge of the conformance kit decides which orders may be seen, and the vectors accuse nobody whom it does not.
 """
