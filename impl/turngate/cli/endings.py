@@ -12,7 +12,7 @@ INTERRUPTED = 130
 _pressed = False
 
 
-def press() -> None:
+def note_interrupt() -> None:
     """Remember that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
     global _pressed  # noqa: PLW0603 - there is one keyboard
     _pressed = True

@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> int:
         said = [wrong.strerror or str(wrong), *([str(wrong.filename)] if wrong.filename else [])]
         return _refuse(": ".join(said))
     except (Exception, SystemExit):  # a module that the user names may raise SystemExit
-        return _own_up()
+        return _report_internal_error()
     return code if isinstance(code, int) else 0
 
 
@@ -92,7 +92,7 @@ def _refuse(message: str) -> int:
     return BAD_INPUT
 
 
-def _own_up() -> int:
+def _report_internal_error() -> int:
     told = traceback.format_exc().splitlines()
     told.append("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
     with contextlib.suppress(OSError):

@@ -71,7 +71,7 @@ def shown(text: str) -> str:
     )
 
 
-class Plain:
+class PlainScreen:
     """Standard input and output without a terminal: a line is a prompt, an empty one cancels."""
 
     def show(self, text: str) -> None:
@@ -88,7 +88,7 @@ class Plain:
             yield line.strip() or CANCEL
 
 
-class Typed:
+class TerminalScreen:
     """A terminal: what is said scrolls above, and the last lines are how things are and what is typed.
 
     Rows that are full go above, where the terminal keeps them; the row that still grows is drawn with the
@@ -159,7 +159,7 @@ class Typed:
     def _is_over(self, running: asyncio.Task[None]) -> None:
         """Notice that the terminal is gone."""
         if not self._ended:
-            self._press_end()
+            self._end_input()
 
     def _write(self, rows: Iterable[str]) -> None:
         for row in rows:
@@ -241,11 +241,11 @@ class Typed:
         @keys.add("c-c", eager=True)
         @keys.add("c-d", eager=True)
         def _(_event: KeyPressEvent) -> None:
-            self._press_end()
+            self._end_input()
 
         return keys
 
-    def _press_end(self) -> None:
+    def _end_input(self) -> None:
         self._ended = True
         self._typed.put_nowait(CANCEL)
 
