@@ -15,7 +15,7 @@ from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
 
 _SHOWN = 30
-"""So many characters of a prompt that waits are shown."""
+"""Characters of a waiting prompt that are shown."""
 
 
 @click.command()

@@ -87,7 +87,7 @@ def _run() -> int:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:  # nobody reads it
+        except BrokenPipeError:  # the reader is gone
             _redirect_to_null(1)
         except OSError as wrong:
             _redirect_to_null(1)

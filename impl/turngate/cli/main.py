@@ -2,8 +2,7 @@
 
 A verdict has an exit code: 0 holds, 1 violated, 3 unknown. A command without a
 verdict must end with another one: 2 after bad input, 70 after an error of
-Turngate itself, whose traceback is printed. Whoever calls ``run`` deals with
-Ctrl-C.
+Turngate itself, whose traceback is printed. The caller of ``run`` handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _invoke(arguments: list[str]) -> object:
 
 
 def _refuse(message: str) -> int:
-    with contextlib.suppress(OSError):  # whoever cannot be told still has the exit code
+    with contextlib.suppress(OSError):  # the exit code is still there
         err.print("turngate: " + " ".join(message.split()))
     return BAD_INPUT
 

@@ -46,7 +46,7 @@ _CLOSES = frozenset({"Pe", "Pf", "Po"})
 _OPENS = frozenset({"Ps", "Pi"})
 """Categories of characters that stay in the row of what comes after them."""
 CANCEL = None
-"""What is read when everything is to be cancelled."""
+"""What `lines` yields for a cancel of everything."""
 
 
 class Screen(Protocol):
@@ -64,7 +64,7 @@ class Screen(Protocol):
 
 
 def shown(text: str) -> str:
-    """Return text of somebody else as a terminal may be given it: nothing but characters and line ends."""
+    """Return text from elsewhere without control characters, so that it is safe for a terminal."""
     lines = text.replace("\t", "    ").replace("\r\n", "\n").split("\n")
     return "\n".join(
         _JOINER.join(visible(part, sys.stdout.encoding) for part in line.split(_JOINER)) for line in lines
@@ -80,7 +80,7 @@ class PlainScreen:
         sys.stdout.flush()
 
     def status(self, text: str) -> None:
-        """Say nothing: whoever reads this does not look on."""
+        """Show nothing: the output is not a display."""
 
     async def lines(self) -> AsyncIterator[str | None]:
         """Yield the lines of standard input."""

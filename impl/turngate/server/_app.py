@@ -122,7 +122,7 @@ class App:
             except BaseException as wrong:
                 self._begun = None
                 begun.set_exception(wrong)
-                begun.exception()  # there may be nobody else who waits
+                begun.exception()  # there may be no other caller that waits
                 raise
             begun.set_result(None)
         elif not self._begun.done():

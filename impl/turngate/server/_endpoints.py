@@ -1,4 +1,4 @@
-"""Every endpoint of the server: its address, what it takes, what it answers, and who handles it.
+"""Every endpoint of the server: its address, what it takes, what it answers, and its handler.
 
 Requests are matched against this table, and the OpenAPI document is made from it. Ids are percent-encoded
 segments of a path, so a path is split before it is decoded.

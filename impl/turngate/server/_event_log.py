@@ -208,7 +208,7 @@ class EventLog:
         self._last_look: asyncio.Task[tuple[Cursor, bytes]] | None = None
         """The look at all sessions that was begun last."""
         self._next_look: asyncio.Task[tuple[Cursor, bytes]] | None = None
-        """The one that will begin next, for all who ask until then."""
+        """The look that will begin next, for every caller until then."""
 
     # Its life.
 
@@ -280,8 +280,8 @@ class EventLog:
     async def look(self) -> tuple[Cursor, bytes]:
         """Return the place in the log, and every session in flight at that step: a list in JSON.
 
-        It may be large, so callers share it: those who ask while one is being taken wait together for the
-        next. It is never older than the question.
+        It may be large, so callers share it: callers that come while one is being taken wait together for
+        the next. It is never older than the call.
         """
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_after(self._last_look), name="turngate look")
@@ -305,7 +305,7 @@ class EventLog:
         if self._last_look is look:
             self._last_look = None  # it may be large
         if not look.cancelled():
-            look.exception()  # those who waited have been told
+            look.exception()  # the callers that waited have it
 
     def add(self, reader: LogReader) -> None:
         """Wake the reader when there is something new for it."""

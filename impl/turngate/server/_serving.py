@@ -35,7 +35,7 @@ class HttpProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, but a request that does not come to the end of its head is not waited for.
 
     uvicorn waits for the next request for `timeout_keep_alive`, and for the rest of one that has begun for
-    ever: whoever sends a byte now and then would keep the connection (slow loris).
+    ever: a client that sends a byte now and then would keep the connection (slow loris).
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -148,7 +148,7 @@ def serve(
     """Serve until a signal comes; `on_start` is told the port, on the loop. Return whether it was Ctrl-C.
 
     `listener` is a socket that listens already, maybe for other processes too; it is closed at the end.
-    Raises OSError when the address cannot be had, LedgerUnavailable when the ledger cannot be reached.
+    Raises OSError when the address is not available, LedgerUnavailable when the ledger cannot be reached.
     """
     server = HttpServer(app, config(app, host, port, verbose=verbose), on_start)
     with listener or listening(host, port) as own:
