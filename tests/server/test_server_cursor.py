@@ -22,10 +22,9 @@ from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits
 from turngate.server._cursor import Cursor, mark, parsed
+from turngate.server._event_log import EventLog, LogReader
 from turngate.server._ledger_backend import LedgerBackend
-from turngate.server._log import EventLog
 from turngate.server._memory_backend import MemoryBackend
-from turngate.server._reader import Reader
 from turngate.server.running import App, for_address
 
 texts = st.text(max_size=20)
@@ -131,7 +130,7 @@ async def test_a_reader_has_every_event_of_its_own_or_knows_that_it_is_behind(se
     """And no reader of a session is behind for what others have said, however small the ring is."""
     chance = random.Random(seed)
     log = EventLog(MemoryBackend(Dispatcher(nothing)), Limits(ring_events=4))
-    unread: dict[Reader, list[int]] = {Reader(log, about, log.place): [] for about in ("a", "b", None)}
+    unread: dict[LogReader, list[int]] = {LogReader(log, about): [] for about in ("a", "b", None)}
     for reader in unread:
         log.add(reader)
     for number in range(1, 500):

@@ -22,7 +22,7 @@ from serving import Ear, served, serving
 from turngate import Dispatcher, Turn
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
-from turngate.server._calls import CALLS, EVENT_STREAM
+from turngate.server._endpoints import ENDPOINTS, EVENT_STREAM
 from turngate.server._models import EVENTS
 from turngate.server._openapi import openapi
 from turngate.server._problems import TITLES
@@ -36,7 +36,7 @@ def described() -> dict[str, Any]:
 def test_every_address_and_method_is_described_and_no_other() -> None:
     paths = described()["paths"]
     assert {(path, method.upper()) for path, calls in paths.items() for method in calls} == {
-        (call.path, call.method) for call in CALLS
+        (call.path, call.method) for call in ENDPOINTS
     }
 
 
@@ -129,7 +129,7 @@ def serving_in_a_thread(make: Callable[[], Dispatcher | DurableDispatcher]) -> I
         thread.join(HANG)
 
 
-ANSWERED_AT_ONCE = [(call.path, call.method) for call in CALLS if call.answer != EVENT_STREAM]
+ANSWERED_AT_ONCE = [(call.path, call.method) for call in ENDPOINTS if call.answer != EVENT_STREAM]
 
 
 def hold_to_its_description(url: str, path: str, method: str, examples: int) -> None:

@@ -159,7 +159,7 @@ async def test_nor_is_the_rest_of_a_later_request(monkeypatch: pytest.MonkeyPatc
 def test_uvicorn_is_set_up_not_to_wait_for_ever() -> None:
     """What the README says of the slow; and nothing of a request goes into its log."""
     settings = serving_module.config(local(), "127.0.0.1", 0)
-    assert settings.http is serving_module.Protocol
+    assert settings.http is serving_module.HttpProtocol
     assert (settings.timeout_keep_alive, serving_module.HEADER_TIMEOUT) == (10, 20)
     assert settings.h11_max_incomplete_event_size == 2 * Limits().header_limit
     assert settings.limit_concurrency == 2 * Limits().streams_limit + 1_000

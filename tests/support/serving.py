@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import httpx2
 
 from turngate.server import App, Limits, asgi_app
-from turngate.server._serving import Server, config, listening
+from turngate.server._serving import HttpServer, config, listening
 
 
-class Quiet(Server):
+class Quiet(HttpServer):
     """A server that leaves signals to the tests."""
 
     def capture_signals(self) -> Any:

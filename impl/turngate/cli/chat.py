@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from turngate import Delta, Moved, RunComplete, State, TurngateError
-from turngate.cli.screen import Plain, Screen, Typed
+from turngate.cli.screen import PlainScreen, Screen, TerminalScreen
 from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
 
 _SHOWN = 30
-"""So many characters of a prompt that waits are shown."""
+"""Characters of a waiting prompt that are shown."""
 
 
 @click.command()
@@ -48,15 +48,15 @@ async def _chat(url: str, session_id: str, token: str | None) -> None:
     async with Client(url, token, patience=5.0) as client:
         await client.session(session_id)  # or say at once why that cannot be
         if sys.stdin.isatty() and sys.stdout.isatty():
-            screen = Typed()
+            screen = TerminalScreen()
             async with screen.open():
                 screen.show(f"Talking in session {session_id}. Enter sends, Escape cancels, Ctrl-D leaves.\n")
-                await Conversation(client, session_id, screen).go_on()
+                await Chat(client, session_id, screen).go_on()
         else:
-            await Conversation(client, session_id, Plain()).go_on(to_the_end=True)
+            await Chat(client, session_id, PlainScreen()).go_on(to_the_end=True)
 
 
-class Conversation:
+class Chat:
     """One session, shown on a screen."""
 
     def __init__(self, client: Client, session_id: str, screen: Screen) -> None:

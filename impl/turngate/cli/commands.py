@@ -70,49 +70,33 @@ def help_text() -> str:
     import shutil  # noqa: PLC0415 - needed only here
     import textwrap  # noqa: PLC0415 - as above
 
-    commands = registered()
     width = min(max(shutil.get_terminal_size().columns, 40), 110)
+
+    def fill(text: str, start: str = "  ", indent: int = 2) -> str:
+        return textwrap.fill(text, width, initial_indent=start.ljust(indent), subsequent_indent=" " * indent)
+
+    commands = registered()
     column = max(map(len, commands)) + 4
-    needs = [
-        (extra, [name for name in commands if commands[name].extra == extra]) for extra in _extras(commands)
-    ]
+    extras: dict[str, list[str]] = {}
+    for name, command in commands.items():
+        extras.setdefault(command.extra, []).append(name)
     lines = [
         "Usage: turngate [OPTIONS] COMMAND [ARGS]...",
         "",
-        textwrap.fill(ABOUT, width, initial_indent="  ", subsequent_indent="  "),
+        fill(ABOUT),
         "",
         "Options:",
         "  --version   Show the version and exit.",
         "  -h, --help  Show this message and exit.",
         "",
         "Commands:",
-        *(
-            textwrap.fill(
-                command.summary,
-                width,
-                initial_indent=f"  {name}".ljust(column),
-                subsequent_indent=" " * column,
-            )
-            for name, command in commands.items()
-        ),
+        *(fill(command.summary, f"  {name}", column) for name, command in commands.items()),
         "",
         "Extras:",
-        *(
-            textwrap.fill(
-                f"turngate[{extra}] for {', '.join(names)}",
-                width,
-                initial_indent="  ",
-                subsequent_indent="    ",
-            )
-            for extra, names in needs
-        ),
-        f"  pip install 'turngate[{','.join(extra for extra, _ in needs)}]'",
+        *(fill(f"turngate[{extra}] for {', '.join(names)}") for extra, names in extras.items()),
+        f"  pip install 'turngate[{','.join(extras)}]'",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _extras(commands: dict[str, Registered]) -> list[str]:
-    return [*dict.fromkeys(command.extra for command in commands.values())]
 
 
 def what_is_missing(package: ModuleNotFoundError, name: str) -> str:

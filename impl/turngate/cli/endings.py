@@ -12,7 +12,7 @@ INTERRUPTED = 130
 _pressed = False
 
 
-def press() -> None:
+def note_interrupt() -> None:
     """Remember that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
     global _pressed  # noqa: PLW0603 - there is one keyboard
     _pressed = True
@@ -21,8 +21,8 @@ def press() -> None:
 def stop_if_interrupted() -> None:
     """Raise what an earlier Ctrl-C has raised where it went no further.
 
-    A dispatcher under test keeps a KeyboardInterrupt until its runs have settled, and what is seen of it
-    meanwhile is nobody's fault. So this is asked before anything is said, and before anything is begun.
+    A dispatcher under test keeps a KeyboardInterrupt until its runs have settled, and what it does meanwhile
+    says nothing about it. So commands call this before they print, and before they begin something.
     """
     if _pressed:
         raise KeyboardInterrupt

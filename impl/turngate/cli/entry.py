@@ -1,25 +1,26 @@
 """``turngate`` and ``python -m turngate``: the command line, from its first moment to its last.
 
-It imports next to nothing before it listens for Ctrl-C: whoever presses it while
-the rest is being imported is answered like anybody else. The dispatcher,
-``--help`` and ``--version`` need nothing but the standard library; each command
-needs an extra, and says which when it is missing.
+It handles Ctrl-C before it imports the commands, so that Ctrl-C while they are
+being imported is answered, too. ``--help`` and ``--version`` need nothing but the
+standard library; each command needs an extra, and says which when it is missing.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import traceback
+from typing import TYPE_CHECKING
 
 from turngate.cli.endings import (
     BAD_INPUT,
     INTERNAL_ERROR,
     INTERRUPTED,
-    press,
+    note_interrupt,
     stop_if_interrupted,
 )
 
-TYPE_CHECKING = False  # as in typing, which takes a while to import
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
@@ -27,37 +28,33 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        _listen()
-        _open_what_is_closed()
+        _handle_interrupts()
+        _open_closed_streams()
         code = _run()
         stop_if_interrupted()
-        _listen_no_more()
+        _ignore_interrupts()
     except KeyboardInterrupt:
-        _listen_no_more()
+        _ignore_interrupts()
         sys.stderr.write("turngate: interrupted\n")
         _flush()
         # Whatever was going on is only half done, and would have a lot to say when it is taken apart.
-        _lead_nowhere(2)
+        _redirect_to_null(2)
         code = INTERRUPTED
     _flush()
     sys.exit(code)
 
 
-def _listen() -> None:
+def _handle_interrupts() -> None:
     """Know that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
-    import signal  # noqa: PLC0415 - an interrupt of this import, too, should be answered
-
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGALRM, _press)
-        signal.signal(signal.SIGINT, _press)
-    sys.unraisablehook = _tell_unless_interrupted
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.signal(signal.SIGINT, _interrupt)
+    sys.unraisablehook = _report_unless_interrupted
 
 
-def _press(_number: int, _frame: object) -> None:
+def _interrupt(_number: int, _frame: object) -> None:
     """Interrupt, and again every second for as long as it goes no further than where it came."""
-    import signal  # noqa: PLC0415 - as above
-
-    press()
+    note_interrupt()
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     silence = getattr(sys.modules.get("logging"), "disable", None)  # which may be half imported
     if silence is not None:
@@ -65,15 +62,13 @@ def _press(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _tell_unless_interrupted(lost: UnraisableHookArgs) -> None:
+def _report_unless_interrupted(lost: UnraisableHookArgs) -> None:
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
 
 
-def _listen_no_more() -> None:
+def _ignore_interrupts() -> None:
     """Let nothing come between the end of a command and the end of the process."""
-    import signal  # noqa: PLC0415 - as above
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
@@ -84,7 +79,7 @@ def _run() -> int:
     except OSError:
         sys.stderr.write("turngate: the current folder is gone; change to one that is there\n")
         return BAD_INPUT
-    from turngate.cli.commands import answer, what_is_missing  # noqa: PLC0415 - as above
+    from turngate.cli.commands import answer, what_is_missing  # noqa: PLC0415 - Ctrl-C is handled by now
 
     arguments = sys.argv[1:]
     if "_TURNGATE_COMPLETE" not in os.environ and (answered := answer(arguments)) is not None:
@@ -92,10 +87,10 @@ def _run() -> int:
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:  # nobody reads it
-            _lead_nowhere(1)
+        except BrokenPipeError:  # the reader is gone
+            _redirect_to_null(1)
         except OSError as wrong:
-            _lead_nowhere(1)
+            _redirect_to_null(1)
             sys.stderr.write(f"turngate: {wrong.strerror}\n")
             return BAD_INPUT
         return code
@@ -105,25 +100,23 @@ def _run() -> int:
         if not (missing.name or "").startswith("turngate"):
             sys.stderr.write(f"turngate: {what_is_missing(missing, ''.join(arguments[:1]))}\n")
             return BAD_INPUT
-        return _own_up()
+        return _report_internal_error()
     except Exception:
-        return _own_up()
+        return _report_internal_error()
     return run(arguments)
 
 
-def _own_up() -> int:
+def _report_internal_error() -> int:
     """Say that turngate cannot even be imported."""
-    import traceback  # noqa: PLC0415 - not needed unless something is wrong
-
     traceback.print_exc()
     return INTERNAL_ERROR
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Have closed standard streams lead nowhere, or the next file to be opened would take their place."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            _lead_nowhere(number)
+            _redirect_to_null(number)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # these are text files
@@ -135,10 +128,10 @@ def _flush() -> None:
         try:
             stream.flush()
         except OSError:
-            _lead_nowhere(number)
+            _redirect_to_null(number)
 
 
-def _lead_nowhere(number: int) -> None:
+def _redirect_to_null(number: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     if nowhere != number:
         os.dup2(nowhere, number)

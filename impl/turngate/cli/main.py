@@ -2,8 +2,7 @@
 
 A verdict has an exit code: 0 holds, 1 violated, 3 unknown. A command without a
 verdict must end with another one: 2 after bad input, 70 after an error of
-Turngate itself, whose traceback is printed. Whoever calls ``run`` deals with
-Ctrl-C.
+Turngate itself, whose traceback is printed. The caller of ``run`` handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def run(arguments: list[str]) -> int:
         said = [wrong.strerror or str(wrong), *([str(wrong.filename)] if wrong.filename else [])]
         return _refuse(": ".join(said))
     except (Exception, SystemExit):  # a module that the user names may raise SystemExit
-        return _own_up()
+        return _report_internal_error()
     return code if isinstance(code, int) else 0
 
 
@@ -87,12 +86,12 @@ def _invoke(arguments: list[str]) -> object:
 
 
 def _refuse(message: str) -> int:
-    with contextlib.suppress(OSError):  # whoever cannot be told still has the exit code
+    with contextlib.suppress(OSError):  # the exit code is still there
         err.print("turngate: " + " ".join(message.split()))
     return BAD_INPUT
 
 
-def _own_up() -> int:
+def _report_internal_error() -> int:
     told = traceback.format_exc().splitlines()
     told.append("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
     with contextlib.suppress(OSError):

@@ -46,7 +46,7 @@ _CLOSES = frozenset({"Pe", "Pf", "Po"})
 _OPENS = frozenset({"Ps", "Pi"})
 """Categories of characters that stay in the row of what comes after them."""
 CANCEL = None
-"""What is read when everything is to be cancelled."""
+"""What `lines` yields for a cancel of everything."""
 
 
 class Screen(Protocol):
@@ -64,14 +64,14 @@ class Screen(Protocol):
 
 
 def shown(text: str) -> str:
-    """Return text of somebody else as a terminal may be given it: nothing but characters and line ends."""
+    """Return text from elsewhere without control characters, so that it is safe for a terminal."""
     lines = text.replace("\t", "    ").replace("\r\n", "\n").split("\n")
     return "\n".join(
         _JOINER.join(visible(part, sys.stdout.encoding) for part in line.split(_JOINER)) for line in lines
     )
 
 
-class Plain:
+class PlainScreen:
     """Standard input and output without a terminal: a line is a prompt, an empty one cancels."""
 
     def show(self, text: str) -> None:
@@ -80,7 +80,7 @@ class Plain:
         sys.stdout.flush()
 
     def status(self, text: str) -> None:
-        """Say nothing: whoever reads this does not look on."""
+        """Show nothing: the output is not a display."""
 
     async def lines(self) -> AsyncIterator[str | None]:
         """Yield the lines of standard input."""
@@ -88,7 +88,7 @@ class Plain:
             yield line.strip() or CANCEL
 
 
-class Typed:
+class TerminalScreen:
     """A terminal: what is said scrolls above, and the last lines are how things are and what is typed.
 
     Rows that are full go above, where the terminal keeps them; the row that still grows is drawn with the
@@ -159,7 +159,7 @@ class Typed:
     def _is_over(self, running: asyncio.Task[None]) -> None:
         """Notice that the terminal is gone."""
         if not self._ended:
-            self._press_end()
+            self._end_input()
 
     def _write(self, rows: Iterable[str]) -> None:
         for row in rows:
@@ -241,11 +241,11 @@ class Typed:
         @keys.add("c-c", eager=True)
         @keys.add("c-d", eager=True)
         def _(_event: KeyPressEvent) -> None:
-            self._press_end()
+            self._end_input()
 
         return keys
 
-    def _press_end(self) -> None:
+    def _end_input(self) -> None:
         self._ended = True
         self._typed.put_nowait(CANCEL)
 

@@ -149,7 +149,7 @@ def serve(**options: Any) -> int:
 
 
 def _no_address(asked: Options, wrong: OSError) -> Exception:
-    """Return what to raise when the address cannot be had."""
+    """Return what to raise when the address is not available."""
     if wrong.errno == errno.EADDRINUSE:
         return click.UsageError(f"port {asked.port} is already in use; choose another with --port")
     if wrong.errno == errno.EACCES:

@@ -1,4 +1,4 @@
-"""What people name on the command line and have written themselves: module:name, path.py:name, a token."""
+"""What users name on the command line: module:name, path.py:name, a file with a token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 
 def loaded(target: str, spelling: str) -> Any:
-    """Return what a target names; `spelling` says how one is to be spelled."""
+    """Return what a target names; `spelling` says how to spell one."""
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise click.UsageError(f"{target!r} is no target; give {spelling}")

@@ -30,7 +30,7 @@ class Terminal(Console):
         return Text(visible(text, self.encoding), style=style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print, unless nobody reads any more. After Ctrl-C, raise KeyboardInterrupt instead."""
+        """Print, unless the reader is gone. After Ctrl-C, raise KeyboardInterrupt instead."""
         stop_if_interrupted()
         try:
             super().print(*objects, **options)

@@ -1,4 +1,4 @@
-"""What strangers have written, as it may be shown to people."""
+"""Makes text from elsewhere safe to print."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Inherited(NamedTuple):
     ready: int
     """A pipe into which a worker says that it serves."""
     life: int
-    """A pipe into which nobody writes: it ends when the parent does."""
+    """A pipe that is never written to: it ends when the parent does."""
 
     def socket(self) -> socket:
         """Return the listening socket, which is not for what a runner may start in its turn."""
@@ -55,7 +55,7 @@ class Inherited(NamedTuple):
 
 
 class Workers:
-    """So many processes of `turngate serve` with the same arguments, which share one listening socket."""
+    """Several processes of `turngate serve` with the same arguments, which share one listening socket."""
 
     def __init__(self, arguments: Sequence[str], count: int, listener: socket) -> None:
         self._arguments = arguments

@@ -8,7 +8,7 @@ server carries it out once. A key protects only as long as the server remembers 
    again under the same key, with the name of the life in which the server remembers keys, as it was known
    before the call was first sent. A server of another life that does not know the key does nothing, and
    answers `outcome-unknown`.
-3. If that life is not known, there is no patience left, or somebody else than the server answered 408 or
+3. If that life is not known, there is no patience left, or something other than the server answered 408 or
    another 5xx, OutcomeUnknown is raised.
 
 A caller may repeat a call itself, under a key that it chose: it is sent with the life of the first call, too.
@@ -61,7 +61,7 @@ class Calls:
     ) -> Any:
         """Have something changed, once; a call that is `bound` is never carried out in a second life.
 
-        Raises OutcomeUnknown if the call may have been carried out and its answer cannot be had.
+        Raises OutcomeUnknown if the call may have been carried out and its answer is lost.
         """
         return await self._call(method, path, key, changes=True, bound=bound, **more)
 
@@ -97,7 +97,7 @@ class Calls:
                     another = response.headers.get(_KEY_LIFE)
                     if in_doubt or life is None or another in (None, life):
                         raise error
-                    life = another  # the server of another life has done nothing, and nobody before it
+                    life = another  # it has done nothing, and neither has a server before it
                 elif _is_lost(error):
                     in_doubt = in_doubt or changes
                 elif not _may_pass(error, method):
@@ -148,7 +148,7 @@ def _is_lost(error: TurngateError) -> bool:
 
 
 def _may_come_after(error: TurngateError) -> bool:
-    """Say whether somebody else failed, who may have done so after the server had acted."""
+    """Say whether something in between failed, perhaps after the server had acted."""
     return isinstance(error, Refused) and error.name == OF_ANOTHER and error.status in _IN_DOUBT
 
 

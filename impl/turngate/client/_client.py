@@ -123,7 +123,7 @@ class Client:
     async def wait(self, run_id: str, timeout: float | None = None) -> RunComplete:  # noqa: ASYNC109 - asked of the server
         """Return the RunComplete of a run, however long that takes.
 
-        Raises UnknownRun when the server does not know the run, or no longer: then nobody knows how it ended.
+        Raises UnknownRun when the server does not know the run, or no longer: how it ended is then unknown.
         Raises TimeoutError after `timeout` seconds.
         """
         async with asyncio.timeout(timeout):

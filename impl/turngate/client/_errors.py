@@ -69,7 +69,7 @@ def error_in(response: httpx2.Response) -> TurngateError | None:
 
 
 def _problem_in(response: httpx2.Response) -> dict[str, Any] | None:
-    """Return the refusal in the form that a Turngate server gives it; None if somebody else has answered."""
+    """Return a refusal in the form that Turngate servers give it; None if the answer is not of one."""
     if not response.headers.get("content-type", "").startswith("application/problem+json"):
         return None
     try:

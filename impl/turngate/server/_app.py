@@ -13,11 +13,11 @@ from starlette.responses import Response
 from turngate import Dispatcher, DispatcherClosed
 from turngate._words import counted
 from turngate.durable import DurableDispatcher
-from turngate.server._calls import EVENT_STREAM, match_call, split_path
+from turngate.server._endpoints import EVENT_STREAM, match_endpoint, split_path
+from turngate.server._event_log import EventLog
 from turngate.server._handlers import KEY_LIFE, Handlers, answer
 from turngate.server._ledger_backend import LedgerBackend
 from turngate.server._limits import Limits
-from turngate.server._log import EventLog
 from turngate.server._memory_backend import MemoryBackend
 from turngate.server._models import encode
 from turngate.server._openapi import openapi
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from turngate import Runner
-    from turngate.server._backend import Backend, DispatcherCalls
+    from turngate.server._backend import Backend
 
 _DELIVERY: Final = 10.0
 """Seconds in which readers can take what is left for them when the dispatcher is closed."""
@@ -76,7 +76,7 @@ class App:
         """The header that names the time in which keys are remembered, once that is known."""
 
     @property
-    def dispatcher(self) -> DispatcherCalls:
+    def dispatcher(self) -> Dispatcher | DurableDispatcher:
         """The dispatcher that is served; another one after a restart with a runner."""
         return self._backend.dispatcher
 
@@ -122,7 +122,7 @@ class App:
             except BaseException as wrong:
                 self._begun = None
                 begun.set_exception(wrong)
-                begun.exception()  # there may be nobody else who waits
+                begun.exception()  # there may be no other caller that waits
                 raise
             begun.set_result(None)
         elif not self._begun.done():
@@ -238,12 +238,12 @@ class App:
                 if not self._has_lifespan:
                     self._warn_of_missing_lifespan()
                 await self.begin()
-                call, scope["path_params"] = match_call(parts, scope["method"])
-                if call.answer == EVENT_STREAM:
+                endpoint, scope["path_params"] = match_endpoint(parts, scope["method"])
+                if endpoint.answer == EVENT_STREAM:
                     await self._stream(scope, receive, send, origin)
                     return
-                if call.handler is not None:
-                    response = await call.handler(self._handlers, Request(scope, receive))
+                if endpoint.handler is not None:
+                    response = await endpoint.handler(self._handlers, Request(scope, receive))
                 else:
                     response = self._describe(scope)
         except Problem as problem:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from turngate import Attachment, Covered, Event, Message, Run, RunComplete, SessionView, WhenBusy
+    from turngate import Dispatcher, Event, Message, Run, SessionView
+    from turngate.durable import DurableDispatcher
     from turngate.server._cursor import Cursor
 
 T = TypeVar("T")
@@ -47,59 +48,12 @@ class EventSink(Protocol):
         """Drop every event: the backend has missed some, so every reader is behind."""
 
 
-class DispatcherCalls(Protocol):
-    """The calls that both dispatchers have in the same form."""
-
-    async def __aenter__(self) -> object:
-        """Open the dispatcher."""
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the dispatcher, if it is not closed, and what it has opened."""
-
-    async def aclose(self, *, finish: float = 0.0) -> None:
-        """Close the dispatcher, and wait for the end."""
-
-    async def submit(
-        self,
-        session_id: str,
-        prompt: str,
-        *,
-        run_id: str | None = None,
-        attachments: Sequence[Attachment | str] = (),
-        when_busy: WhenBusy = "fold",
-    ) -> Run:
-        """Accept a prompt, and enter it in the background."""
-        ...
-
-    async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
-        """Cancel a session."""
-        ...
-
-    async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
-        """Cancel a run."""
-        ...
-
-    async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[Run]:
-        """Drop what is queued."""
-        ...
-
-    def completions(
-        self, after: str | None = None, *, until: str | None = None
-    ) -> AsyncIterator[tuple[str, RunComplete]]:
-        """Iterate over the completions behind a cursor, up to another."""
-        ...
-
-    def cursor_order(self, cursor: str) -> tuple[int, ...]:
-        """Return a key that sorts the cursors of `completions`."""
-        ...
-
-
 class Backend(Protocol):
     """A dispatcher, as the server sees it."""
 
     @property
-    def dispatcher(self) -> DispatcherCalls:
-        """The dispatcher itself, for the calls that need no adapter."""
+    def dispatcher(self) -> Dispatcher | DurableDispatcher:
+        """The dispatcher itself, for the calls that both have in the same form."""
         ...
 
     @property

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 NO_LOG: Final = "-"
-"""What stands for the log in a place that only the completions can tell: whoever is there is behind a gap."""
+"""The epoch of a place that is known by the completions alone: a reader there is behind a gap."""
 _LONGEST: Final = 4_096
 _MARK: Final = r"[A-Za-z0-9_-]{11}"
 _CURSOR: Final = re.compile(

@@ -19,7 +19,7 @@ PAUSE: Final = 0.12
 async def demonstration(turn: Turn) -> None:
     """Repeat the prompt and talk about itself; a prompt with the word `fail` in it fails.
 
-    A prompt that begins with a number of words says only so many.
+    A prompt that begins with a number limits the speech to that many words.
     """
     words = _SPEECH.split()
     count = turn.run.prompt.split()[0] if turn.run.prompt.split() else ""

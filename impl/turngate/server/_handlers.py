@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from turngate import Run, RunComplete
     from turngate.server._backend import Backend
+    from turngate.server._event_log import EventLog
     from turngate.server._limits import Limits
-    from turngate.server._log import EventLog
     from turngate.server._streams import Streams
 
 

@@ -134,8 +134,8 @@ class LedgerBackend:
     async def _subscribe(self) -> None:
         """Subscribe, and know of every completion whether it was there before.
 
-        What completes between the two looks at the end counts as there before, for nobody has heard of it
-        yet, even if the subscription brings it.
+        What completes between the two looks at the end counts as there before, because it is not in the
+        log yet, even if the subscription brings it.
         """
         d = self.dispatcher
         before = await d.settled_cursor()

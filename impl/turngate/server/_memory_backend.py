@@ -207,7 +207,7 @@ class MemoryBackend:
 
         One that was told before the log subscribed may be kept only after that. So when everything that the
         dispatcher has told is in the log, all completions are. If some were forgotten before they could be
-        read, the events until then have a cursor from which nobody can go on.
+        read, the events until then have a cursor that no reader can go on from.
         """
         d = self.dispatcher
         passed = self.passed.completions

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from turngate.server._backend import InFlight
-    from turngate.server._log import EventLog
+    from turngate.server._event_log import EventLog
     from turngate.server._streams import Streams
 
 _OUTCOMES = ("finished", "failed", "cancelled", "cleared", "released", "lost")

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of calls and the models."""
+"""The OpenAPI 3.1 document, made from the table of endpoints and the models."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import msgspec
 
 from turngate import __version__
 from turngate._keys import LONGEST_KEY
-from turngate.server._calls import CALLS, EVENT_STREAM
+from turngate.server._endpoints import ENDPOINTS, EVENT_STREAM
 from turngate.server._models import EVENTS, NewRunBody, ProblemBody
 from turngate.server._problems import TITLES
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from turngate.server._calls import Call
+    from turngate.server._endpoints import Endpoint
     from turngate.server._limits import Limits
 
 _ALWAYS: Final = ("forbidden-origin", "unknown-host", "too-large")
-"""The problems that any call may be refused with."""
+"""The problems that any endpoint may be refused with."""
 _STREAM: Final = (
     "Server-sent events. `x-events` names the schema of the data of each. All but `gap` have an id; a client "
     "that sends the last one back misses no `run.complete` and gets none twice. An id that is not known is "
@@ -30,8 +30,10 @@ _STREAM: Final = (
 def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
     """Return the description of a server that is mounted below `root`."""
     paths: dict[str, Any] = {}
-    for call in CALLS:
-        paths.setdefault(call.path, {})[call.method.lower()] = _describe(call, limits, token=token)
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _describe(
+            endpoint, limits, token=token
+        )
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
@@ -53,7 +55,7 @@ def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
 
 
 def _schemas(limits: Limits) -> dict[str, Any]:
-    answers = [call.answer for call in CALLS if not isinstance(call.answer, str)]
+    answers = [endpoint.answer for endpoint in ENDPOINTS if not isinstance(endpoint.answer, str)]
     kinds = [ProblemBody, NewRunBody, *answers, *EVENTS.values()]
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     new_run = schemas["NewRunBody"]["properties"]
@@ -66,25 +68,25 @@ def _ref(kind: type[Struct]) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 
-def _describe(call: Call, limits: Limits, *, token: bool) -> dict[str, Any]:
-    """Return what a call takes, what it answers, and which problems it may be refused with."""
-    problems = [*call.problems, *_ALWAYS, *(["unauthorized"] if token and not call.is_open else [])]
+def _describe(endpoint: Endpoint, limits: Limits, *, token: bool) -> dict[str, Any]:
+    """Return what an endpoint takes, what it answers, and which problems it may be refused with."""
+    problems = [*endpoint.problems, *_ALWAYS, *(["unauthorized"] if token and not endpoint.is_open else [])]
     described: dict[str, Any] = {
-        "summary": call.summary,
-        "parameters": _parameters(call, limits),
-        "responses": {**_answers(call), **_refusals(problems)},
+        "summary": endpoint.summary,
+        "parameters": _parameters(endpoint, limits),
+        "responses": {**_answers(endpoint), **_refusals(problems)},
     }
-    if call.body is not None:
+    if endpoint.body is not None:
         described["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _ref(call.body)}},
+            "content": {"application/json": {"schema": _ref(endpoint.body)}},
         }
-    if token and call.is_open:
+    if token and endpoint.is_open:
         described["security"] = []
     return described
 
 
-def _parameters(call: Call, limits: Limits) -> list[dict[str, Any]]:
+def _parameters(endpoint: Endpoint, limits: Limits) -> list[dict[str, Any]]:
     parameters = [
         {
             "name": part[1:-1],
@@ -93,17 +95,17 @@ def _parameters(call: Call, limits: Limits) -> list[dict[str, Any]]:
             "schema": {"type": "string", "minLength": 1, "maxLength": limits.id_limit},
             "description": f"A {part[1:-1]} id, as one percent-encoded segment",
         }
-        for part in call.path.split("/")
+        for part in endpoint.path.split("/")
         if part.startswith("{")
     ]
-    if call.key is not None:
-        longest = LONGEST_KEY if call.body is None else limits.id_limit
-        parameters.append(_header("Idempotency-Key", call.key, minLength=1, maxLength=longest))
-    if call.answer == EVENT_STREAM:
+    if endpoint.key is not None:
+        longest = LONGEST_KEY if endpoint.body is None else limits.id_limit
+        parameters.append(_header("Idempotency-Key", endpoint.key, minLength=1, maxLength=longest))
+    if endpoint.answer == EVENT_STREAM:
         parameters.append(_header("Last-Event-ID", "Where to go on; wins over `after`"))
-    if call.query is not None:
-        (_,), schemas = msgspec.json.schema_components([call.query])
-        for name, schema in schemas[call.query.__name__]["properties"].items():
+    if endpoint.query is not None:
+        (_,), schemas = msgspec.json.schema_components([endpoint.query])
+        for name, schema in schemas[endpoint.query.__name__]["properties"].items():
             schema.pop("default", None)
             if name == "limit":
                 schema["maximum"] = limits.page_limit
@@ -115,21 +117,21 @@ def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
     return {"name": name, "in": "header", "schema": {"type": "string", **schema}, "description": description}
 
 
-def _answers(call: Call) -> dict[str, Any]:
-    if call.answer == EVENT_STREAM:
+def _answers(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.answer == EVENT_STREAM:
         events = {name: _ref(kind) for name, kind in EVENTS.items()}
         stream = {"schema": {"type": "string"}, "x-events": events}
         return {"200": {"description": _STREAM, "content": {EVENT_STREAM: stream}}}
-    if isinstance(call.answer, str):
-        schema = {"type": "object" if call.answer == "application/json" else "string"}
-        return {"200": {"description": call.summary, "content": {call.answer: {"schema": schema}}}}
+    if isinstance(endpoint.answer, str):
+        schema = {"type": "object" if endpoint.answer == "application/json" else "string"}
+        return {"200": {"description": endpoint.summary, "content": {endpoint.answer: {"schema": schema}}}}
     headers = {"Turngate-Key-Life": _text("Names the time in which keys are remembered")}
     answer = {
-        "description": call.answer.__doc__,
-        "content": {"application/json": {"schema": _ref(call.answer)}},
+        "description": endpoint.answer.__doc__,
+        "content": {"application/json": {"schema": _ref(endpoint.answer)}},
         "headers": headers,
     }
-    if call.body is None:
+    if endpoint.body is None:
         return {"200": answer}
     headers["Location"] = _text("The address of the run")
     return {

@@ -1,4 +1,4 @@
-"""Who may talk to the server: by which name, from which page, and with which token. Before anything else.
+"""Which requests are answered at all: by which name, from which page, and with which token.
 
 1. Host: a page that has its own name lead to this machine (DNS rebinding) still sends that name. On loopback
    only names of loopback are answered; on other addresses also plain addresses and the names that were given.

@@ -31,48 +31,11 @@ GRACE: Final = 5
 """Seconds that uvicorn waits for connections when the application has come to its end."""
 
 
-class Joining:
-    """A transport that sends the head of an answer and what comes next in the same step at once.
-
-    uvicorn writes the two one after the other, which is two calls of the system and two packets.
-    """
-
-    __slots__ = ("_head", "_loop", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        """Send, after what was held back; hold a head back until the end of this step."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 "):
-            self._head = data
-            self._loop.call_soon(self._send_head)
-            return
-        self._transport.write(data)
-
-    def _send_head(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head)
-
-    def close(self) -> None:
-        """Close, when all is sent."""
-        self._send_head()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class Protocol(H11Protocol):
+class HttpProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, but a request that does not come to the end of its head is not waited for.
 
     uvicorn waits for the next request for `timeout_keep_alive`, and for the rest of one that has begun for
-    ever: whoever sends a byte now and then would keep the connection (slow loris).
+    ever: a client that sends a byte now and then would keep the connection (slow loris).
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -80,7 +43,7 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
-        super().connection_made(Joining(transport, self.loop))  # type: ignore[arg-type]  # as far as it is used
+        super().connection_made(transport)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -106,7 +69,7 @@ class Protocol(H11Protocol):
             self._waiting = None
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """Lets the application end before the connections, and takes a signal for the ordinary end that it is."""
 
     def __init__(self, app: App, config: uvicorn.Config, on_start: Callable[[int], object]) -> None:
@@ -160,7 +123,7 @@ def config(app: App, host: str, port: int, *, verbose: bool = False) -> uvicorn.
         app,
         host=host,
         port=port,
-        http=Protocol,
+        http=HttpProtocol,
         ws="none",
         lifespan="on",
         log_level="info" if verbose else "warning",
@@ -185,9 +148,9 @@ def serve(
     """Serve until a signal comes; `on_start` is told the port, on the loop. Return whether it was Ctrl-C.
 
     `listener` is a socket that listens already, maybe for other processes too; it is closed at the end.
-    Raises OSError when the address cannot be had, LedgerUnavailable when the ledger cannot be reached.
+    Raises OSError when the address is not available, LedgerUnavailable when the ledger cannot be reached.
     """
-    server = Server(app, config(app, host, port, verbose=verbose), on_start)
+    server = HttpServer(app, config(app, host, port, verbose=verbose), on_start)
     with listener or listening(host, port) as own:
         server.run([own])
     return server.interrupted

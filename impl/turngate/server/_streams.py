@@ -21,8 +21,8 @@ from turngate import CursorExpired, DispatcherClosed
 from turngate._supervise import Supervisor
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
+from turngate.server._event_log import CHUNK, LogReader, missed_completions
 from turngate.server._models import GapBody, encode, encode_around, frame
-from turngate.server._reader import CHUNK, Reader, missed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from turngate.server._backend import Backend
     from turngate.server._cursor import Cursor
+    from turngate.server._event_log import EventLog
     from turngate.server._limits import Limits
-    from turngate.server._log import EventLog
 
 HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -50,7 +50,7 @@ class Streams:
         self._log = log
         self._backend = backend
         self._limits = limits
-        self._open: dict[Reader, tuple[Send, asyncio.Task[Any] | None]] = {}
+        self._open: dict[LogReader, tuple[Send, asyncio.Task[Any] | None]] = {}
         self._supervisor = Supervisor()
         self._ticker: asyncio.Task[None] | None = None
         self.all_closed = asyncio.Event()
@@ -79,7 +79,7 @@ class Streams:
             except CursorExpired:
                 since, expired = None, self._backend.outlives_process
         more = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        reader = Reader(log, session_id, log.place)
+        reader = LogReader(log, session_id)
         log.add(reader)
         self._open[reader] = send, asyncio.current_task()
         self.all_closed.clear()
@@ -114,7 +114,7 @@ class Streams:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
 
-    async def _come_in(self, reader: Reader, after: str | None, since: Cursor | None) -> None:
+    async def _come_in(self, reader: LogReader, after: str | None, since: Cursor | None) -> None:
         """Bring a reader to where it can go on from the ring."""
         ring, here = self._log.ring, since is not None and since.epoch == self._log.epoch
         if after is None:
@@ -126,7 +126,7 @@ class Streams:
         else:
             await self._show(reader, since, reset=False)
 
-    async def _go_on(self, reader: Reader) -> None:
+    async def _go_on(self, reader: LogReader) -> None:
         log = self._log
         while not reader.closed:
             if reader.is_behind:
@@ -141,7 +141,7 @@ class Streams:
             else:
                 await reader.wait()
 
-    async def _show(self, reader: Reader, since: Cursor | None, *, reset: bool) -> None:
+    async def _show(self, reader: LogReader, since: Cursor | None, *, reset: bool) -> None:
         """Send how things are, after what the reader missed since it was somewhere."""
         log, session_id = self._log, reader.session_id
         if session_id is None:
@@ -154,7 +154,9 @@ class Streams:
             gap = _gap(session_id)
             told = False
             try:
-                async for frames in _joined(gap, missed(self._backend.dispatcher, session_id, since, place)):
+                async for frames in _joined(
+                    gap, missed_completions(self._backend.dispatcher, session_id, since, place)
+                ):
                     told = True
                     await self._write(reader, frames)
                     await asyncio.sleep(0)  # others may have their turn
@@ -169,7 +171,7 @@ class Streams:
 
     # Time.
 
-    async def _write(self, reader: Reader, frames: bytes) -> None:
+    async def _write(self, reader: LogReader, frames: bytes) -> None:
         loop = asyncio.get_running_loop()
         reader.busy_since = loop.time()
         await self._open[reader][0]({"type": "http.response.body", "body": frames, "more_body": True})
@@ -179,7 +181,7 @@ class Streams:
     def _pulse(self) -> float:
         return min(self._limits.heartbeat, self._limits.write_timeout) / 5
 
-    def _is_due(self, reader: Reader) -> bool:
+    def _is_due(self, reader: LogReader) -> bool:
         """Say whether a heartbeat must not wait for the next pulse but one."""
         quiet = asyncio.get_running_loop().time() - reader.quiet_since
         return quiet >= self._limits.heartbeat - 2 * self._pulse
@@ -204,7 +206,7 @@ def _gap(session_id: str | None) -> bytes:
     return frame("gap", encode(GapBody(session_id, None)), None)
 
 
-async def _watch(receive: Receive, reader: Reader) -> None:
+async def _watch(receive: Receive, reader: LogReader) -> None:
     """Close the reader when its client is gone."""
     try:
         while (await receive())["type"] != "http.disconnect":

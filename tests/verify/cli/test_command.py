@@ -130,6 +130,31 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
         assert " ".join((command.help or "").split("\n\n")[0].split()) == sentence
 
 
+def test_another_package_registers_commands(tmp_path: Path) -> None:
+    folder = tmp_path / "other-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", encoding="utf-8")
+    registered = "[turngate.commands]\nother = other:COMMANDS\n"
+    (folder / "entry_points.txt").write_text(registered, encoding="utf-8")
+    table = {
+        "greet": ("Say hello.", "other_cli:greet", "other"),
+        "lack": ("Lack something.", "other_lack:lack", "more"),
+    }
+    (tmp_path / "other.py").write_text(f"COMMANDS = {table!r}\n", encoding="utf-8")
+    greets = "import click\n@click.command()\ndef greet():\n    print('hello')\n    return 3\n"
+    (tmp_path / "other_cli.py").write_text(greets, encoding="utf-8")
+    (tmp_path / "other_lack.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
+    here = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    code, out, err = run("--help", beforehand=here)
+    assert (code, err) == (0, "")
+    assert "\n  greet      Say hello.\n" in out
+    assert "turngate[more] for lack" in out
+    assert run("greet", beforehand=here) == (3, "hello\n", "")
+    code, out, err = run("lack", beforehand=here)
+    assert (code, out) == (2, "")
+    assert "pip install 'turngate[more]'" in err
+
+
 def see_that_an_interrupt_is_answered(calls: int, *arguments: str) -> None:
     assert run(*arguments, pressed=AT_THE_CALL.format(calls)) == INTERRUPTED, calls
 

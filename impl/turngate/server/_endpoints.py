@@ -1,4 +1,4 @@
-"""Every call of the server: its address, what it takes, what it answers, and who handles it.
+"""Every endpoint of the server: its address, what it takes, what it answers, and its handler.
 
 Requests are matched against this table, and the OpenAPI document is made from it. Ids are percent-encoded
 segments of a path, so a path is split before it is decoded.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 
-class Call(NamedTuple):
+class Endpoint(NamedTuple):
     """A method of an address.
 
     handler   answers it; None for what the application answers itself
     answer    the body of an answer with status 200; a media type if it is no JSON object
-    problems  the names of the problems that it may be refused with, besides those of every call
+    problems  the names of the problems that it may be refused with, besides those of every endpoint
     key       what an Idempotency-Key means, None if it means nothing
     is_open   whether it asks for no token
     """
@@ -54,58 +54,58 @@ _KEY: Final = (
 _ID: Final = ("malformed", "invalid")
 _KEYED: Final = ("key-conflict", "outcome-unknown", "ledger-unavailable")
 EVENT_STREAM: Final = "text/event-stream"
-CALLS: Final = (
-    Call(
+ENDPOINTS: Final = (
+    Endpoint(
         "POST", "/v1/sessions/{session}/runs", "Submit a prompt", Handlers.submit, models.RunBody,
         (*_ID, "run-conflict", "session-busy", "unsupported-media-type", "empty-prompt", "queue-full",
          "shutting-down", "outcome-unknown", "ledger-unavailable"),
         body=models.NewRunBody, key="Stands for run_id",
     ),
-    Call(
+    Endpoint(
         "GET", "/v1/runs/{run}", "Look at a run, after its completion if that comes in time", Handlers.run,
         models.RunBody, (*_ID, "unknown-run", "ledger-unavailable"), query=models.RunQuery,
     ),
-    Call(
+    Endpoint(
         "POST", "/v1/runs/{run}/cancel", "Cancel a run, or the whole turn that it is part of",
         Handlers.cancel_run, models.CoveredBody, (*_ID, "unknown-run", *_KEYED),
         query=models.CancelRunQuery, key=_KEY,
     ),
-    Call(
+    Endpoint(
         "POST", "/v1/sessions/{session}/cancel", "Cancel all that a session has in flight",
         Handlers.cancel_session, models.CoveredBody, (*_ID, *_KEYED), key=_KEY,
     ),
-    Call(
+    Endpoint(
         "DELETE", "/v1/sessions/{session}/queue", "Drop what is queued", Handlers.clear_queue,
         models.DroppedBody, (*_ID, *_KEYED), key=_KEY,
     ),
-    Call(
+    Endpoint(
         "GET", "/v1/sessions", "Look at every session that has something in flight", Handlers.sessions,
         models.SessionsBody, ("ledger-unavailable",),
     ),
-    Call(
+    Endpoint(
         "GET", "/v1/sessions/{session}", "Look at a session", Handlers.session, models.SessionAtPlaceBody,
         (*_ID, "ledger-unavailable"),
     ),
-    Call(
+    Endpoint(
         "GET", "/v1/sessions/{session}/messages", "Read the messages of a session", Handlers.messages,
         models.MessagesBody, (*_ID, "ledger-unavailable"), query=models.MessagesQuery,
     ),
-    Call(
+    Endpoint(
         "GET", "/v1/events", "Follow every session", None, EVENT_STREAM,
         ("too-many-streams", "ledger-unavailable"), query=models.EventsQuery,
     ),
-    Call(
+    Endpoint(
         "GET", "/v1/sessions/{session}/events", "Follow one session", None, EVENT_STREAM,
         (*_ID, "too-many-streams", "ledger-unavailable"), query=models.EventsQuery,
     ),
-    Call("GET", "/healthz", "Is the server alive?", Handlers.health, models.StatusBody, is_open=True),
-    Call(
+    Endpoint("GET", "/healthz", "Is the server alive?", Handlers.health, models.StatusBody, is_open=True),
+    Endpoint(
         "GET", "/readyz", "Does the server take prompts?", Handlers.ready, models.StatusBody,
         ("shutting-down",), is_open=True,
     ),
-    Call("GET", "/metrics", "Figures for Prometheus", Handlers.metrics, "text/plain"),
-    Call("GET", "/openapi.json", "This description", None, "application/json"),
-    Call("GET", "/", "The live page", None, "text/html", is_open=True),
+    Endpoint("GET", "/metrics", "Figures for Prometheus", Handlers.metrics, "text/plain"),
+    Endpoint("GET", "/openapi.json", "This description", None, "application/json"),
+    Endpoint("GET", "/", "The live page", None, "text/html", is_open=True),
 )  # fmt: skip
 
 
@@ -119,15 +119,15 @@ def split_path(scope: Scope) -> tuple[str, list[bytes]]:
     return "/" + b"/".join(parts).decode("latin-1"), parts
 
 
-def match_call(parts: list[bytes], method: str) -> tuple[Call, dict[str, str]]:
-    """Return the call and the ids in its address, or refuse it."""
-    found = [(call, ids) for call in CALLS if (ids := _ids_in(call.path, parts)) is not None]
+def match_endpoint(parts: list[bytes], method: str) -> tuple[Endpoint, dict[str, str]]:
+    """Return the endpoint and the ids in its address, or refuse it."""
+    found = [(endpoint, ids) for endpoint in ENDPOINTS if (ids := _ids_in(endpoint.path, parts)) is not None]
     if not found:
         raise Problem("not-found")
-    for call, ids in found:
-        if call.method == ("GET" if method == "HEAD" and call.answer != EVENT_STREAM else method):
-            return call, ids
-    raise Problem("method-not-allowed", allow=", ".join(call.method for call, _ in found))
+    for endpoint, ids in found:
+        if endpoint.method == ("GET" if method == "HEAD" and endpoint.answer != EVENT_STREAM else method):
+            return endpoint, ids
+    raise Problem("method-not-allowed", allow=", ".join(endpoint.method for endpoint, _ in found))
 
 
 def _ids_in(path: str, parts: list[bytes]) -> dict[str, str] | None:
