@@ -20,7 +20,6 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from turngate._stream import TextStream
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._completions import CompletionStream
