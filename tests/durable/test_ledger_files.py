@@ -41,6 +41,20 @@ async def known(path: Path, *run_ids: str) -> list[bool]:
         return [await d.find(run_id) is not None for run_id in run_ids]
 
 
+def test_a_log_that_sqlite_itself_cuts_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def main() -> None:
+        async with DurableDispatcher(echo, SqliteLedger(path), poll=0.05) as d:
+            for number in range(40):
+                asked = asyncio.create_task(d.ask(f"s{number % 4}", "p"))
+                with closing(sqlite3.connect(path)) as other:
+                    other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                assert (await asked).outcome == "finished"
+
+    asyncio.run(main())
+
+
 # The file is taken away while it is open.
 
 
@@ -89,9 +103,18 @@ def empty(home: Path) -> None:
     os.truncate(home / "ledger.db", 0)
 
 
+def empty_log(home: Path) -> None:
+    os.truncate(home / "ledger.db-wal", 0)
+
+
+def cut_log(home: Path) -> None:
+    log = home / "ledger.db-wal"
+    os.truncate(log, log.stat().st_size // 2)
+
+
 TAKING_AWAY = [
     restore, restore_the_file_alone, remove, rename, rename_folder, replace_folder, point_link_elsewhere,
-    remove_log, remove_log_and_index, empty,
+    remove_log, remove_log_and_index, empty, empty_log, cut_log,
 ]  # fmt: skip
 
 
