@@ -60,9 +60,8 @@ def say(level: int, message: str, *args: object, **more: Any) -> None:
 
 def let_out(exc: BaseException) -> None:
     """Let an exception that is meant for the process leave the running loop; without one it is too late."""
-    loop = asyncio._get_running_loop()
-    if loop is not None:
-        loop.call_soon(_raise, exc)
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop().call_soon(_raise, exc)
 
 
 def _raise(exc: BaseException) -> NoReturn:

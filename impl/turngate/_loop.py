@@ -26,7 +26,13 @@ _OWN_TASKS: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"
 _ENDING: Final[weakref.WeakSet[asyncio.Task[None]]] = weakref.WeakSet()
 """Tasks that only write a turn down; their cancels had to be forgotten for that."""
 
-running_loop = asyncio._get_running_loop  # None where `get_running_loop` raises
+
+def running_loop() -> AbstractEventLoop | None:
+    """Return the loop that runs in this thread, None if none does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class StandIn(asyncio.Task[None]):
