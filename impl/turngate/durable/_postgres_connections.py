@@ -1,10 +1,11 @@
-"""Talking to a PostgreSQL server: connections, what their errors mean, being heard of and hearing of others.
+"""Connections to a PostgreSQL server, the meaning of their errors, listening, and the lease of a worker.
 
-The only module that knows asyncpg. What can go wrong with a statement:
+The only module that imports asyncpg. A statement can fail in these ways:
 
     it could not be sent             LedgerUnavailable    nothing was done
     the server refused it            Refused              nothing was done
-    somebody else was faster         Conflict             nothing was done
+    the server refused a value       NotStorable          nothing was done
+    another process was faster       Conflict             nothing was done
     the answer did not come          Unanswered           it may have been done, or may yet be
 """
 
@@ -37,20 +38,20 @@ _LOST: Final = (
     OSError,
     TimeoutError,
 )
-"""What is raised when a connection is gone, or an answer late."""
+"""Raised when a connection is gone, or an answer is late."""
 _FASTER: Final = (asyncpg.UniqueViolationError, asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _ABOUT_DATA: Final = ("22", "23", "54")
-"""The classes of errors about a value: what it is, what is required of it, how large it may be."""
+"""The classes of errors about a value: its content, its constraints, its size."""
 _HEARS_NOTHING: Final = 15.0
-"""Seconds after which a listener that hears nothing asks whether it still could."""
+"""Seconds without a notification after which a listener checks its connection."""
 _MOMENT: Final = 1.0
-"""Seconds that a connection which nobody waits for any more may take to come about."""
+"""Seconds that a connection attempt may go on after its caller was cancelled."""
 _AGAIN: Final = 0.2
-"""Seconds after which a lost connection is made again."""
+"""Seconds before a lost connection is made again."""
 
 
 class Server:
-    """A server, and some connections to it that are used one statement at a time."""
+    """A server, and some connections to it, each used for one statement at a time."""
 
     def __init__(self, dsn: str, connections: int, statement_timeout: float, cached_statements: int) -> None:
         self._dsn = dsn
@@ -61,7 +62,7 @@ class Server:
         self._closed = False
 
     async def connect(self, moment: float = _MOMENT) -> asyncpg.Connection:
-        """Make a connection; a caller who is cancelled goes on `moment` seconds later at the latest."""
+        """Return a new connection. A cancelled caller waits at most `moment` seconds longer."""
         connecting = asyncpg.connect(
             self._dsn,
             timeout=self._timeout,  # pyright: ignore[reportArgumentType] - its stubs want whole seconds
@@ -75,7 +76,7 @@ class Server:
             raise LedgerUnavailable(f"PostgreSQL cannot be reached: {_words(exc)}") from exc
 
     async def fetch(self, statement: str, *about: object) -> list[Any]:
-        """Ask, once more if the connection turns out to be gone: for what can be repeated."""
+        """Execute a statement that may be repeated: twice if the connection turns out to be gone."""
         try:
             return await self.send(statement, *about)
         except (Unanswered, LedgerUnavailable):
@@ -87,7 +88,7 @@ class Server:
             raise LedgerUnavailable(f"PostgreSQL does not answer: {exc}") from exc
 
     async def send(self, statement: str, *about: object) -> list[Any]:
-        """Have a statement carried out once; raise Unanswered if it is not known whether it was."""
+        """Execute a statement once. Raises Unanswered if it is not known whether it was executed."""
         async with self._free:
             if self._closed:
                 raise LedgerUnavailable("the ledger is closed")
@@ -105,7 +106,7 @@ class Server:
                     if _is_about_data(exc):
                         raise NotStorable(f"the ledger cannot store this: {_words(exc)}") from exc
                     raise Refused(f"PostgreSQL refused: {_words(exc)}") from exc
-                connection.terminate()  # cancelled: nobody will read the answer
+                connection.terminate()  # cancelled: the answer will not be read
                 raise
             self._give_back(connection)
             return [*rows]
@@ -124,7 +125,7 @@ class Server:
         return await self.connect()
 
     async def in_transaction(self, call: Callable[[asyncpg.Connection], Coroutine[Any, Any, T]]) -> T:
-        """Have a few statements carried out, all or none, and return what the call does."""
+        """Make a call within a transaction on a connection of its own, and return what it returns."""
         connection = await self.connect()
         try:
             async with connection.transaction():
@@ -147,7 +148,7 @@ class Server:
 async def _connected(connecting: asyncio.Future[asyncpg.Connection], moment: float) -> asyncpg.Connection:
     """Wait for the connection; when cancelled, let it come about first, for a moment, and end it.
 
-    asyncpg, cut off while it connects, leaves a future behind whose exception nobody retrieves.
+    If asyncpg is cut off while it connects, it leaves a future behind whose exception is never retrieved.
     """
     try:
         return await asyncio.shield(connecting)
@@ -166,7 +167,7 @@ def _end(connecting: asyncio.Future[asyncpg.Connection]) -> None:
 
 
 def _is_about_data(exc: asyncpg.PostgresError) -> bool:
-    """Say whether the server refuses a value: it will refuse it again."""
+    """Return whether the server refuses a value, which it would refuse again."""
     state = str(getattr(exc, "sqlstate", None) or "")
     return state[:2] in _ABOUT_DATA or (state == "XX000" and "memory alloc" in str(exc))
 
@@ -178,12 +179,11 @@ def _words(exc: BaseException) -> str:
 async def listen(
     server: Server, channels: list[str], wake: Callable[[], None], heard: Callable[[str, str], None]
 ) -> None:
-    """Call `heard` with what is said on the channels, for ever; a line that went deaf is made again.
+    """Call `heard` with the channel and the text of each notification, for ever.
 
-    Then `wake` is called, for what was said meanwhile.
-
-    A connection that is half open says nothing by itself, so it is asked now and then. What is raised beside
-    a lost connection is for the supervisor of the task, who starts it again.
+    A lost connection is made again, and then `wake` is called for what was missed. A connection that is half
+    open says nothing by itself, so it is checked now and then. Other errors are raised, and the supervisor of
+    the task starts it again.
     """
     while True:
         connection = None
@@ -209,12 +209,12 @@ async def listen(
 
 
 class Beat:
-    """A thread that keeps a worker alive, so that a runner that blocks the loop does not cost the lease.
+    """A thread that renews a worker's lease, so that a runner that blocks the loop does not lose it.
 
-    It has a loop and a connection of its own. `lost` is called in the dispatcher's loop, once, when the
-    server says that the worker is dead, or when the lease is over by this process's own clock and nobody has
-    said anything: counted from when the last beat that was answered had been sent, so never too late. A beat
-    that fails unexpectedly is logged and tried again, as one that was not answered.
+    It has its own loop and connection. It calls `lost` once, in the dispatcher's loop, when the server says
+    that the worker is dead, or when no beat was answered for a lease by this process's clock. That time
+    counts from when the last answered beat was sent, so `lost` is never called too late. A beat that fails
+    unexpectedly is logged and tried again, like one that was not answered.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Beat:
         self._thread.start()
 
     def end(self) -> None:
-        """Beat no more; the thread ends by itself."""
+        """Stop renewing the lease; the thread ends by itself."""
         self._ended.set()
 
     def _run(self) -> None:

@@ -1,15 +1,15 @@
-"""What is asked of the tables of a ledger in PostgreSQL; `sql/postgres/` makes them. `{s}` is their schema.
+"""The statements of a ledger in PostgreSQL. `{s}` is its schema, whose tables `sql/postgres/` creates.
 
-Positions. Transactions commit in another order than they take numbers from a sequence, so a reader who goes
-by the highest number that it has seen misses what commits late. A step's position is the id of its
-transaction (xid8: it does not wrap), and a reader goes no further than the oldest transaction that is still
-running (`pg_snapshot_xmin`): everything below that has committed, and is visible, or never will be. Steps of
-one session follow each other, so their positions grow. The price: a transaction that is left open anywhere in
-the cluster holds back what readers see, though nothing else.
+Positions. Transactions commit in another order than they take numbers from a sequence, so a reader that goes
+on behind the highest number it has seen would miss late commits. Therefore a step's position is the id of its
+transaction (xid8, which does not wrap), and a reader stops before the oldest transaction that is still
+running (`pg_snapshot_xmin`): everything below it is visible, or was rolled back. Steps of one session follow
+each other, so their positions grow. The price is that a transaction that is left open anywhere in the cluster
+holds readers back, though nothing else.
 
-A step that reads the worker's row does not thereby wait for its burial (READ COMMITTED): it may be saved
-after the worker was given up. That does not matter, for what the worker owned has another fence by then, or
-will have: the version and the fence carry the promises, the lease only keeps the useless from being tried.
+A step may be saved after its worker was declared dead, because reading the worker's row takes no lock (READ
+COMMITTED). That does no harm: what the worker owned gets another fence. Version and fence carry the promises;
+the lease only saves useless attempts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MESSAGE: Final = "id, session_id, run_id, role, text, finish_reason, data"
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('turngate ' || $1::text, 7))"
 LOCK_SHARED: Final = LOCK.replace("xact_lock(", "xact_lock_shared(")
-"""Waits until nobody is opening the ledger."""
+"""Waits until no process is opening the ledger."""
 HAS_VERSION: Final = "SELECT to_regclass('{s}.schema_version') IS NOT NULL"
 ENCODING: Final = "SELECT current_database(), current_setting('server_encoding')"
 MAY_MAKE: Final = """
@@ -39,7 +39,7 @@ MAY_MAKE: Final = """
         has_schema_privilege(n.oid, 'USAGE')
     FROM (SELECT $1::text AS name) this LEFT JOIN pg_namespace n ON n.nspname = this.name
 """
-"""Whether there is the schema, whether this role may make or change it, and whether it may use it."""
+"""Whether the schema exists, whether this role may create or change it, and whether it may use it."""
 MISSING_PRIVILEGES: Final = """
     SELECT p || ' on table ' || n.nspname || '.' || c.relname
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
@@ -91,7 +91,7 @@ STORED: Final = """
     ), pg_current_xact_id()::text::bigint, m.shift, m.settled, m.home
     FROM {s}.meta m
 """
-"""The last position that is stored, the id of this transaction, and what positions are made of."""
+"""The last stored position, the id of this transaction, and how positions are computed from ids."""
 LEAVE_BEHIND: Final = (
     "DELETE FROM {s}.worker",
     """
@@ -100,7 +100,7 @@ LEAVE_BEHIND: Final = (
     """,
     "SELECT setval('{s}.number', nextval('{s}.number') + 4294967296)",
 )
-"""For a restored ledger: names of workers and fences that were given out elsewhere do not come again."""
+"""For a restored ledger: names of workers and fences that were used elsewhere are not used again."""
 PUT_HOME: Final = "UPDATE {s}.meta SET shift = $1, settled = $2, home = $3"
 PUT_EPOCH: Final = "INSERT INTO {s}.epoch (name, first) VALUES ($1, $2)"
 EPOCH: Final = "SELECT name FROM {s}.epoch ORDER BY number DESC LIMIT 1"
@@ -293,7 +293,7 @@ PURGE_REST: Final = (
     DELETE FROM {s}.checkpoint c WHERE NOT EXISTS (
         SELECT FROM {s}.session o WHERE o.session_id = c.session_id AND o.lead IS NOT NULL)
     """,
-    # Cursors of these epochs are all before what was purged. Some stay for those who ask about their names.
+    # All cursors of these epochs are before the last purged place. The newest epochs stay in any case.
     """
     DELETE FROM {s}.epoch WHERE number < (
         SELECT max(e.number) FROM {s}.epoch e, {s}.meta m WHERE e.first <= m.purged

@@ -1,24 +1,23 @@
-"""Which of the processes that share a file are alive: the kernel knows.
+"""Which of the workers that share a file are alive, by file locks.
 
-Each worker holds a lock on a file of its own beside the ledger. The lock ends with the process, however that
-ends, and not before: no clock, no lease, and no process that is given up while it still runs. A stopped
-process holds its lock. That works on one machine only, so file systems that machines may share are refused.
+Each worker holds a lock on its own file beside the ledger. The kernel releases the lock exactly when the
+process ends, so there is no clock and no lease, and a stopped process stays alive. File locks work on one
+machine only, so file systems that machines may share are refused.
 
-The ledger has a row for each worker. Its name says which lock file is meant (by token, device and inode), on
-which database file the worker was registered, and which process it is. What a row comes to:
+The ledger has a row for each worker. The worker's name in it contains the identity of the lock file (token,
+device and inode), of the database file on which the worker was registered, and of the process. The rules:
 
-1. The lock is held: the worker lives. The lock is free: it is dead.
-2. The lock file is missing, is another file, or cannot be opened. That is a fault, not a death: the owner
-   makes a new lock file at its next look. Meanwhile the process decides. If it is gone, the worker is dead;
-   if it is there, the worker lives.
+1. If the lock is held, the worker is alive. If the lock is free, it is dead.
+2. If the lock file is missing, is another file, or cannot be opened, that is a fault and not a death: the
+   owner makes a new lock file at its next look. Until then the worker is alive if its process is.
 3. If the process cannot be seen either (another container), the worker counts as dead when its lock has been
    out of sight for a lease.
-4. The worker was registered on another database file, of which this one is a copy. It writes nothing here: it
-   notices that itself if its own file was replaced. So it is dead, after a moment in which it may notice.
+4. If the worker was registered on another database file, this file is a copy, and the worker writes nothing
+   here. It counts as dead after a moment, in which it may notice that its own file was replaced.
 
-Only files that a row names are ever opened or removed, and only if they are what the row says: other files in
-the folder may look like lock files. Opening one that belongs to another database would be harm enough, for
-closing it again would drop the locks of SQLite.
+Only files that a row names are ever opened or removed, and only if they are what the row says, because other
+files in the folder may look like lock files. Merely opening and closing another database would drop SQLite's
+locks on it.
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ _SHARED: Final = frozenset({
     "nfs3", "nfs4", "ocfs2", "orangefs", "osxfs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs",
     "vboxsf", "virtiofs", "vmhgfs",
 })  # fmt: skip
-"""Kinds that other machines may share: networks, clusters, and folders of a host in a virtual machine."""
+"""Kinds that other machines may share: networks, clusters, and a host's folders in a virtual machine."""
 _LOCAL_FUSE: Final = frozenset({
     "fuse.encfs", "fuse.exfat", "fuse.exfat-fuse", "fuse.fuse-overlayfs", "fuse.fuse2fs", "fuse.gocryptfs",
     "fuse.ntfs", "fuse.ntfs-3g",
 })  # fmt: skip
-"""The kinds of FUSE, beside `fuseblk`, that keep files on a disk of this machine; others are refused."""
+"""Kinds of FUSE, beside `fuseblk`, that keep files on a local disk; all others are refused."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def refuse_shared_file_system(path: Path, mounts: Path = _MOUNTS) -> None:
-    """Raise if other machines may share the file, or if the file itself is what is mounted.
+    """Raise LedgerUnavailable if other machines may share the file, or if the file itself is a mount.
 
-    Looks at the file system that the folder is on. What is below that one (an overlay on NFS) cannot be seen.
+    Looks at the file system of the folder. It does not see what that is made of (an overlay on NFS).
     """
     path = path.resolve()
     where, kind = _mount_of(path, mounts)
@@ -84,7 +83,7 @@ def refuse_shared_file_system(path: Path, mounts: Path = _MOUNTS) -> None:
 
 
 def _mount_of(path: Path, mounts: Path) -> tuple[Path | None, str]:
-    """Return where the file system of the file is mounted and its kind; "" if that is not known."""
+    """Return the mount point and the kind of the file's file system; None and "" if they are not known."""
     try:
         lines = mounts.read_bytes().splitlines()
     except OSError:
@@ -105,16 +104,16 @@ def _mount_of(path: Path, mounts: Path) -> tuple[Path | None, str]:
 
 
 class Process(NamedTuple):
-    """A process, told from every other that this machine has or had."""
+    """The identity of a process, which no other process of this machine has or had."""
 
     space: str
-    """The boot of the machine and the namespaces in which pid and start count."""
+    """Identifies the boot of the machine and the namespaces in which pid and start are valid."""
     pid: int
     start: int
 
 
 class Seen(Enum):
-    """What can be seen of a process, or of a lock."""
+    """Whether a process is there, or a lock is held."""
 
     THERE = "there"
     GONE = "gone"
@@ -122,7 +121,7 @@ class Seen(Enum):
 
 
 def this_process() -> Process | None:
-    """Return which process this is; None where that cannot be told."""
+    """Return the identity of this process; None if the system does not tell it."""
     space = _space(os.getpid())
     status = _status_of(os.getpid())
     return None if space is None or status is None else Process(space, os.getpid(), status.start)
@@ -130,7 +129,7 @@ def this_process() -> Process | None:
 
 @functools.lru_cache(maxsize=1)
 def _space(pid: int) -> str | None:
-    """Return what tells the pids of this machine, boot and container from others."""
+    """Return an identifier of this machine, boot and container, in which pids are unique."""
     try:
         if os.readlink("/proc/self") != str(pid):
             return None  # what is mounted at /proc shows other pids than ours
@@ -147,7 +146,7 @@ class _Status(NamedTuple):
     start: int
     """When the process started, in clock ticks since the boot."""
     is_over: bool
-    """Whether nothing of it runs any more, and it only waits for its parent to notice."""
+    """Whether it is a zombie: nothing of it runs any more."""
 
 
 def _status_of(pid: int) -> _Status | None:
@@ -162,7 +161,7 @@ def _status_of(pid: int) -> _Status | None:
 
 
 def look_for(process: Process) -> Seen:
-    """Look whether a process is still there."""
+    """Return whether a process is still there."""
     if process.space != _space(os.getpid()) or process.pid < 1:
         return Seen.UNCLEAR
     try:
@@ -189,7 +188,7 @@ _TRIES: Final = 20
 
 
 class WorkerName(NamedTuple):
-    """What the row of a worker says. Names that an older Turngate has written have a token alone."""
+    """The name of a worker in its row. Names that an older Turngate has written have only a token."""
 
     token: str
     lock: FileId | None = None
@@ -198,7 +197,7 @@ class WorkerName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a name; None if it is not one."""
+        """Return the name that the text spells; None if it is no name."""
         found = _NAME.fullmatch(text)
         if found is None:
             return None
@@ -219,15 +218,15 @@ class WorkerName(NamedTuple):
         return ".".join(known)
 
     def lock_file(self, ledger: Path) -> Path:
-        """Return where the lock file of this worker is, or was."""
+        """Return the path of this worker's lock file."""
         return ledger.with_name(f"{ledger.name}-worker-{self.token}")
 
 
 class WorkerLock:
-    """The lock that says that a worker lives.
+    """The lock by which other processes see that a worker is alive.
 
-    name         what the row of the worker says
-    is_recorded  whether the row says so already
+    name         the name for the worker's row
+    is_recorded  whether the row has that name already
     """
 
     def __init__(self, ledger: Path, ledger_id: FileId) -> None:
@@ -251,7 +250,7 @@ class WorkerLock:
                 if self.is_in_place():
                     break
             except BlockingIOError:
-                pass  # a stranger was faster
+                pass  # another program was faster
             except OSError as exc:
                 self._close(remove=True)
                 raise LedgerUnavailable(f"the files beside {ledger} cannot be locked: {exc}") from exc
@@ -265,19 +264,19 @@ class WorkerLock:
         _LOCKS.add(self)
 
     def is_in_place(self) -> bool:
-        """Say whether others can see the lock: it may have been removed, or another file put in its place."""
+        """Return whether other processes can see the lock: its file may have been removed or replaced."""
         try:
             return FileId.of(self._path.lstat()) == self._id
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # the folder may not be looked into: as far as can be told
+            return True  # the folder cannot be read, and nothing speaks against it
 
     def release(self, *, remove: bool) -> None:
-        """Let go of the lock. Idempotent.
+        """Release the lock. Idempotent.
 
-        The file is removed when the ledger has no row for it any more; otherwise it is left, for a lock file
-        that is free is what tells others that the worker is dead.
+        Remove the file only if the ledger has no row for it any more: a free lock file is what shows other
+        processes that the worker is dead.
         """
         if self in _LOCKS:
             _LOCKS.discard(self)
@@ -290,7 +289,7 @@ class WorkerLock:
         os.close(self._file)
 
     def leave_to_parent(self) -> None:
-        """Close the file in a process that was forked off: the lock is the parent's."""
+        """Close the file in a forked child, and leave the lock to the parent."""
         with contextlib.suppress(OSError):
             os.close(self._file)
 
@@ -310,7 +309,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _share_like(ledger: Path, file: int) -> None:
-    """Let those who may read the ledger see the lock, as SQLite does with its own files."""
+    """Give the file the owner and the permissions of the ledger, as SQLite does with its own files."""
     with contextlib.suppress(OSError):
         status = ledger.stat()
         os.fchmod(file, stat.S_IMODE(status.st_mode) & 0o666)
@@ -366,7 +365,7 @@ class DeathWatch:
 
 
 def _patience(ledger: Path, ledger_id: FileId, row: str, lease: float) -> float:
-    """Return for how many seconds a worker in this condition still counts as alive; see the rules above."""
+    """Return for how many seconds a worker that looks like this counts as alive; see the rules above."""
     name = WorkerName.parse(row)
     if name is None:
         return lease
@@ -387,7 +386,7 @@ def _patience(ledger: Path, ledger_id: FileId, row: str, lease: float) -> float:
 
 
 def _look_at_lock(ledger: Path, name: WorkerName) -> Seen:
-    """Look whether the lock is held (there) or free (gone). UNCLEAR if it cannot be seen; never waits."""
+    """Return whether the lock is held (THERE) or free (GONE). Never waits."""
     path = name.lock_file(ledger)
     try:
         status = path.lstat()
@@ -413,14 +412,14 @@ def _look_at_lock(ledger: Path, name: WorkerName) -> Seen:
 
 
 def _is_lock(status: os.stat_result, name: WorkerName) -> bool:
-    """Say whether a file is the lock that the row names: the very file, or an empty one if the row is old."""
+    """Return whether a file is the lock that the row names; for an old row, whether it is empty."""
     if not stat.S_ISREG(status.st_mode):
         return False
     return status.st_size == 0 if name.lock is None else FileId.of(status) == name.lock
 
 
 def remove_lock(ledger: Path, row: str) -> None:
-    """Remove the lock file of a worker that is dead, if it is there and can be removed."""
+    """Remove the lock file of a dead worker, if it is there and can be removed."""
     name = WorkerName.parse(row)
     if name is None:
         return

@@ -1,8 +1,8 @@
-"""A ledger in memory, for the checks: what is on record is in `Tables`, and each process has a way to it.
+"""A ledger in memory, for the checks: `Tables` hold what is on record, and each process has a `MemoryLedger`.
 
-Load and save are two messages, as with a server, and whoever holds the tables decides when each arrives and
-when it is answered. Between the two anything may happen: another process is faster, the process dies, its
-lease is lost, the answer is lost.
+Load and save are two messages, as with a server, and the owner of the tables decides when each arrives and
+when it is answered. In between anything may happen: another process is faster, the process dies, its lease is
+lost, the answer is lost.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Kind = Literal["load", "save", "answer"]
 
 @dataclass(eq=False)
 class Gate:
-    """A message on its way: to the tables, or back."""
+    """A message on its way to the tables, or back."""
 
     process: int
     kind: Kind
@@ -61,7 +61,7 @@ class Gate:
 
 @dataclass
 class Tables:
-    """What is on record, for all processes, and the messages on their way to it."""
+    """What is on record for all processes, and the messages on their way."""
 
     number: int = 0
     workers: set[int] = field(default_factory=set)
@@ -76,14 +76,14 @@ class Tables:
     keys: dict[tuple[str, str], KeyRow] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     gated: bool = False
-    """Whether messages wait until somebody lets them pass; otherwise each takes a step of the loop."""
+    """Whether messages wait until they are let pass; otherwise each takes one step of the loop."""
     remembers: bool = False
-    """Whether a process decides on what it has saved last, as with a server, before it loads."""
+    """Whether a process decides on its cached sessions before it loads, as with a server."""
     now: Callable[[], float] = lambda: 0.0
     trouble: Callable[[MemoryLedger, str], None] | None = None
-    """Called with every message that arrives, or is answered; what it raises happens to the message."""
-    ears: dict[MemoryLedger, Callable[[str], None]] = field(default_factory=dict)
-    """Who listens to what is relayed."""
+    """Called with every message that arrives or is answered; an exception from it fails the message."""
+    listeners: dict[MemoryLedger, Callable[[str], None]] = field(default_factory=dict)
+    """The listeners to relayed messages."""
 
     def load(self, ask: Ask) -> Loaded:
         """Return the session as it is."""
@@ -144,18 +144,18 @@ class Tables:
         return Fate.SAVED, position
 
     def may_save(self, worker: int) -> bool:
-        """Say whether the worker is alive: hygiene, for the version and the fence carry the promises."""
+        """Return whether the worker is alive. The promises do not depend on it, only on version and fence."""
         return worker in self.workers
 
     def is_at(self, row: SessionRow | None, changes: Changes) -> bool:
-        """Say whether the session is still what the step was decided on."""
+        """Return whether the session is still at the version that the step was decided on."""
         if row is None or changes.before is None:
             return row is changes.before
         return (row.token, row.version) == (changes.before.token, changes.before.version)
 
 
 class MemoryLedger:
-    """One process's way to the tables."""
+    """The ledger of one process, on tables that processes share."""
 
     history = True
     longest_message = 1_000
@@ -164,7 +164,7 @@ class MemoryLedger:
         self.tables = tables
         self.process = process
         self.is_dead = False
-        """Whether the process has died: nothing that it sends arrives, and it hears nothing."""
+        """Whether the process has died: nothing that it sends arrives, and it receives nothing."""
         self.is_away = False
         """Whether the tables cannot be reached."""
         self.cache = SessionCache()
@@ -172,12 +172,12 @@ class MemoryLedger:
         self._open = False
 
     async def open(self) -> None:
-        """Reach the tables."""
+        """Connect to the tables."""
         await self._hop()
         self._open = True
 
     async def close(self) -> None:
-        """Reach them no more."""
+        """Disconnect."""
         self._open = False
 
     async def _hop(self, kind: str = "other") -> None:
@@ -190,7 +190,7 @@ class MemoryLedger:
             raise LedgerUnavailable("the tables cannot be reached")
 
     async def _pass(self, kind: Kind, ask: Ask, changes: Changes | None = None) -> bool:
-        """Wait until the message may pass; say whether it arrives."""
+        """Wait until the message may pass; return whether it arrives."""
         if not self.tables.gated:
             await self._hop(kind)
             return True
@@ -201,11 +201,11 @@ class MemoryLedger:
         return await gate.passed
 
     async def step(self, ask: Ask, decide: Decide) -> Decision:
-        """Load, decide and save, until nobody else was faster."""
+        """Load, decide and save, again if another process was faster."""
         return await swap(self, self.cache, ask, decide, lambda _: self.is_away)
 
     async def load(self, ask: Ask) -> Loaded:
-        """Return the session as it is when the question arrives."""
+        """Return the session as it is when the message arrives."""
         await self._pass("load", ask)
         self.cache.set_clock(self.tables.now())
         return self.tables.load(ask)
@@ -221,7 +221,7 @@ class MemoryLedger:
             self.cache.add_numbers([self.tables.number])
         return fate
 
-    # Who lives.
+    # Workers.
 
     async def register(self, lease: float) -> int:
         """Return a name that no other has had."""
@@ -231,16 +231,16 @@ class MemoryLedger:
         return self.tables.names
 
     async def retire(self, worker: int) -> None:
-        """Have a worker count as dead."""
+        """Declare a worker dead."""
         await self._hop()
         self.tables.workers.discard(worker)
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
-        """Remember whom to tell."""
+        """Remember what to call when the worker is dead."""
         self._lost = worker, lost
 
     def has_lost(self) -> bool:
-        """Say whether the worker of a process that lives counts as dead, and nobody has told it."""
+        """Return whether the worker counts as dead although its process is alive and does not know."""
         return self._lost is not None and self._lost[0] not in self.tables.workers and not self.is_dead
 
     def notice(self) -> None:
@@ -250,11 +250,11 @@ class MemoryLedger:
             lost(worker)
 
     async def expire_workers(self) -> None:
-        """Do nothing: who is dead is not among the workers."""
+        """Do nothing: dead workers are not in the tables."""
         await self._hop()
 
     async def orphans(self, enter_timeout: float) -> Orphans:
-        """Return what is owed by the dead, and what was not entered for so many seconds."""
+        """Return the turns and runs that no living worker looks after."""
         await self._hop()
         tables = self.tables
         with_turn = {name: row for name, row in tables.sessions.items() if row.lead is not None}
@@ -280,10 +280,10 @@ class MemoryLedger:
             if row.lead is not None and row.owner == worker
         ]
 
-    # Looking on.
+    # Reading.
 
     async def find(self, run_ids: Sequence[str]) -> list[Known]:
-        """Return those of the runs that are known."""
+        """Return the runs of these ids that exist."""
         await self._hop()
         return [self.tables.known(run_id) for run_id in run_ids if run_id in self.tables.runs]
 
@@ -300,12 +300,12 @@ class MemoryLedger:
         return "memory"
 
     async def read_point(self) -> ReadPoint:
-        """Return what there is to be read: everything up to the last position."""
+        """Return which positions can be read: all up to the last one."""
         await self._hop()
         return ReadPoint(self.tables.number + 1, self.tables.number + 1)
 
     async def epoch_end(self, name: str) -> int | None:
-        """Return the position behind the last one; there is one epoch."""
+        """Return the position behind the last one; there is only one epoch."""
         await self._hop()
         return self.tables.number + 1 if name == "memory" else None
 
@@ -324,7 +324,7 @@ class MemoryLedger:
     # Beside the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Put by what turns have written so far."""
+        """Save the text that turns have written so far."""
         await self._hop()
         for each in checkpoints:
             old = self.tables.checkpoints.get(each.session_id)
@@ -337,12 +337,12 @@ class MemoryLedger:
         return self.tables.keys.get((key, part))
 
     async def keep_key(self, row: KeyRow) -> KeyRow:
-        """Write the row unless the key has one, and return the row that it has."""
+        """Write the row unless the key has one, and return the row that is stored."""
         await self._hop()
         return self.tables.keys.setdefault(row[:2], row)
 
     async def expire_keys(self, age: float, limit: int) -> int:
-        """Forget no key."""
+        """Delete no key."""
         await self._hop()
         return 0
 
@@ -371,25 +371,25 @@ class MemoryLedger:
         return 0
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Give no hints: everything works by looking."""
+        """Give no hints: everything works by polling."""
 
     def has_listeners(self) -> bool:
-        """Say whether another process listens."""
-        return any(each is not self for each in self.tables.ears)
+        """Return whether another process listens."""
+        return any(each is not self for each in self.tables.listeners)
 
     async def relay(self, messages: Sequence[str]) -> None:
-        """Tell the others; nothing is lost."""
+        """Send messages to the other processes; none is lost."""
         await self._hop()
-        for each, heard in [*self.tables.ears.items()]:
+        for each, heard in [*self.tables.listeners.items()]:
             if each is not self:
                 for message in messages:
                     heard(message)
 
     def on_relay(self, heard: Callable[[str], None] | None) -> None:
-        """Listen to what the others say, or no longer."""
-        self.tables.ears.pop(self, None)
+        """Call `heard` with the messages of other processes; None stops that."""
+        self.tables.listeners.pop(self, None)
         if heard is not None:
-            self.tables.ears[self] = heard
+            self.tables.listeners[self] = heard
 
     def hint(self, workers: set[int]) -> None:
         """Give no hints."""
@@ -400,14 +400,14 @@ class MemoryLedger:
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Have steps that were overtaken be tried again at once, so that everything is always the same."""
+    """Try overtaken steps again at once, without random pauses, so that every run is the same."""
     with patch.object(_swap, "pause", lambda attempt: 0.0):
         yield
 
 
 def lines(tables: Tables) -> list[str]:
     """Return the history as lines of a recorded one."""
-    return [json.dumps(entry) for told in tables.history for entry in told.entries]
+    return [json.dumps(entry) for step in tables.history for entry in step.entries]
 
 
 def completions(tables: Tables) -> list[RunComplete]:

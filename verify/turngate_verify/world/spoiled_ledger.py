@@ -21,10 +21,10 @@ PURPOSE = "on purpose"
 
 
 def spoils_of(method: str) -> tuple[Spoil, ...]:
-    """Return in which ways a method may fail.
+    """Return the ways in which a method may fail.
 
-    A step that was saved never ends with a plain LedgerUnavailable, which says that nothing was done. No
-    answer of a method that does not wait can be lost.
+    A saved step never ends with a plain LedgerUnavailable, because that says that nothing was done. A method
+    that does not wait cannot lose its answer.
     """
     if method not in AWAITED:
         return "away", "odd", "broken"
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 class SpoiledLedger:
-    """A way to a ledger on which one call fails. Counts the calls of every method."""
+    """Wraps a ledger so that one call fails. Counts the calls of every method."""
 
     def __init__(self, ledger: Any, fault: Fault | None) -> None:
         self._spoiled = ledger
@@ -77,7 +77,7 @@ class SpoiledLedger:
         return answer
 
     def _next(self, name: str) -> Spoil | None:
-        """Count a call, and say how it fails."""
+        """Count a call, and return how it fails."""
         number = self.calls[name]
         self.calls[name] += 1
         if self._fault is None or self._fault[:2] != (name, number):
