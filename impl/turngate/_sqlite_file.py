@@ -133,7 +133,8 @@ class OpenedFile:
                 return False
         except OSError:
             return False
-        is_initialised, _, page, frames = _INDEX.unpack(before)
+        header: tuple[int, int, int, int] = _INDEX.unpack(before)
+        is_initialised, _, page, frames = header
         if not is_initialised or not frames:
             return False
         page_size = (page & 0xFE00) | (page & 1) << 16
