@@ -184,7 +184,7 @@ class TurnRunner:
         if task is None:
             raise RuntimeError("the task factory runs the turn outside of any task")
         if execution.made is not None:
-            guard("what the task factory returned", execution.made.remove_done_callback, execution.is_over)
+            guard("what the task factory returned", _forget_callback, execution.made, execution.is_over)
         turn.execution = None
         self._by_task[task] = turn
         try:
@@ -298,6 +298,10 @@ def is_current(task: asyncio.Task[None] | None) -> bool:
         return current_task() is task
     except RuntimeError:  # no loop is running
         return False
+
+
+def _forget_callback(made: asyncio.Future[None], callback: Callable[[asyncio.Future[None]], None]) -> None:
+    made.remove_done_callback(callback)  # if it has such a method
 
 
 @types.coroutine
