@@ -27,17 +27,15 @@ _NAMED: Final = 10
 
 
 class Close:
-    """The end of a dispatcher. `ended` is called once, when nothing is in flight any more."""
+    """The end of a dispatcher."""
 
-    def __init__(
-        self, loop: HomeLoop, sessions: Sessions, effects: Effects, ended: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: HomeLoop, sessions: Sessions, effects: Effects) -> None:
         self.is_begun = False
         self.is_done = False
         self._loop = loop
         self._sessions = sessions
         self._effects = effects
-        self._ended = ended
+        self._ended: Callable[[], None] | None = None
         self._is_finishing = False
         self._reminder: TimerHandle | None = None
         self._deadline: TimerHandle | None = None
@@ -48,12 +46,16 @@ class Close:
         while not self.is_done:
             await self._waiters.wait(self._loop.check_loop())
 
-    def begin(self, finish: float) -> None:
-        """Let what is in flight end by itself for `finish` seconds, then cancel what is left."""
+    def begin(self, finish: float, ended: Callable[[], None]) -> None:
+        """Let what is in flight end by itself for `finish` seconds, then cancel what is left.
+
+        `ended` is called once, when nothing is in flight any more.
+        """
         if self.is_begun:
             return
         loop = self._loop.check_loop()
         self.is_begun = True
+        self._ended, self._effects.after = ended, self.look  # until then; the references go in a circle
         self._reminder = loop.call_later(_REMINDER, self._remind)
         if finish == 0:
             self._cancel_what_is_left()
@@ -78,7 +80,9 @@ class Close:
         for timer in (self._reminder, self._deadline):
             if timer is not None:
                 timer.cancel()
-        self._ended()
+        ended, self._ended, self._effects.after = self._ended, None, None
+        assert ended is not None
+        ended()
         guard("waking those who close", self._waiters.wake)
 
     def release(self, record: RunRecord) -> None:

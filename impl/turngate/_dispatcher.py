@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Messages
     from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+    from turngate._turn import TurnHost
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,8 +103,9 @@ class Dispatcher:
         self._seq = 0
         self._has_lookalikes = False  # whether a caller chose an id that looks like one of ours
         self._keys = Keys()
-        # Its parts hold the dispatcher weakly. One that is dropped with nothing in flight goes at once, and
-        # does not wait for the garbage collector.
+        # Its parts hold the dispatcher only weakly: one that is dropped with nothing in flight goes at once,
+        # and does not wait for the garbage collector. Turns hold what ends them, for the collector clears
+        # weak references before it closes the turns of a dispatcher that was dropped with them.
         self._loop = HomeLoop()
         self._sessions = Sessions(_weakly(self._new_core))
         self._subscribers = Subscribers()
@@ -124,9 +126,8 @@ class Dispatcher:
             drawn_prefix=self._run_prefix,
             places=places,
             settle_timeout=seconds("settle_timeout", settle_timeout),
-            after=_weakly(self._look_whether_closed),
         )
-        self._close = Close(self._loop, self._sessions, self._effects, _weakly(self._end))
+        self._close = Close(self._loop, self._sessions, self._effects)
         self._deadlocks = DeadlockCheck(self._effects.turns, _weakly(self._blocks), _weakly(self._knows))
 
     def _new_core(self, session_id: str) -> SessionCore:
@@ -452,10 +453,7 @@ class Dispatcher:
     def begin_close(self, *, finish: float = 0.0) -> None:
         """Begin what `aclose` does, without waiting for it: for a signal handler on the loop."""
         self._loop.check_loop()
-        self._close.begin(check_finish(finish))
-
-    def _look_whether_closed(self) -> None:
-        self._close.look()
+        self._close.begin(check_finish(finish), self._end)
 
     def _end(self) -> None:
         """Tell everyone that nothing more will happen."""
@@ -484,6 +482,11 @@ class Dispatcher:
             warnings.warn(unclosed, ResourceWarning, source=self, stacklevel=2)
 
     # What handles need; see `Home`.
+
+    @property
+    def turn_host(self) -> TurnHost:
+        """What begins and ends turns."""
+        return self._effects
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""

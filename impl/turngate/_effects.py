@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-import weakref
 from typing import TYPE_CHECKING, assert_never
 
 from turngate._core import Decided
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 class Effects:
     """Performs effects, and hears from the turns that it has started; see `TurnHost`.
 
-    `drawn_prefix` is what the run ids begin with that the dispatcher itself has drawn. `after` is called when
-    everything that was decided has been performed.
+    `drawn_prefix` is what the run ids begin with that the dispatcher itself has drawn.
     """
 
     def __init__(
@@ -56,11 +54,11 @@ class Effects:
         drawn_prefix: str,
         places: Places | None,
         settle_timeout: float,
-        after: Callable[[], None],
     ) -> None:
         self.settle_timeout = settle_timeout
-        host: Effects = weakref.proxy(self)  # see `Dispatcher` on references that go in a circle
-        self.turns = TurnRunner(runner, loop, places, host)
+        self.after: Callable[[], None] | None = None
+        """Called, while the dispatcher closes, when everything that was decided has been performed."""
+        self.turns = TurnRunner(runner, loop, places)
         self._loop = loop
         self._sessions = sessions
         self._journal = journal
@@ -68,7 +66,6 @@ class Effects:
         self._subscribers = subscribers
         self._messages = messages
         self._drawn_prefix = drawn_prefix
-        self._after = after
         self._performing: list[Effect] | None = None
 
     @property
@@ -105,7 +102,8 @@ class Effects:
             self._loop.check_loop().call_soon(self.perform, Decided([*to_come], []))
             raise
         self._performing = None
-        self._after()
+        if self.after is not None:
+            self.after()
 
     def _make_handle(self, record: TurnRecord) -> None:
         """Make the handle of a turn that is new, so that whoever looks on sees its run lead it."""

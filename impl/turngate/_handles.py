@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from turngate._messages import ListOfMessages, Message
     from turngate._output import TurnOutput
     from turngate._prompt import Attachment, OnComplete, WhenBusy
-    from turngate._turn import Execution
+    from turngate._turn import Execution, TurnHost
 
 T = TypeVar("T")
 
@@ -40,6 +40,11 @@ Runner = Callable[["Turn"], Awaitable[str | None] | AsyncIterable[str]]
 
 class Home(Protocol):
     """What a handle needs of the dispatcher that it belongs to."""
+
+    @property
+    def turn_host(self) -> TurnHost:
+        """What begins and ends turns."""
+        ...
 
     def check_loop(self) -> asyncio.AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""

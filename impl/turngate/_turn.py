@@ -9,7 +9,7 @@ The task factory of the loop, whatever that is, makes the task. There are three 
 3. There is no task: the factory raised, or returned something else. It may have made one all the same, so a
    step of the loop later it is case 1 or case 2. On a closed loop the turn ends at once.
 
-Both dispatchers run their turns here; `TurnHost` is what differs.
+Both dispatchers run their turns here; `TurnHost` is what differs, found by the home of each turn.
 """
 
 from __future__ import annotations
@@ -82,11 +82,10 @@ class Execution:
 class TurnRunner:
     """Starts and interrupts turns, and knows which turn a task belongs to."""
 
-    def __init__(self, runner: Called, home: HomeLoop, places: Places | None, host: TurnHost) -> None:
+    def __init__(self, runner: Called, home: HomeLoop, places: Places | None) -> None:
         self._runner = runner
         self._home = home
         self._places = places
-        self._host = host
         self._by_task: dict[asyncio.Task[Any], Turn] = {}
         self._to_start: deque[Turn] = deque()
         self._is_starting = False
@@ -184,7 +183,7 @@ class TurnRunner:
         if task is None:
             raise RuntimeError("the task factory runs the turn outside of any task")
         if execution.made is not None:
-            guard("what the task factory returned", execution.made.remove_done_callback, execution.is_over)
+            guard("what the task factory returned", _forget_callback, execution.made, execution.is_over)
         turn.execution = None
         self._by_task[task] = turn
         try:
@@ -197,7 +196,7 @@ class TurnRunner:
         error = unbegun
         stopped_by: ProcessExit | None = None
         try:
-            if unbegun is None and await self._host.begin(turn):
+            if unbegun is None and await turn.home.turn_host.begin(turn):
                 text = await self._runner(turn)
                 if text is not None and not isinstance(text, str):
                     text, error = None, f"the runner returned {type(text).__name__}, not str or None"
@@ -207,7 +206,7 @@ class TurnRunner:
         try:
             if isinstance(stopped_by, GeneratorExit):
                 raise stopped_by
-            await self._host.settle(turn, wait=stopped_by is not None)
+            await turn.home.turn_host.settle(turn, wait=stopped_by is not None)
         except GeneratorExit:
             self._settle_at_once(turn)
             return
@@ -217,7 +216,7 @@ class TurnRunner:
 
     def _end(self, turn: Turn, text: str | None, error: str | None) -> None:
         guard("sending what threads have written", turn.output.close)
-        self._host.end(turn, text, error)
+        turn.home.turn_host.end(turn, text, error)
         if self._places is not None and self._places.has(turn):
             if turn.task is not None and turn.task.cancelling() and not turn.covered:
                 self._home.look_whether_it_ends(turn.task)  # then the next turn must not begin
@@ -227,7 +226,7 @@ class TurnRunner:
 
     def _settle_at_once(self, turn: Turn) -> None:
         self._home.cut_short = True
-        self._host.settle_at_once(turn)
+        turn.home.turn_host.settle_at_once(turn)
 
     def _execution(self, turn: Turn, unbegun: str | None = None) -> Execution:
         return Execution(self._conduct(turn, unbegun), partial(self._task_is_over, turn))
@@ -298,6 +297,10 @@ def is_current(task: asyncio.Task[None] | None) -> bool:
         return current_task() is task
     except RuntimeError:  # no loop is running
         return False
+
+
+def _forget_callback(made: asyncio.Future[None], callback: Callable[[asyncio.Future[None]], None]) -> None:
+    made.remove_done_callback(callback)  # if it has such a method
 
 
 @types.coroutine

@@ -210,6 +210,35 @@ def test_a_turn_that_the_end_of_the_loop_cut_short_is_warned_of_though_nothing_i
     assert run_and_drop(main, caplog, agent) == ["active"]
 
 
+@pytest.mark.parametrize("turns_limit", [None, 1])
+def test_turns_that_are_collected_with_their_dispatcher_and_its_loop_complete(
+    turns_limit: int | None,
+) -> None:
+    told: list[str] = []
+
+    async def never(turn: Turn) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def main() -> None:
+        d = Dispatcher(never, turns_limit=turns_limit, record=lambda line: told.append(line["event"]))
+        for session in "st":
+            run = await d.submit(session, "hello", on_complete=lambda complete: told.append("hook"))
+            run.add_done_callback(lambda complete: told.append("callback"))
+        await steps(3)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # not in the stubs
+
+    def run_and_collect() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="dropped without aclose"):
+        run_and_collect()
+    assert [told.count(each) for each in ("complete", "hook", "callback")] == [2, 2, 2]
+
+
 def test_a_dispatcher_with_nothing_in_flight_may_be_dropped(recwarn: pytest.WarningsRecorder) -> None:
     async def main() -> None:
         agent = Agent()

@@ -41,6 +41,23 @@ def test_one_in_line_that_a_cancel_has_covered_meanwhile_is_passed_over() -> Non
     assert places.free == 1
 
 
+@in_loop
+async def test_one_that_leaves_the_line_is_passed_over() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as unlimited, Dispatcher(agent, turns_limit=1) as d:
+        runs = [await active(d, session) for session in "abc"]
+        leaves = runs[1].turn
+        assert leaves is not None
+        for each in (d, unlimited):
+            each._effects.turns.leave_line(leaves)
+        agent.finish(runs[0])
+        await runs[0]
+        await steps()
+        assert [turn.run for turn in agent.turns] == [runs[0], runs[2]]
+        await d.cancel_run(runs[1].run_id)
+        assert (await runs[1]).cancelled
+
+
 def waiting(run_id: str) -> Turn:
     """Return a turn that nobody runs."""
     nobody: Any = None

@@ -210,3 +210,41 @@ async def test_a_store_that_fails_a_cancel_on_entry_gives_the_error() -> None:
         run = await d.submit("s", "p")
         await d.cancel("s")
         assert outcome(await run) == ("", "writing the messages failed: OSError: no", True)
+
+
+@pytest.mark.parametrize(("answers_after", "error"), [(4.99, None), (5.01, "took longer than 5 s")])
+def test_an_answer_that_has_come_in_time_counts_though_it_has_not_reached_the_turn(
+    answers_after: float, error: str | None
+) -> None:
+    class Roundabout(MemoryMessages):
+        async def put(self, messages: Sequence[Message]) -> None:
+            await asyncio.create_task(self.by_a_task(messages))
+
+        async def by_a_task(self, messages: Sequence[Message]) -> None:
+            await asyncio.create_task(asyncio.sleep(answers_after))
+            await super().put(messages)
+
+    loop = VirtualLoop()
+    d = Dispatcher(echo, messages=Roundabout(), settle_timeout=5)
+    run = loop.call(d.submit("s", "p"))
+    loop.settle()
+    loop.advance(5)  # the answer and the end of the time come in one step of the loop
+    loop.settle()
+    assert run.complete is not None
+    assert (run.complete.error or "").endswith(error or "")
+    assert (run.complete.error is None) == (error is None)
+    loop.begin(d.aclose(), "close")
+    loop.settle()
+    assert loop.problems == []
+
+
+def test_a_clock_says_what_is_left_of_its_time() -> None:
+    async def nothing() -> None:
+        pass
+
+    loop = VirtualLoop()
+    clock = started(_Clock(loop.create_task(nothing()), 2.0))
+    assert clock.remaining() == (2.0, False, _SECOND_LOOKS)
+    loop.advance(2.0)
+    loop.settle()
+    assert clock.remaining() == (0.0, True, 0)

@@ -196,7 +196,8 @@ class ForgetsTooLate(Sabotaged):
             assert isinstance(self._sessions, ForgetsTooLate.sessions_class)
             while self._sessions.quiet:
                 self._sessions.cores.pop(self._sessions.quiet.pop().session_id, None)
-            self._after()
+            if self.after is not None:
+                self.after()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
