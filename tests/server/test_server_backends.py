@@ -12,9 +12,9 @@ import pytest
 from dispatching import Agent, in_loop, steps
 from turngate import CursorExpired, Dispatcher, Event, Moved, RunComplete, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
+from turngate.server._app import backend_of
 from turngate.server._backend import Backend, InFlight, Passed
 from turngate.server._cursor import Cursor, mark
-from turngate.server.running import backend_of
 
 
 class Sink:
