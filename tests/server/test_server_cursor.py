@@ -21,11 +21,12 @@ from serving import Ear, Heard, served, serving
 from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete, SessionView, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits
+from turngate.server._app import App
 from turngate.server._cursor import Cursor, mark, parsed
 from turngate.server._event_log import EventLog, LogReader
 from turngate.server._ledger_backend import LedgerBackend
 from turngate.server._memory_backend import MemoryBackend
-from turngate.server.running import App, for_address
+from turngate.server._security import for_address
 
 texts = st.text(max_size=20)
 

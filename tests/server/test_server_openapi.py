@@ -22,11 +22,12 @@ from serving import Ear, served, serving
 from turngate import Dispatcher, Turn
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
+from turngate.server._app import App, backend_of
 from turngate.server._endpoints import ENDPOINTS, EVENT_STREAM
 from turngate.server._models import EVENTS
 from turngate.server._openapi import openapi
 from turngate.server._problems import TITLES
-from turngate.server.running import App, backend_of, for_address
+from turngate.server._security import for_address
 
 
 def described() -> dict[str, Any]:

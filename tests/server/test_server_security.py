@@ -17,8 +17,9 @@ from serving import served, serving, small
 from surroundings import ROOT
 from turngate import Dispatcher, Turn
 from turngate.server import Limits, asgi_app
+from turngate.server._app import App, backend_of
 from turngate.server._problems import TITLES
-from turngate.server.running import App, backend_of, for_address, is_loopback
+from turngate.server._security import for_address, is_loopback
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -19,7 +19,10 @@ from turngate.cli.targets import loaded, read_token
 from turngate.cli.terminal import out
 from turngate.cli.workers import Inherited, Workers
 from turngate.server import Limits, demonstration
-from turngate.server.running import App, backend_of, for_address, is_loopback, listening, serve_app
+from turngate.server._app import App, backend_of
+from turngate.server._security import for_address, is_loopback
+from turngate.server._serving import listening
+from turngate.server._serving import serve as serve_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable

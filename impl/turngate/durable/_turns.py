@@ -68,7 +68,7 @@ class LedgerTurns:
         """The turns of this process by their fences."""
         self.covered_early: set[int] = set()
         """Fences of turns that a cancel has covered before the step that starts them was answered."""
-        self.runner = TurnRunner(runner, loop, places, self)
+        self.runner = TurnRunner(runner, loop, places)
         self._home = home
         self._loop = loop
         self._tasks = tasks

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from turngate._places import Places
     from turngate._prompt import OnComplete
     from turngate._runner import Called
+    from turngate._turn import TurnHost
     from turngate.durable._ledger import Ledger
     from turngate.durable._pending import PendingStep
     from turngate.durable._records import Decision
@@ -112,6 +113,11 @@ class Worker:
         self._recovering: Task[None] | None = None
 
     # What handles need; see `Home`.
+
+    @property
+    def turn_host(self) -> TurnHost:
+        """What begins and ends turns."""
+        return self.turns
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""

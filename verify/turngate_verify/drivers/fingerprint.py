@@ -20,7 +20,6 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._completions import CompletionStream
 from turngate._core import RunRecord, SessionCore, TurnRecord
