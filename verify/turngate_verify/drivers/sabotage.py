@@ -330,6 +330,12 @@ class BlindRelease(Sabotaged):
             self.turn = None
             return self._decided([])
 
+    class sessions_class(HandlesOfRecords):
+        def forget_if_quiet(self, core: SessionCore) -> None:
+            """Keep the core while a turn goes on whose entry was removed."""
+            if all(turn.run.session_id != core.session_id for turn in self.turns.values()):
+                super().forget_if_quiet(core)
+
 
 class UnlockedClear(Sabotaged):
     """Clearing the queue reads it and deletes it in two steps."""
