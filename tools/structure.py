@@ -1,6 +1,6 @@
 """Count what keeps the modules of impl/turngate from standing alone, file by file.
 
-    python tools/structure.py [--list] [--write]
+    python tools/structure.py [--list]
 
 depth    levels of inheritance beyond two among classes of this project, exceptions excepted
 private  accesses to private attributes of what another module defines: not `self`, `cls` and `super()`, nor
@@ -9,17 +9,13 @@ private  accesses to private attributes of what another module defines: not `sel
 missing  `raise NotImplementedError` in a class
 casts    a cast to or of a dispatcher, and a cast of None
 
-tests/project/structure.json has what is allowed today, and tests/project/test_structure.py holds the files to
-it: no count may rise, and a count that has fallen is written down. `--write` does that; it also follows files
-that have moved, and refuses if a sum would rise.
+tests/project/test_structure.py allows none of these.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,12 +23,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "impl" / "turngate"
-ALLOWED = ROOT / "tests" / "project" / "structure.json"
 MEASURES = ("depth", "private", "missing", "casts")
 AT_MOST = 2
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_field_defaults", "_make"}
 ASK_BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}
-Allowed = dict[str, dict[str, int]]
+Counts = dict[str, dict[str, int]]
 
 
 class Found(NamedTuple):
@@ -62,7 +57,7 @@ def found_in(package: Path = PACKAGE) -> list[Found]:
     return found
 
 
-def counts(found: list[Found]) -> Allowed:
+def counts(found: list[Found]) -> Counts:
     """Return the counts by measure and file."""
     sums = {measure: Counter[str]() for measure in MEASURES}
     for each in found:
@@ -218,27 +213,11 @@ def dispatcher_casts(file: str, tree: ast.Module) -> Iterator[Found]:
                 yield Found("casts", file, node.lineno, ast.unparse(node))
 
 
-def read_allowed() -> Allowed:
-    table: Allowed = json.loads(ALLOWED.read_text(encoding="utf-8"))
-    return table
-
-
-def write_allowed(now: Allowed) -> None:
-    """Write the counts down, unless a sum has risen."""
-    if ALLOWED.exists():
-        before = read_allowed()
-        risen = [each for each in MEASURES if sum(now[each].values()) > sum(before[each].values())]
-        if risen:
-            sys.exit(f"not written: more than before of {', '.join(risen)}; see --list")
-    ALLOWED.write_text(json.dumps(now, indent=2) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--list", action="store_true", help="name every place")
-    parser.add_argument("--write", action="store_true", help=f"write the counts to {ALLOWED.name}")
     options = parser.parse_args()
     found = found_in()
     now = counts(found)
@@ -248,8 +227,6 @@ def main() -> None:
         print(f"{measure:8} {sum(by_file.values()):4}  {in_files}{more}")
     if options.list:
         print(*found, sep="\n")
-    if options.write:
-        write_allowed(now)
 
 
 if __name__ == "__main__":

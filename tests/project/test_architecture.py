@@ -74,7 +74,3 @@ def test_every_function_on_the_way_is_where_the_page_says(step: str) -> None:
 
 def test_the_way_is_read_as_far_as_it_goes() -> None:
     assert len(STEPS) >= 11
-
-
-def test_it_is_a_page() -> None:
-    assert len(PAGE.splitlines()) <= 200

@@ -6,13 +6,13 @@ converts them to the columns of the engines' tables, and back. Nothing here does
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from turngate._attachments import decode_attachment, encode_attachment
 from turngate._events import RunComplete
 from turngate._json import decode
 from turngate._lifecycle import State
@@ -196,28 +196,12 @@ def digest_of(session_id: str, prompt: str, attachments: str) -> str:
 
 def as_json(attachments: tuple[Attachment | str, ...]) -> str:
     """Return attachments as JSON text."""
-    return json.dumps([_as_value(attachment) for attachment in attachments]) if attachments else ""
-
-
-def _as_value(attachment: Attachment | str) -> object:
-    if isinstance(attachment, str):
-        return attachment
-    name, mime_type, content = attachment
-    if isinstance(content, str):
-        return {"name": name, "mime_type": mime_type, "text": content}
-    return {"name": name, "mime_type": mime_type, "base64": base64.b64encode(content).decode()}
+    return json.dumps([encode_attachment(each) for each in attachments]) if attachments else ""
 
 
 def as_attachments(text: str) -> tuple[Attachment | str, ...]:
     """Return the attachments that the JSON text is of."""
-    return tuple(_as_attachment(value) for value in json.loads(text)) if text else ()
-
-
-def _as_attachment(value: Any) -> Attachment | str:
-    if isinstance(value, str):
-        return value
-    content = value["text"] if "text" in value else base64.b64decode(value["base64"])
-    return Attachment(value["name"], value["mime_type"], content)
+    return tuple(decode_attachment(each) for each in json.loads(text)) if text else ()
 
 
 def storable(text: str) -> str:
