@@ -65,7 +65,7 @@ PLAIN: Final = [
 MODULES: Final = (
     *("_core", "_queue", "_lifecycle", "_turn", "_settle", "_effects", "_sessions", "_dispatcher", "_close"),
     *("_deadlock", "_places", "_loop", "_completions", "_events", "_journal", "_handles", "_output"),
-    *("_clean_up", "_views", "_json", "_prompt", "_messages", "_guard", "_waiters", "_limits"),
+    *("_clean_up", "_views", "_json", "_prompt", "_messages", "_log", "_waiters", "_limits"),
 )
 UNSEEN: Final = ("stacks", "stacks_context", "stacks_faulty", "stacks_logging", "stacks_threads", "costs")
 """Tests whose reach is not seen, in other people's loops and threads: asked about every statement, last."""

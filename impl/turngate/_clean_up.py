@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from turngate._guard import complain
+from turngate._log import log_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -53,4 +53,4 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 def _retrieve(work: asyncio.Future[Any]) -> None:
     """Log what nobody will be told: an interrupt, or a time-out, is raised instead."""
     if not work.cancelled() and (exc := work.exception()) is not None:
-        complain(exc, "a clean-up raised")
+        log_error(exc, "a clean-up raised")

@@ -6,8 +6,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from turngate._guard import guard, say
 from turngate._lifecycle import RUNNING
+from turngate._log import guard, log
 from turngate._waiters import Waiters
 from turngate._words import counted
 
@@ -107,7 +107,7 @@ class Close:
         waiting = [f"{run.run_id} ({run.state})" for run in self._sessions.runs.values()]
         named = ", ".join(waiting[:_NAMED])
         more = f" and {len(waiting) - _NAMED} more" if len(waiting) > _NAMED else ""
-        say(logging.WARNING, "closing waits for %s: %s%s", counted(len(waiting), "run"), named, more)
+        log(logging.WARNING, "closing waits for %s: %s%s", counted(len(waiting), "run"), named, more)
         for turn in [*self._sessions.turns.values()]:
             if turn.covered and turn.record.phase is RUNNING:
                 self._effects.turns.interrupt(turn)

@@ -16,12 +16,12 @@ from turngate._deadlock import DeadlockCheck
 from turngate._effects import Effects, call_back
 from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
 from turngate._events import Subscribers, Subscription
-from turngate._guard import guard
 from turngate._handles import Covered, Run
 from turngate._journal import Journal
 from turngate._keys import Keys, answer_of, check_key, request_of
 from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
 from turngate._limits import check_finish, seconds, whole_number
+from turngate._log import guard
 from turngate._loop import HomeLoop
 from turngate._messages import MemoryMessages
 from turngate._places import Places

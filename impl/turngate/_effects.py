@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, assert_never
 
 from turngate._core import Decided
-from turngate._guard import complain, guard
 from turngate._handles import Turn
+from turngate._log import guard, log_error
 from turngate._output import TurnOutput
 from turngate._settle import settle
 from turngate._turn import CLOSED_UNWRITTEN, TurnRunner
@@ -196,6 +196,6 @@ def call_back(what: str, callback: OnComplete, complete: RunComplete) -> None:
 def _close_awaitable(about: str, answer: object) -> None:
     """Close what will never be awaited, and say so; a future belongs to its maker."""
     if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
-        complain(None, "%s returned an awaitable, which nobody awaits", about)
+        log_error(None, "%s returned an awaitable, which nobody awaits", about)
         if (close := getattr(answer, "close", None)) is not None:
             close()

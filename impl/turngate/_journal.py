@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from turngate._events import moved
-from turngate._guard import deal_with, log, say
+from turngate._log import log, log_or_propagate, logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ class Journal:
         Each is told, whatever the others do. A recording that raises is told no more. What is decided while
         one of them is being told waits until all have been.
         """
-        if self._record is None and not self._audience.by_session and not log.isEnabledFor(logging.DEBUG):
+        if self._record is None and not self._audience.by_session and not logger.isEnabledFor(logging.DEBUG):
             return
         self._pending += entries
         if self._telling:
@@ -55,15 +55,15 @@ class Journal:
 
     def _tell(self, entry: Entry) -> None:
         line, complete = entry
-        if log.isEnabledFor(logging.DEBUG):
+        if logger.isEnabledFor(logging.DEBUG):
             words = " ".join(f"{key}=%s" for key in line)
-            say(logging.DEBUG, words, *line.values(), extra={"turngate": line})
+            log(logging.DEBUG, words, *line.values(), extra={"turngate": line})
         self._write(line)
         if self._audience.by_session:
             try:
                 self._audience.deliver(moved(line) if complete is None else complete)
             except BaseException as exc:
-                deal_with(exc, "delivering %s raised", line)
+                log_or_propagate(exc, "delivering %s raised", line)
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
@@ -73,4 +73,4 @@ class Journal:
                 self._record.write(json.dumps(line) + "\n")
         except BaseException as exc:
             self._record = None
-            deal_with(exc, "the recording raised at %s, and stops there", line)
+            log_or_propagate(exc, "the recording raised at %s, and stops there", line)

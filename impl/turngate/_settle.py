@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from turngate._guard import complain, deal_with, describe
+from turngate._log import describe, log_error, log_or_propagate
 from turngate._turn import is_current
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Clock:
     def too_late(self, turn: Turn) -> str:
         """Log that the time is up, and return the error."""
         error = f"writing the messages took longer than {self._within:g} s"
-        complain(None, "%s, in run %s of session %r", error, turn.run.run_id, turn.run.session_id)
+        log_error(None, "%s, in run %s of session %r", error, turn.run.run_id, turn.run.session_id)
         return error
 
 
@@ -115,5 +115,5 @@ def _forget_cancels(task: Task[None]) -> None:
 
 
 def _failure(exc: BaseException, turn: Turn) -> str:
-    deal_with(exc, "the store raised in run %s of session %r", turn.run.run_id, turn.run.session_id)
+    log_or_propagate(exc, "the store raised in run %s of session %r", turn.run.run_id, turn.run.session_id)
     return f"writing the messages failed: {describe(exc)}"

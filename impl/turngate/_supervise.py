@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._guard import complain
+from turngate._log import log_error
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -81,7 +81,7 @@ class Supervisor:
             try:
                 await run()
             except final as exc:
-                complain(exc, "%s has failed for good", name)
+                log_error(exc, "%s has failed for good", name)
                 if failed is not None:
                     _call(name, failed, exc)
                 return
@@ -90,7 +90,7 @@ class Supervisor:
                     raise
                 if loop.time() - began > self._longest_pause:
                     pause = self._first_pause
-                complain(exc, "%s has failed, and starts again in %g seconds", name, pause)
+                log_error(exc, "%s has failed, and starts again in %g seconds", name, pause)
             else:
                 return
             await asyncio.sleep(pause)
@@ -121,4 +121,4 @@ def _call(name: str, failed: Callable[[BaseException], object], exc: BaseExcepti
     try:
         failed(exc)
     except Exception as raised:
-        complain(raised, "telling of the failure of %s raised", name)
+        log_error(raised, "telling of the failure of %s raised", name)

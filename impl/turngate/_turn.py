@@ -22,7 +22,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from turngate._guard import complain, deal_with, describe, guard, let_out
+from turngate._log import describe, guard, log_error, log_or_propagate, raise_in_loop
 from turngate._loop import StandIn
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class TurnRunner:
                 self._settle_at_once(turn)
                 return
             session_id, run_id = turn.run.session_id, turn.run.run_id
-            deal_with(exc, "the turn of run %s in session %r could not be started", run_id, session_id)
+            log_or_propagate(exc, "the turn of run %s in session %r could not be started", run_id, session_id)
             loop.call_soon(self._give_up_start, turn, f"the turn could not be started: {describe(exc)}")
         finally:
             execution.is_started = True
@@ -211,7 +211,7 @@ class TurnRunner:
             self._settle_at_once(turn)
             return
         if stopped_by is not None:
-            let_out(stopped_by)
+            raise_in_loop(stopped_by)
             stopped_by = None  # it holds this frame
 
     def _end(self, turn: Turn, text: str | None, error: str | None) -> None:
@@ -244,7 +244,7 @@ class TurnRunner:
             return CANCELLED_FROM_OUTSIDE
         if (exc := made.exception()) is not None:
             session_id, run_id = turn.run.session_id, turn.run.run_id
-            complain(exc, "the task of the turn of run %s in session %r raised", run_id, session_id)
+            log_error(exc, "the task of the turn of run %s in session %r raised", run_id, session_id)
             return f"the turn could not be started: {describe(exc)}"
         return ENDED_UNBEGUN
 
@@ -280,14 +280,14 @@ def _failure(exc: BaseException, turn: Turn) -> tuple[str, ProcessExit | None]:
     if isinstance(exc, asyncio.CancelledError):
         if turn.covered or turn.task is None or turn.task.cancelling():
             return CANCELLED_FROM_OUTSIDE, None
-        complain(exc, "the runner was cancelled in run %s of session %r", run_id, session_id)
+        log_error(exc, "the runner was cancelled in run %s of session %r", run_id, session_id)
         return CANCELLED_BY_ITSELF, None
     error = describe(exc)
     if isinstance(exc, KeyboardInterrupt | SystemExit):
         return error, exc
     if isinstance(exc, GeneratorExit) and not is_current(turn.task):
         return error, GeneratorExit()
-    complain(exc, "the runner raised in run %s of session %r", run_id, session_id)
+    log_error(exc, "the runner raised in run %s of session %r", run_id, session_id)
     return error, None
 
 

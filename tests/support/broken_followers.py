@@ -10,8 +10,8 @@ from unittest import mock
 from turngate import Covered, Dispatcher, Message, Run, Turn, _effects
 from turngate._completions import Completions
 from turngate._core import Decided, RunRecord, TurnRecord
-from turngate._guard import guard
 from turngate._lifecycle import STARTING, WAITING
+from turngate._log import guard
 from turngate._messages import ListOfMessages
 from turngate._output import TurnOutput
 from turngate._places import Places

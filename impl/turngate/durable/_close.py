@@ -7,8 +7,8 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from turngate._guard import complain, guard, say
 from turngate._lifecycle import RUNNING, WAITING
+from turngate._log import guard, log, log_error
 from turngate._waiters import Waiters
 from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
@@ -103,7 +103,7 @@ class LedgerClose:
                         task.cancel()  # those of turns that were given up meanwhile
                 await self._let_go_of_ledger()
         except BaseException as exc:
-            complain(exc, "closing raised")
+            log_error(exc, "closing raised")
         finally:
             self._stepper.is_closed = True
             guard("closing the subscriptions", self._feed.close)
@@ -128,7 +128,7 @@ class LedgerClose:
                 until = now + self._patience
             if now >= until:
                 if self._gave_up and not turns.owned:
-                    complain(None, "closing does not wait any longer for what the ledger does not answer")
+                    log_error(None, "closing does not wait any longer for what the ledger does not answer")
                     return
                 if self._give_up_unwritten(cancelling):
                     until = now + self._patience  # for the runners to end, and for steps that are under way
@@ -156,7 +156,7 @@ class LedgerClose:
             return False
         self._gave_up = True
         if unwritten:
-            complain(
+            log_error(
                 None,
                 "the ledger cannot be written; closing leaves %s, to be recovered like those of the dead: %s",
                 counted(len(unwritten), "turn"),
@@ -180,7 +180,7 @@ class LedgerClose:
             except (Fenced, LedgerGone):
                 self._turns.give_up(turn)
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
-                complain(exc, "the turn of run %s cannot be cancelled yet", run.run_id)
+                log_error(exc, "the turn of run %s cannot be cancelled yet", run.run_id)
                 await asyncio.sleep(self._poll)
             else:
                 return
@@ -188,7 +188,7 @@ class LedgerClose:
     def _remind(self) -> None:
         """Log which turns the close waits for; interrupt again the runners that should have ended."""
         turns = [owned.turn for owned in self._turns.owned.values()]
-        say(logging.WARNING, "closing waits for %s: %s", counted(len(turns), "turn"), _names(turns))
+        log(logging.WARNING, "closing waits for %s: %s", counted(len(turns), "turn"), _names(turns))
         for turn in turns:
             if turn.covered and turn.record.phase is RUNNING:
                 self._turns.runner.interrupt(turn)
@@ -207,19 +207,19 @@ class LedgerClose:
                 try:
                     await call()
                 except Exception as exc:
-                    complain(exc, "what had to be done before the ledger closes raised")
+                    log_error(exc, "what had to be done before the ledger closes raised")
         name = self._stepper.let_go()
         self._feed.stop()
         try:
             async with asyncio.timeout(within):
                 await self._ledger.retire(name)
         except Exception as exc:
-            complain(exc, "the worker could not be retired")
+            log_error(exc, "the worker could not be retired")
         await self._tasks.supervisor.close()
         try:
             await self._ledger.close()
         except Exception as exc:
-            complain(exc, "closing the ledger raised")
+            log_error(exc, "closing the ledger raised")
         if self._gave_up:
             await self._end_steps()
 
@@ -231,7 +231,7 @@ class LedgerClose:
                 while stepper.under_way:
                     await stepper.idle.wait(self._loop.check_loop())
         except TimeoutError:
-            complain(
+            log_error(
                 None, "%s is still under way on a ledger that is closed", counted(stepper.under_way, "step")
             )
 

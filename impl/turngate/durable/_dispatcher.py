@@ -10,11 +10,11 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._errors import AlreadyEntered, ClosedFromRunner, DispatcherClosed, QueueFull, UnknownRun
-from turngate._guard import say
 from turngate._handles import Covered, Run
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
 from turngate._lifecycle import ACCEPTED, ACTIVE, QUEUED
 from turngate._limits import check_finish, seconds, whole_number
+from turngate._log import log
 from turngate._places import Places
 from turngate._prompt import check_prompt, plain
 from turngate._runner import prepare_runner
@@ -470,7 +470,7 @@ class DurableDispatcher:
             # Another process that waits for the ledger gets as much time as the slice took.
             await asyncio.sleep(min(time.monotonic() - began, _PAUSE))
         if gone:
-            say(logging.INFO, "purged %d %s", gone, "run" if gone == 1 else "runs")
+            log(logging.INFO, "purged %d %s", gone, "run" if gone == 1 else "runs")
         return gone
 
     async def write_history(self, out: TextIO) -> int:

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from turngate._guard import complain
+from turngate._log import log_error
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._cache import SessionCache
 from turngate.durable._ledger import (
@@ -428,7 +428,7 @@ class PostgresLedger:
     def _is_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
-            complain(exc, "a task of the ledger has failed")
+            log_error(exc, "a task of the ledger has failed")
 
 
 def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:

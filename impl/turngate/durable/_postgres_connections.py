@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
-from turngate._guard import complain
+from turngate._log import log_error
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
 from turngate.durable._postgres_saves import Conflict, Refused
 from turngate.durable._swap import Unanswered
@@ -240,7 +240,7 @@ class Beat:
         try:
             asyncio.run(self._beat_on())
         except BaseException as exc:
-            complain(exc, "the beat of worker %d has stopped", self._worker)
+            log_error(exc, "the beat of worker %d has stopped", self._worker)
             self._say_lost()
 
     async def _beat_on(self) -> None:
@@ -255,7 +255,7 @@ class Beat:
                     alive = await connection.fetchval(self._statement, self._worker, self._lease)
             except Exception as exc:
                 if not isinstance(exc, (*_LOST, asyncpg.PostgresError, LedgerUnavailable)):
-                    complain(exc, "a beat of worker %d has failed", self._worker)
+                    log_error(exc, "a beat of worker %d has failed", self._worker)
                 pause = self._lease / 20
                 if connection is not None:
                     connection.terminate()

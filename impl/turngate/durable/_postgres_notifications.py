@@ -15,7 +15,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._guard import complain
+from turngate._log import log_error
 from turngate._supervise import Supervisor
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._ledger import LedgerUnavailable
@@ -90,7 +90,7 @@ class Notifications:
         try:
             self._take(text)
         except Exception as exc:
-            complain(exc, "a notification of PostgreSQL could not be dealt with")
+            log_error(exc, "a notification of PostgreSQL could not be dealt with")
 
     def _take(self, text: str) -> None:
         sender, _, message = text.partition(" ")
@@ -148,4 +148,4 @@ class Notifications:
         except LedgerUnavailable:
             pass  # the workers will look by themselves
         except Exception as exc:
-            complain(exc, "hints to other processes could not be sent")
+            log_error(exc, "hints to other processes could not be sent")

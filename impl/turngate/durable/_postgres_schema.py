@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import Any, NoReturn
 
-from turngate._guard import say
+from turngate._log import log
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._ledger import LedgerUnavailable
 from turngate.durable._migrations import migrations, refuse_newer
@@ -86,7 +86,7 @@ class Schema:
             # The workers on record may go on in another database: none of their names is used again here.
             for statement in sql.LEAVE_BEHIND:
                 await connection.execute(self.sql(statement))
-            say(
+            log(
                 logging.WARNING,
                 "the ledger was restored in this database; older cursors beyond its end have expired",
             )

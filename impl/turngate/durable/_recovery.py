@@ -11,9 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._guard import complain, say
 from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._lifecycle import QUEUED, RUNNING, State
+from turngate._log import log, log_error
 from turngate._words import counted
 from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._records import Ask
@@ -110,7 +110,7 @@ class Recovery:
         except LedgerGone as exc:
             self._stepper.ledger_is_gone(exc)
         except Exception as exc:
-            complain(exc, complaint)
+            log_error(exc, complaint)
 
     async def _rest(self, seconds: float) -> None:
         """Wait until woken, but no longer than this."""
@@ -269,7 +269,7 @@ class Recovery:
                 )  # fmt: skip
         failed = [each for each in results if isinstance(each, BaseException)]
         for exc in failed:
-            complain(exc, "what a dead process has left could not be recovered")
+            log_error(exc, "what a dead process has left could not be recovered")
         return len(failed) < len(results)
 
 
@@ -288,8 +288,8 @@ def _log_recovered(session_id: str, recovered: Recovered) -> None:
         _log(logging.INFO, run_id, session_id, "goes on here: it was queued behind that turn")
     if recovered.queued:
         waiting = counted(recovered.queued, "more run")
-        say(logging.INFO, "session %r has %s in its queue, to be run after that", session_id, waiting)
+        log(logging.INFO, "session %r has %s in its queue, to be run after that", session_id, waiting)
 
 
 def _log(level: int, run_id: str | None, session_id: str, outcome: str, *about: object) -> None:
-    say(level, f"run %r of session %r {outcome}", run_id, session_id, *about)
+    log(level, f"run %r of session %r {outcome}", run_id, session_id, *about)

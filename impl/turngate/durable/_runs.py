@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from turngate._core import RunRecord
 from turngate._effects import announce, call_callbacks
-from turngate._guard import complain
 from turngate._handles import Run
 from turngate._lifecycle import COMPLETE, State
+from turngate._log import log_error
 from turngate.durable._records import as_attachments
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ class KnownRuns:
         run.record.state, run.context = COMPLETE, None
         if run.on_complete is not None or run.callbacks:
             run.on_complete, run.callbacks = None, []
-            complain(None, "run %s was purged before its outcome was read: no callback is called", run.run_id)
+            log_error(
+                None, "run %s was purged before its outcome was read; no callback is called", run.run_id
+            )
         wake(run)
 
     def _forget(self, run: Run) -> None:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._guard import say
+from turngate._log import log
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 from turngate.durable import _sqlite_statements as sql
 from turngate.durable._ledger import (
@@ -241,7 +241,7 @@ class SqliteLedger:
             except LedgerGone:
                 raise
             except LedgerUnavailable as exc:
-                say(
+                log(
                     logging.ERROR,
                     "the lock file of worker %d is gone and cannot be made anew: %s",
                     worker,
@@ -250,7 +250,7 @@ class SqliteLedger:
 
     async def _repair_lock(self, worker: int, lock: WorkerLock) -> None:
         if not lock.is_in_place():
-            say(
+            log(
                 logging.WARNING, "the lock file of worker %d was removed or replaced; it is made anew", worker
             )
             new = self._new_lock()

@@ -16,7 +16,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING, Final
 
-from turngate._guard import complain
+from turngate._log import log_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +102,7 @@ class Relay:
                 try:
                     self._heard(message.decode("ascii", "replace"))
                 except Exception as exc:
-                    complain(exc, "what another process has said could not be heard")
+                    log_error(exc, "what another process has said could not be heard")
 
     def stop(self) -> None:
         """Stop listening. Idempotent."""

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from turngate._guard import complain, describe
+from turngate._log import describe, log_error
 from turngate.durable import _sqlite_statements as sql
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable, NotStorable, OutcomeUnknown
 
@@ -159,7 +159,7 @@ class CommitThread:
         try:
             self._work_on()
         except BaseException as exc:
-            complain(exc, "the thread of the ledger has died")
+            log_error(exc, "the thread of the ledger has died")
         finally:
             self._is_dead = True
             why = "the thread of the ledger is dead"
@@ -284,12 +284,12 @@ class CommitThread:
 
     def _recover(self, connection: sqlite3.Connection | None, exc: BaseException, failures: int) -> None:
         """After an unexpected error: roll back, and answer the jobs in hand."""
-        complain(exc, "the thread of the ledger has failed (%d in a row)", failures)
+        log_error(exc, "the thread of the ledger has failed (%d in a row)", failures)
         try:
             if connection is not None and connection.in_transaction:
                 connection.execute("ROLLBACK")
         except BaseException as raised:
-            complain(raised, "the thread of the ledger cannot undo what it has begun, and gives up")
+            log_error(raised, "the thread of the ledger cannot undo what it has begun, and gives up")
             self._gone = f"the ledger cannot be used any more: {describe(exc)}; open it again"
         if failures >= _FAILURES_LIMIT:
             self._gone = f"the ledger failed {failures} times in a row: {describe(exc)}; open it again"

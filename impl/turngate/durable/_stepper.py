@@ -15,7 +15,7 @@ import secrets
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from turngate._errors import DispatcherClosed
-from turngate._guard import complain, describe
+from turngate._log import describe, log_error
 from turngate._waiters import Waiters
 from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._pending import PendingStep
@@ -149,7 +149,7 @@ class Stepper:
         try:
             await self._rename(name)
         except Exception as exc:
-            complain(exc, "worker %d has lost its lease, and the ledger cannot be reached", name)
+            log_error(exc, "worker %d has lost its lease, and the ledger cannot be reached", name)
 
     async def _rename(self, name: int) -> None:
         """Give up everything that was held under the name, and take a new one; once, however many ask."""
@@ -172,7 +172,7 @@ class Stepper:
             try:
                 await self._ledger.retire(name)
             except Exception as exc:  # it is tried again
-                complain(exc, "worker %d, which was given up, could not be retired yet", name)
+                log_error(exc, "worker %d, which was given up, could not be retired yet", name)
             else:
                 self.former.discard(name)
 
@@ -281,7 +281,7 @@ class Stepper:
             if not decision.position:
                 decision.position = (await self._ledger.read_point()).until - 1
         except Exception as exc:  # effects do not wait for it
-            complain(exc, "the position of a step whose answer was lost is not known yet")
+            log_error(exc, "the position of a step whose answer was lost is not known yet")
 
     def _decided(self, ask: Ask, fn: Callable[[Step], T], pending: PendingStep) -> Awaitable[Decision]:
         def decide(loaded: Loaded, sent_as: str) -> Decision:

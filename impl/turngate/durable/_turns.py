@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from turngate._core import TurnRecord
 from turngate._errors import TurnEnded
-from turngate._guard import complain
 from turngate._handles import Run, Turn
 from turngate._lifecycle import QUEUED, RUNNING, SETTLING
+from turngate._log import log_error
 from turngate._output import TurnOutput
 from turngate._turn import TurnRunner
 from turngate.durable._ledger import LedgerGone, NotStorable
@@ -173,7 +173,7 @@ class LedgerTurns:
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 if self._stepper.is_closed:
                     raise
-                complain(exc, "the turn of run %s cannot begin yet", turn.run.run_id)
+                log_error(exc, "the turn of run %s cannot begin yet", turn.run.run_id)
                 await asyncio.sleep(self._poll)
             else:
                 return
@@ -216,19 +216,19 @@ class LedgerTurns:
             except (Fenced, LedgerGone):
                 break
             except NotStorable as exc:
-                complain(exc, "the outcome of run %s cannot be put on record as it is", run_id)
+                log_error(exc, "the outcome of run %s cannot be put on record as it is", run_id)
                 if unwritten is not None:  # whatever it refuses, it is not what this turn came to
                     await asyncio.sleep(self._poll)
                 elif record.error == REFUSED_BY_LEDGER:
                     unwritten = REFUSED_BY_LEDGER
                 record.text, record.kept, record.error = "", None, REFUSED_BY_LEDGER
             except Exception as exc:
-                complain(exc, "the outcome of run %s is not on record yet", run_id)
+                log_error(exc, "the outcome of run %s is not on record yet", run_id)
                 if not turn.given_up:
                     await asyncio.sleep(self._poll)
             else:
                 return
-        complain(None, "the turn of run %s was given up: what it came to is thrown away", run_id)
+        log_error(None, "the turn of run %s was given up: what it came to is thrown away", run_id)
         self.let_go(turn)
 
     # What runners ask for.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from turngate._deadlock import DeadlockCheck
 from turngate._effects import call_back
 from turngate._errors import DispatcherClosed
-from turngate._guard import complain, guard
 from turngate._handles import Covered
 from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
+from turngate._log import guard, log_error
 from turngate._loop import HomeLoop
 from turngate._words import counted
 from turngate.durable._close import LedgerClose
@@ -219,12 +219,12 @@ class Worker:
     def lost_name(self, name: int) -> None:
         """Give up everything that was held under the name."""
         lost = counted(len(self.turns.owned), "turn")
-        complain(None, "worker %d has lost its lease and gives up %s", name, lost)
+        log_error(None, "worker %d has lost its lease and gives up %s", name, lost)
         self.turns.give_up_all()
 
     def lost_ledger(self, why: LedgerGone) -> None:
         """Give up every turn: what it comes to cannot be put on record. Tell those who wait for runs."""
-        complain(None, "%s (turns given up here: %d)", why, len(self.turns.owned))
+        log_error(None, "%s (turns given up here: %d)", why, len(self.turns.owned))
         self.turns.give_up_all()
         self.runs.wake_all()
 

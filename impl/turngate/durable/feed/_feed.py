@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from turngate._errors import DispatcherClosed, TurngateError
 from turngate._events import LoopCheck, Subscribers, Subscription
-from turngate._guard import complain, describe
+from turngate._log import describe, log_error
 from turngate._waiters import Waiters
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
@@ -239,7 +239,7 @@ class Feed:
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 self._fail_joining(exc)
                 if not self._news.closed and not isinstance(exc, LedgerGone):
-                    complain(exc, "subscribers are not told yet what happens on the ledger")
+                    log_error(exc, "subscribers are not told yet what happens on the ledger")
             # A transaction that is open elsewhere may hold the horizon back for a long time.
             pause = _SHORTEST if horizon != reached else min(2 * pause, _LONGEST)
             reached = horizon
@@ -349,11 +349,11 @@ class Feed:
                         return
             except Exception as exc:
                 why = describe(exc)
-                complain(exc, "the last events on the ledger could not be read yet")
+                log_error(exc, "the last events on the ledger could not be read yet")
                 if answer_within is not None or loop.time() >= deadline:
                     break
             await asyncio.sleep(_PAUSE)
-        complain(None, "subscribers are not told the last of what this process has done: %s", why)
+        log_error(None, "subscribers are not told the last of what this process has done: %s", why)
         self.delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
 
     def stop(self) -> None:

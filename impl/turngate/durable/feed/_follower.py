@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from turngate._events import moved
-from turngate._guard import deal_with
+from turngate._log import log_or_propagate
 from turngate.durable.feed._delivery import BEHIND, Batch, Gap, Lane
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class LedgerFollower:
         try:
             self._delivery.deliver(lane, event, position)
         except BaseException as exc:
-            deal_with(exc, "delivering an event raised")
+            log_or_propagate(exc, "delivering an event raised")
 
     def _is_for_hook(self, lane: Lane, event: Event | Gap) -> bool:
         """Say whether a hook of this process receives the RunComplete, so that the lane does not."""

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from turngate._events import Delta, Note, size_of
-from turngate._guard import complain, deal_with
+from turngate._log import log_error, log_or_propagate
 from turngate.durable._ledger import LedgerUnavailable
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class StreamRelay:
             except LedgerUnavailable:
                 pass  # listeners will notice that it is missing
             except Exception as exc:
-                complain(exc, "what turns have streamed could not be relayed")
+                log_error(exc, "what turns have streamed could not be relayed")
 
     async def end_turn(self, run_id: str) -> None:
         """Send the last of what a turn has streamed, and wait for that, but not for long."""
@@ -125,7 +125,7 @@ class StreamRelay:
         try:
             self._ledger.on_relay(heard)
         except BaseException as exc:  # only what is streamed elsewhere is missing
-            deal_with(exc, "listening to other processes, or no longer, raised")
+            log_or_propagate(exc, "listening to other processes, or no longer, raised")
 
     def on_message(self, message: str) -> None:
         """Deliver what another process has sent."""
@@ -133,7 +133,7 @@ class StreamRelay:
             for item in json.loads(message):
                 self._receive(*item)
         except Exception as exc:
-            complain(exc, "what another process has sent makes no sense")
+            log_error(exc, "what another process has sent makes no sense")
 
     def _receive(self, session_id: str, run_id: str, number: int, what: str, *data: Any) -> None:
         known = self._expected.pop(run_id, None)

@@ -18,18 +18,18 @@ from typing import Any, Final, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-log = logging.getLogger("turngate")
+logger = logging.getLogger("turngate")
 
 _NAMED: Final = 5
 """So many exceptions of a group are named; the rest are counted."""
 
 
-def deal_with(exc: BaseException, message: str, *args: object) -> None:
+def log_or_propagate(exc: BaseException, message: str, *args: object) -> None:
     """Log what something of the user's has raised, unless it is meant for the process."""
     if isinstance(exc, KeyboardInterrupt | SystemExit):
-        let_out(exc)
+        raise_in_loop(exc)
     else:
-        complain(exc, message, *args)
+        log_error(exc, message, *args)
 
 
 def guard(about: str, call: Callable[..., T], *args: Any) -> T | None:
@@ -37,28 +37,28 @@ def guard(about: str, call: Callable[..., T], *args: Any) -> T | None:
     try:
         return call(*args)
     except BaseException as exc:
-        deal_with(exc, "%s raised", about)
+        log_or_propagate(exc, "%s raised", about)
         return None
 
 
-def complain(exc: BaseException | None, message: str, *args: object) -> None:
+def log_error(exc: BaseException | None, message: str, *args: object) -> None:
     """Log an error, with the traceback of the exception if there is one."""
-    say(logging.ERROR, message, *args, exc_info=exc)
+    log(logging.ERROR, message, *args, exc_info=exc)
 
 
-def say(level: int, message: str, *args: object, **more: Any) -> None:
+def log(level: int, message: str, *args: object, **more: Any) -> None:
     """Log, and go on when a filter or a handler raises; as `logging` does, say so on standard error."""
     try:
-        log.log(level, message, *args, **more)
+        logger.log(level, message, *args, **more)
     except BaseException as exc:
         if logging.raiseExceptions and sys.stderr is not None:
             with contextlib.suppress(Exception):
                 traceback.print_exception(exc)
         if isinstance(exc, KeyboardInterrupt | SystemExit):
-            let_out(exc)
+            raise_in_loop(exc)
 
 
-def let_out(exc: BaseException) -> None:
+def raise_in_loop(exc: BaseException) -> None:
     """Let an exception that is meant for the process leave the running loop; without one it is too late."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop().call_soon(_raise, exc)

@@ -13,7 +13,7 @@ import pytest
 
 from dispatching import Agent, active, echo, in_loop, outcome, steps
 from turngate import Dispatcher, Run, Turn, TurnEnded, WrongLoop
-from turngate._guard import let_out, log, say
+from turngate._log import log, logger, raise_in_loop
 
 
 class Raising(logging.Filter):
@@ -28,15 +28,15 @@ class Raising(logging.Filter):
 @pytest.fixture
 def filtered() -> Iterator[Raising]:
     raising = Raising(LookupError("no request id"))
-    log.addFilter(raising)
+    logger.addFilter(raising)
     yield raising
-    log.removeFilter(raising)
+    logger.removeFilter(raising)
 
 
 def test_a_log_that_raises_is_told_on_standard_error_as_logging_does(
     filtered: Raising, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    say(logging.ERROR, "unheard")
+    log(logging.ERROR, "unheard")
     assert "LookupError: no request id" in capsys.readouterr().err
 
 
@@ -46,11 +46,11 @@ def test_a_log_that_raises_is_not_told_where_logging_would_not(
 ) -> None:
     if silenced == "by logging":
         monkeypatch.setattr(logging, "raiseExceptions", False)
-        say(logging.ERROR, "unheard")
+        log(logging.ERROR, "unheard")
     else:
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stderr", None)
-            say(logging.ERROR, "unheard")
+            log(logging.ERROR, "unheard")
     assert capsys.readouterr().err == ""
 
 
@@ -75,7 +75,7 @@ def test_what_a_log_raises_for_the_process_leaves_the_loop_after_the_run_has_set
 
 
 def test_without_a_loop_it_is_too_late_to_let_anything_out() -> None:
-    let_out(KeyboardInterrupt())
+    raise_in_loop(KeyboardInterrupt())
 
 
 # Task factories.
