@@ -277,6 +277,32 @@ async def test_a_step_whose_caller_is_cancelled_disturbs_none_that_waits_with_it
 
 
 @in_loop
+async def test_a_step_that_comes_when_the_last_senders_have_nothing_left_is_sent() -> None:
+    gate = asyncio.Event()
+
+    async def send(statement: str, worker: int, wanted: int, sessions: list[Any], *rest: object) -> Any:
+        await gate.wait()
+        return [(True, 1, [*range(steps_of(statement, sessions))], [])]
+
+    saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
+
+    async def twice() -> None:
+        await saves.save(1, changes("a"))
+        await saves.save(1, changes("c"))  # at once, in the step of the loop in which both senders end
+
+    first = asyncio.ensure_future(twice())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(saves.save(1, changes("b")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(saves._senders) == 2
+    gate.set()
+    async with asyncio.timeout(20):
+        await asyncio.gather(first, second)
+
+
+@in_loop
 async def test_steps_that_wait_when_the_ledger_is_closed_are_answered() -> None:
     async def send(*about: object) -> Any:
         await asyncio.Event().wait()

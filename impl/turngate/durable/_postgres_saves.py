@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from turngate.durable import _postgres_statements as sql
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
@@ -85,12 +85,16 @@ class Saves:
         self._waiting.clear()
 
     async def _send_waiting(self) -> None:
-        while batch := self._next_batch():
-            try:
-                await self._send_batch(batch)
-            except asyncio.CancelledError:
-                _fail(batch, Unanswered())
-                raise
+        try:
+            while batch := self._next_batch():
+                try:
+                    await self._send_batch(batch)
+                except asyncio.CancelledError:
+                    _fail(batch, Unanswered())
+                    raise
+        finally:
+            # In the same step in which it found nothing left: a step that comes next needs another sender.
+            self._senders.discard(cast("Task[Any]", asyncio.current_task()))
 
     def _next_batch(self) -> list[_Save]:
         """Take steps of one worker; a step with a key goes alone, because a taken key fails its statement."""
