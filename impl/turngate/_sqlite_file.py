@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 _RESTART: Final = "nothing more is written; restart to use what is there now"
-_INDEX: Final = struct.Struct("=12xBBHI28x")
-"""The header of SQLite's `-shm` file, which is there twice: initialised, order, page size, frames."""
-_LOG_HEADER: Final = 32
-_FRAME_HEADER: Final = 24
 
 
 class UnusableFile(OSError):
@@ -116,32 +111,4 @@ class OpenedFile:
             self._log = found
         elif found != self._log:
             return f"{log} was removed or replaced while it was open; {_RESTART}"
-        elif self._lacks_frames(log):
-            return f"{log} was cut while it was open; {_RESTART}"
         return None
-
-    def _lacks_frames(self, log: str) -> bool:
-        """Say whether the log is shorter than the index of SQLite says.
-
-        SQLite writes frames before it counts them, and forgets them before it cuts the log. So the two belong
-        together if the index is the same before and after the look at the log.
-        """
-        try:
-            before = self._index()
-            size = os.stat(log).st_size
-            if before is None or before != self._index():
-                return False
-        except OSError:
-            return False
-        header: tuple[int, int, int, int] = _INDEX.unpack(before)
-        is_initialised, _, page, frames = header
-        if not is_initialised or not frames:
-            return False
-        page_size = (page & 0xFE00) | (page & 1) << 16
-        return size < _LOG_HEADER + frames * (page_size + _FRAME_HEADER)
-
-    def _index(self) -> bytes | None:
-        """Return the header of the index, None while it is being written."""
-        with open(f"{self._path}-shm", "rb") as index:
-            first, second = index.read(_INDEX.size), index.read(_INDEX.size)
-        return first if first == second and len(first) == _INDEX.size else None

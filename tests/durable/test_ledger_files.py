@@ -103,18 +103,9 @@ def empty(home: Path) -> None:
     os.truncate(home / "ledger.db", 0)
 
 
-def empty_log(home: Path) -> None:
-    os.truncate(home / "ledger.db-wal", 0)
-
-
-def cut_log(home: Path) -> None:
-    log = home / "ledger.db-wal"
-    os.truncate(log, log.stat().st_size // 2)
-
-
 TAKING_AWAY = [
     restore, restore_the_file_alone, remove, rename, rename_folder, replace_folder, point_link_elsewhere,
-    remove_log, remove_log_and_index, empty, empty_log, cut_log,
+    remove_log, remove_log_and_index, empty,
 ]  # fmt: skip
 
 

@@ -271,7 +271,7 @@ async def test_a_reader_that_comes_from_a_server_that_knew_more_is_not_told_twic
 def hold_up(d: DurableDispatcher) -> asyncio.Event:
     """Have a dispatcher not hear of what happens on the ledger, until it may."""
     may_read, ledger = asyncio.Event(), d._ledger
-    for name in ("told", "finished"):
+    for name in ("history_after", "completions_after"):
         read = getattr(ledger, name)
 
         async def late(*about: Any, read: Any = read) -> Any:
@@ -477,7 +477,7 @@ async def test_one_failed_question_to_the_ledger_does_not_end_the_stream(make: M
         ear = await Ear.open(url)
         await anext(ear)
         number = 0
-        for name in ("finished", "told", "moment", "find"):
+        for name in ("completions_after", "history_after", "read_point", "find"):
             for wrong in (LedgerUnavailable("away"), RuntimeError("broken")):
                 fail_once(d, name, wrong)
                 for _ in range(20):  # more than the log lets go ahead of the completions

@@ -134,7 +134,6 @@ def test_every_method_refuses_an_option_that_it_does_not_know(tmp_path: Path) ->
         "Client.ask",
         "Client.stream",
         "Run.wait",
-        "DurableRun.wait",
         "Turn.write",
     } <= seen
 
