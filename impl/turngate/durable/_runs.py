@@ -139,8 +139,7 @@ class KnownRuns:
         handle = self.handles.get(complete.run_id)
         if handle is None or handle.complete is not None:
             return
-        ran_here = handle.turn is not None and handle.turn is turn and not turn.given_up
-        if ran_here and turn is not None and turn.output.is_closed:
+        if turn is not None and handle.turn is turn and turn.output.is_closed and not turn.given_up:
             handle.leave_turn()
         else:
             handle.turn = None

@@ -68,7 +68,7 @@ class Handles(dict[str, Run]):
 class HandlesOfRecords(Sessions):
     """Finds the handle of a run by its record, also when another run has taken its run_id."""
 
-    runs: Handles
+    runs: Handles  # pyright: ignore[reportIncompatibleVariableOverride] - put in place by `Sabotaged`
 
     def handles(self, records: Any) -> list[Run]:
         """Return the handles of runs."""
