@@ -29,13 +29,13 @@ _PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
 _EACH = 512
 """Roughly the bytes that a kept completion takes beside its text, its error and its names."""
 _DIGITS = 20
-"""No number of a completion has so many; Python refuses to read a number that has thousands."""
+"""Every number of a completion has fewer digits; Python refuses to read a number of thousands of digits."""
 _SHORT = 128
 """Names that have no more characters in all are among these."""
 
 
 class Completions:
-    """The completions that can be asked for by run_id: so many, and of so many bytes; the oldest go first.
+    """The completions that can be asked for by run_id, limited in number and in bytes; the oldest go first.
 
     They are numbered from 1 in the order in which they were published; a cursor is the number of the last
     one read, with the dispatcher's own `name` before it.
@@ -56,10 +56,10 @@ class Completions:
         self._gone = 0
 
     def keep(self, run: Run, complete: RunComplete, *, named: bool) -> None:
-        """Keep what is to be known of a complete run.
+        """Keep what stays known of a complete run.
 
         A run that was `named` by its caller is likely to be asked for by that name again, so its handle is
-        found too, as long as somebody holds it.
+        found too, as long as it is held.
         """
         payload = hash((run.session_id, run.prompt, run.attachments))
         run_id = run.run_id

@@ -377,7 +377,7 @@ class Dispatcher:
         """Return the run, None if there is no such run or its completion is no longer kept.
 
         Of a complete run, prompt and attachments are found only if its caller named it (`run_id`) and
-        somebody still holds the handle: they are kept nowhere else.
+        its handle is still held: they are kept nowhere else.
         """
         self._loop.check_thread()
         return self.find_handle(run_id)

@@ -106,7 +106,7 @@ class Effects:
             self.after()
 
     def _make_handle(self, record: TurnRecord) -> None:
-        """Make the handle of a turn that is new, so that whoever looks on sees its run lead it."""
+        """Make the handle of a turn that is new, so that its run is seen to lead it at once."""
         if record in self._sessions.turns:
             return
         lead = record.lead

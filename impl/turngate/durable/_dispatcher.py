@@ -526,7 +526,7 @@ class DurableDispatcher:
     async def session(self, session_id: str) -> SessionView:
         """Look at a session, which may be quiet.
 
-        Of a turn in another process, `text` is what that one has put by.
+        Of a turn in another process, `text` is that of its last checkpoint.
         """
         await self._stepper.ready()
         (loaded,) = await self._ledger.view(session_id)
@@ -554,7 +554,7 @@ class DurableDispatcher:
     async def find(self, run_id: str) -> Run | None:
         """Return the run, in whichever process it is, None if the ledger has no such run.
 
-        Of a complete run that nobody of this process holds, prompt and attachments are not kept.
+        Of a complete run whose handle is not held in this process, prompt and attachments are not kept.
         """
         if (run := self._runs.handles.get(run_id)) is not None and run.complete is not None:
             return run

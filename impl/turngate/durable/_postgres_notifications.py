@@ -81,7 +81,7 @@ class Notifications:
         )
 
     def close(self) -> None:
-        """Start no more tasks; those that run are ended by whoever has spawned them."""
+        """Start no more tasks; those that run are ended by the ledger that has spawned them."""
         self._wake = None
         self._hints = set()
 

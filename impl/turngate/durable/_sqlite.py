@@ -546,7 +546,7 @@ def _view(connection: sqlite3.Connection, session_id: str) -> Loaded:
 
 
 def _take_step(connection: sqlite3.Connection, ask: Ask, decide: Decide, *, history: bool) -> Decision:
-    """Load the session, decide, and write; nobody else can write meanwhile."""
+    """Load the session, decide, and write; no other process can write meanwhile."""
     number = _last_number(connection) + 1
     decision = decide(_load(connection, ask, number), ask.step_id)
     if decision.changes is not None:

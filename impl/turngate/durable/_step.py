@@ -110,7 +110,7 @@ class Step:
         self.key: KeyRow | None = None
         """The key under which the step is taken, with its answer."""
         self.changes: Changes | None = None
-        """What is to be written, once that is decided."""
+        """What has to be written, once that is decided."""
         self.messages: list[Message] = []
         self._places = places
         self._closing = closing

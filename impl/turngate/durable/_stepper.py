@@ -101,7 +101,7 @@ class Stepper:
     # Opening, and the name.
 
     async def open(self) -> None:
-        """Open the ledger and register, once; a caller that is cancelled meanwhile stops nobody else."""
+        """Open the ledger and register, once; cancelling one caller does not stop the others."""
         self._loop.check_loop()
         if self.is_closed:
             raise DispatcherClosed("the dispatcher is closed")

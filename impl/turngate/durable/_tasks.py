@@ -1,4 +1,4 @@
-"""The background tasks of a process: known to nobody else, kept as long as they run."""
+"""The background tasks of a process: known only here, and kept as long as they run."""
 
 from __future__ import annotations
 

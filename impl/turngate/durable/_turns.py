@@ -186,7 +186,7 @@ class LedgerTurns:
         record.error, record.kept = error, turn.output.kept
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
-        """Have the outcome put on record, in a task that nobody cancels."""
+        """Have the outcome put on record, in a task that is never cancelled."""
         finishing = self._tasks.spawn(self._finish(turn))
         while wait and not finishing.done():
             try:
