@@ -432,3 +432,16 @@ def test_repr_shows_what_a_person_debugging_wants_to_see(s: Session) -> None:
     assert repr(s.core) == (
         "<session 's': <turn of a and 2 folded, running, covered>, 1 queued, 1 accepted, 0 settling, mark 4>"
     )
+
+
+@pytest.mark.parametrize("covered", [False, True])
+def test_a_turn_whose_process_died_is_lost_unless_a_cancel_covers_it(s: Session, covered: bool) -> None:
+    run = s.enter("a")
+    turn = s.turn
+    turn.is_lost = True
+    if covered:
+        s.core.cancel()
+    s.end(turn, "so far", "the process died")
+    assert run.complete is not None
+    assert run.complete.outcome == ("cancelled" if covered else "lost")
+    assert (run.complete.text, run.complete.cancelled) == ("so far", covered)
