@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dispatching import HANG, in_loop
+from dispatching import HANG, Agent, in_loop
 from old_ledgers import ask_postgres
 from operating import Child, turns, until
 from postgres import cluster
 from turngate import DispatcherClosed, Turn
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger, _close
+from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger, _close
 
 FINISH = {"finish": 0.2}
 
@@ -175,3 +175,24 @@ def test_a_close_without_the_server_ends_and_others_recover_the_turn(
     with caplog.at_level(logging.ERROR, logger="turngate"):
         check()
     assert any("in flight" in each.getMessage() for each in caplog.records)
+
+
+@in_loop
+async def test_a_close_that_gives_up_leaves_no_task_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_close, "_PATIENCE", 0.2)
+    agent, ledger = Agent(), SqliteLedger(tmp_path / "ledger.db")
+    d = DurableDispatcher(agent, ledger, poll=3600)  # what waits for the next try waits for long
+    await d.submit("s", "p")
+    while not agent.turns:
+        await asyncio.sleep(0.002)
+
+    async def step(*_: object) -> None:
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(ledger, "step", step)
+    await d.aclose()
+    async with asyncio.timeout(20):
+        while d._worker.tasks.tasks:
+            await asyncio.sleep(0.01)
