@@ -10,6 +10,8 @@ from turngate._errors import (
     EmptyPrompt,
     KeyConflict,
     MissingSession,
+    NotRunning,
+    NotWaiting,
     OutcomeUnknown,
     QueueFull,
     RunConflict,
@@ -27,13 +29,14 @@ from turngate._events import Delta, Event, Moved, Note, Outcome, RunComplete, Su
 from turngate._handles import Covered, Run, Runner, TextStream, Turn
 from turngate._lifecycle import State
 from turngate._messages import MemoryMessages, Message, Messages
-from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+from turngate._prompt import UNCHANGED, Attachment, OnComplete, PromptOptions, Unchanged, WhenBusy
 from turngate._sqlite import SqliteMessages
 from turngate._views import SessionView
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "UNCHANGED",
     "AlreadyEntered",
     "Attachment",
     "ClosedFromRunner",
@@ -51,6 +54,8 @@ __all__ = [
     "Messages",
     "MissingSession",
     "Moved",
+    "NotRunning",
+    "NotWaiting",
     "Note",
     "OnComplete",
     "Outcome",
@@ -71,6 +76,7 @@ __all__ = [
     "Turn",
     "TurnEnded",
     "TurngateError",
+    "Unchanged",
     "UndeclaredMove",
     "UnknownRun",
     "UnknownSchema",

@@ -70,10 +70,13 @@ class Close:
         if not self.is_begun or self.is_done or self._effects.is_performing:
             return
         sessions = self._sessions
-        if self._is_finishing and not sessions.entering and len(sessions.runs) == sessions.accepted:
-            self._is_finishing = False  # those who hold these runs cannot enter them any more
+        if self._is_finishing and not sessions.entering and not sessions.turns:
+            # Only accepted and held runs are left: the former are released, the latter cancelled.
+            self._is_finishing = False
             for core in [*sessions.cores.values()]:
                 self._release_accepted(core)
+                if core.queue:
+                    self._cancel(core)
         if sessions.cores or self.is_done:
             return
         self.is_done = True
@@ -95,8 +98,13 @@ class Close:
 
     def _cancel_what_is_left(self) -> None:
         for core in [*self._sessions.cores.values()]:
-            self._effects.perform(core.cancel()[1])
+            self._cancel(core)
             self._release_accepted(core)
+
+    def _cancel(self, core: SessionCore) -> None:
+        decided = core.cancel()[1]
+        self._sessions.forget_if_quiet(core)
+        self._effects.perform(decided)
 
     def _release_accepted(self, core: SessionCore) -> None:
         for record in [*core.accepted.values()]:

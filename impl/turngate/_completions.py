@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from turngate._events import LoopCheck
     from turngate._handles import Run
-    from turngate._prompt import Attachment
+    from turngate._prompt import Payload
 
 _FIELDS = len(RunComplete._fields)
 _PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
@@ -61,7 +61,7 @@ class Completions:
         A run that was `named` by its caller is likely to be asked for by that name again, so its handle is
         found too, as long as it is held.
         """
-        payload = hash((run.session_id, run.prompt, run.attachments))
+        payload = hash(run.payload)
         run_id = run.run_id
         pieces = run.pieces
         # What the turn wrote is told apart only if it returned something else.
@@ -98,7 +98,7 @@ class Completions:
         kept = self._kept.get(run_id)
         return None if kept is None else _complete(kept)
 
-    def is_same(self, run_id: str, payload: tuple[str, str, tuple[Attachment | str, ...]]) -> bool:
+    def is_same(self, run_id: str, payload: Payload) -> bool:
         """Say whether a run whose completion is kept had this payload: by chance, another once in 2**64."""
         return self._kept[run_id][_PAYLOAD] == hash(payload)
 

@@ -11,6 +11,10 @@ A cancel covers what was accepted before it and is not complete. Of the accepted
 sequence is at most the mark, because a run accepted later has a higher one. The mark goes back to 0 as soon
 as no accepted run is left for it. An accepted run that is covered alone carries `covered` instead.
 
+The runs that wait, accepted or queued, stand in line by their ranks. A rank is the run's sequence until the
+run is moved; a move permutes the ranks of waiting runs and invents none. Coverage asks for the sequence,
+order for the rank, and nothing asks for both. A held run is passed by: it stays queued until it is resumed.
+
 A run that is cancelled on entry settles as a turn of its own, covered from the start, so no runner is called
 for it; it is not the session's turn.
 """
@@ -20,7 +24,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from turngate._errors import AlreadyEntered, QueueFull, SessionBusy, UndeclaredMove
+from turngate._errors import AlreadyEntered, NotRunning, NotWaiting, QueueFull, SessionBusy, UndeclaredMove
 from turngate._events import RunComplete
 from turngate._json import decode
 from turngate._lifecycle import (
@@ -50,9 +54,16 @@ RELEASED: Final = "released before entry"
 
 
 class RunRecord:
-    """What the core knows of a run."""
+    """What the core knows of a run.
 
-    __slots__ = ("complete", "covered", "prompt", "run_id", "seq", "session_id", "state", "when_busy")
+    `rank` is its position in line, `held` whether it is passed by there. `into` is the lead of the one turn
+    that it may join, if it may have none of its own. `data` is the JSON text that was sent with the prompt.
+    """
+
+    __slots__ = (
+        "complete", "covered", "data", "held", "into", "prompt", "rank", "run_id", "seq", "session_id",
+        "state", "when_busy",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -63,6 +74,8 @@ class RunRecord:
         when_busy: WhenBusy = "fold",
         state: State = ACCEPTED,
         covered: bool = False,
+        *,
+        data: str | None = None,
     ) -> None:
         self.session_id = session_id
         self.run_id = run_id
@@ -71,6 +84,10 @@ class RunRecord:
         self.when_busy: WhenBusy = when_busy
         self.state = state
         self.covered = covered
+        self.data = data
+        self.rank = seq
+        self.held = False
+        self.into: str | None = None
         self.complete: RunComplete | None = None
 
     def __repr__(self) -> str:
@@ -112,6 +129,14 @@ Publish = tuple[Literal["publish"], RunRecord]
 Effect = Start | Interrupt | Publish
 
 
+class Edit(NamedTuple):
+    """What an edit makes of a run; a `when_busy` of None stays as it is."""
+
+    prompt: str
+    data: str | None
+    when_busy: Literal["fold", "queue"] | None = None
+
+
 class Entry(NamedTuple):
     """A decision, as recorded histories spell it, and the RunComplete if that is what was decided."""
 
@@ -149,23 +174,26 @@ class SessionCore:
         self._entries: list[Entry] = []
 
     def is_quiet(self) -> bool:
-        """Whether nothing of the session is in flight: a queue is never without a turn."""
-        return self.turn is None and not self.accepted and not self.settling
+        """Whether nothing of the session is in flight."""
+        return self.turn is None and not self.accepted and not self.queue and not self.settling
 
     # Inputs from callers.
 
-    def accept(self, run: RunRecord, queue_limit: int) -> Decided:
+    def accept(self, run: RunRecord, queue_limit: int, into: str | None = None) -> Decided:
         """Take in a run whose sequence is higher than any before; "interrupt" first cancels what came before.
 
-        Raises SessionBusy or QueueFull, and then changes nothing.
+        `into` names a run of the one turn that this run may join. Raises SessionBusy, QueueFull or
+        NotRunning, and then changes nothing.
         """
         effects: list[Effect] = []
+        lead = {} if into is None else {"into": self._lead_of_running(into)}
         if not self.is_quiet():
             self._check_room(run.when_busy, queue_limit)
             if run.when_busy == "interrupt":
                 effects = self._interrupt()
+        run.into = lead.get("into")
         self.accepted[run.seq] = run
-        self._note("accept", run=run.run_id, seq=run.seq)
+        self._note("accept", run=run.run_id, seq=run.seq, **lead)
         return self._decided(effects)
 
     def enter(self, run: RunRecord) -> Decided:
@@ -177,7 +205,7 @@ class SessionCore:
             self._move(run, "enter", CANCEL_ON_ENTRY)
             turn = self.settling[run.seq] = TurnRecord(run, covered=True)
             effects.append(("start", turn))
-        elif self.turn is not None:
+        elif self.turn is not None or run.held or self.queue.has_free():
             self._move(run, "enter", QUEUED)
             self.queue.add(run)
         else:
@@ -189,13 +217,7 @@ class SessionCore:
 
     def release(self, run: RunRecord) -> Decided:
         """Complete a run that will not enter; one that has entered goes on."""
-        if run.state is not ACCEPTED:
-            return self._decided([])
-        covered = self._covers(run)
-        outcome: Outcome = "cancelled" if covered else "released"
-        publish = self._complete(run, "release", outcome, error=RELEASED)
-        self._leave_accepted(run)
-        return self._decided([publish])
+        return self._decided([] if run.state is not ACCEPTED else [self._release(run)])
 
     def cancel(self) -> tuple[list[RunRecord], Decided]:
         """Cover every run of the session, drop what is queued; return what is covered, in sequence order."""
@@ -215,9 +237,8 @@ class SessionCore:
         covered = self._covered_by_cancel_of(run, waiting_only=waiting_only)
         effects: list[Effect] = []
         if covered:
-            self._note(
-                "cancel", runs=[each.run_id for each in covered]
-            )  # which tells it from one of the session
+            # The names tell this cancel from one of the session.
+            self._note("cancel", runs=[each.run_id for each in covered])
             if run.state is ACTIVE:
                 effects = self._cover_turn()
             elif run.state is QUEUED:
@@ -233,6 +254,76 @@ class SessionCore:
         dropped = self.queue.in_order()
         return dropped, self._decided(self._drop_queue("cleared", CLEARED))
 
+    # Inputs from callers who look after the line.
+
+    def line(self) -> list[RunRecord]:
+        """Return the runs that wait, accepted or queued, first in line first."""
+        return sorted([*self.accepted.values(), *self.queue.in_order()], key=_by_rank)
+
+    def hold(self, run: RunRecord | None = None) -> tuple[list[RunRecord], Decided]:
+        """Hold the run, or all that wait now; return those that were not held before.
+
+        A run that is accepted later is not held.
+        """
+        waiting = self._waiting(run)
+        self._note_line("hold", run)
+        return self._set_held(waiting, held=True), self._decided([])
+
+    def resume(self, run: RunRecord | None = None) -> tuple[list[RunRecord], Decided]:
+        """Resume the run, or all that are held; return those that were held.
+
+        If no turn is active, the first queued run that is not held starts in the same step.
+        """
+        waiting = self._waiting(run)
+        self._note_line("resume", run)
+        resumed = self._set_held(waiting, held=False)
+        return resumed, self._decided([] if self.turn is not None else self._start_next())
+
+    def stop(self, turn: str | None = None) -> tuple[list[RunRecord], list[RunRecord], Decided]:
+        """Cover the active turn alone and hold what waits; return the covered and the newly held runs.
+
+        With `turn`, do nothing unless that run is part of the active turn.
+        """
+        if not self._is_active(turn):
+            return [], [], self._decided([])
+        covered, effects = self._cover_turn_alone()
+        self._note("hold")
+        return covered, self._set_held(self.line(), held=True), self._decided(effects)
+
+    def move(self, run: RunRecord, before: RunRecord | Literal["first", "last"]) -> Decided:
+        """Put a waiting run before another, or first or last in line; nothing but its position changes."""
+        for each in (run, before):
+            if isinstance(each, RunRecord):
+                self._waiting(each)
+        self._move_in_line(run, before)
+        return self._decided([])
+
+    def edit(self, run: RunRecord, changes: Edit) -> Decided:
+        """Change what the runner will be given for a waiting run, which keeps its position and sequence."""
+        self._waiting(run)
+        run.prompt, run.data = changes.prompt, changes.data
+        if changes.when_busy is not None:
+            run.when_busy, run.into = changes.when_busy, None
+        self._note("edit", run=run.run_id, seq=run.seq)
+        return self._decided([])
+
+    def send_now(self, run: RunRecord, turn: str | None = None) -> tuple[list[RunRecord], Decided]:
+        """Put a queued run first in line, not held, and cover the active turn alone; return the covered runs.
+
+        Without an active turn the run starts. With `turn`, do nothing unless that run is part of the active
+        turn.
+        """
+        if run.state is not QUEUED:
+            raise NotWaiting(f"run {run.run_id} is {run.state}, not queued", run.state)
+        if not self._is_active(turn):
+            return [], self._decided([])
+        run.into = None
+        self._move_in_line(run, "first")
+        covered, effects = self._cover_turn_alone()
+        self._note("resume", runs=[run.run_id])
+        self._set_held([run], held=False)
+        return covered, self._decided(effects if self.turn is not None else self._start_next())
+
     # Inputs from the turn.
 
     def begin(self, turn: TurnRecord) -> bool:
@@ -246,16 +337,17 @@ class SessionCore:
         """Return what a fold would take into the turn now; nothing once a cancel covers it."""
         if turn.covered:
             return []
-        return [*takewhile(lambda run: run.when_busy == "fold", self.queue.in_order())]
+        return [*takewhile(lambda run: run.when_busy == "fold", self.queue.free_in_order())]
 
     def fold(self, turn: TurnRecord) -> tuple[list[RunRecord], Decided]:
         """Take the foldable runs at the head of the queue into the turn, and return them."""
         taken: list[RunRecord] = []
-        while self.queue and not turn.covered:
+        while self.queue.has_free() and not turn.covered:
             run = self.queue.first()
             if run.when_busy != "fold":
                 break
             self._move(run, "fold", ACTIVE, into=turn.lead.run_id)
+            run.into = None
             taken.append(self.queue.take_first())
         turn.runs += taken
         return taken, self._decided([])
@@ -269,12 +361,19 @@ class SessionCore:
         """Return the messages of the turn as it stands now."""
         reason: FinishReason = "canceled" if turn.covered else "end_turn" if turn.error is None else "error"
         prompts = [
-            Message(f"{self._message_prefix}{run.seq}", self.session_id, run.run_id, "user", run.prompt)
+            Message(
+                f"{self._message_prefix}{run.seq}",
+                self.session_id,
+                run.run_id,
+                "user",
+                run.prompt,
+                data=decode(run.data),
+            )
             for run in turn.runs
         ]
         reply_id = f"{self._message_prefix}{turn.lead.seq}-reply"
-        data = None if turn.kept is None else decode(turn.kept)
-        reply = Message(reply_id, self.session_id, turn.lead.run_id, "assistant", turn.text, reason, data)
+        kept = decode(turn.kept)
+        reply = Message(reply_id, self.session_id, turn.lead.run_id, "assistant", turn.text, reason, kept)
         return (*prompts, reply)
 
     def written(self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None) -> Decided | None:
@@ -306,16 +405,102 @@ class SessionCore:
         ]
         if not mine:
             del self.settling[turn.lead.seq]
-        elif self.queue:
-            successor = self.queue.take_first()
-            self._move(successor, "handoff", ACTIVE)
-            self.turn = TurnRecord(successor)
-            effects.append(("start", self.turn))
         else:
             self.turn = None
+            effects += self._drop_bound(turn.lead.run_id) + self._start_next()
         return self._decided(effects)
 
     # What the steps are made of.
+
+    def _release(self, run: RunRecord) -> Publish:
+        outcome: Outcome = "cancelled" if self._covers(run) else "released"
+        publish = self._complete(run, "release", outcome, error=RELEASED)
+        self._leave_accepted(run)
+        return publish
+
+    def _start_next(self) -> list[Effect]:
+        """Start the first queued run that is not held, if there is one."""
+        if not self.queue.has_free():
+            return []
+        successor = self.queue.take_first()
+        self._move(successor, "handoff", ACTIVE)
+        self.turn = TurnRecord(successor)
+        return [("start", self.turn)]
+
+    def _drop_bound(self, lead: str) -> list[Effect]:
+        """Complete the runs that could only have joined the turn that has just ended."""
+        queued = [run for run in self.queue.in_order() if run.into == lead]
+        if queued:
+            self._note("clear", runs=[run.run_id for run in queued])
+        for run in queued:
+            self.queue.take(run)
+        accepted = [run for run in self.accepted.values() if run.into == lead]
+        return [
+            *(self._complete(run, "drop", "cleared", error=CLEARED) for run in queued),
+            *(self._release(run) for run in accepted),
+        ]
+
+    def _lead_of_running(self, run_id: str) -> str:
+        """Return the lead of the turn that the run is part of; raise unless follow-ups can still join it."""
+        turn = self.turn
+        if turn is None or run_id not in [run.run_id for run in turn.runs]:
+            raise NotRunning(f"run {run_id!r} is not part of the active turn of session {self.session_id!r}")
+        if turn.covered or turn.phase is SETTLING:
+            why = "is cancelled" if turn.covered else "has ended"
+            raise NotRunning(f"the turn of run {run_id!r} {why}, so nothing can join it")
+        return turn.lead.run_id
+
+    def _waiting(self, run: RunRecord | None) -> list[RunRecord]:
+        """Return the run, or all that wait; raise if the run does not wait."""
+        if run is None:
+            return self.line()
+        if run.state not in (ACCEPTED, QUEUED):
+            raise NotWaiting(f"run {run.run_id} is {run.state}: it does not wait any more", run.state)
+        return [run]
+
+    def _note_line(self, event: str, run: RunRecord | None) -> None:
+        self._note(event, **({} if run is None else {"runs": [run.run_id]}))
+
+    def _set_held(self, waiting: list[RunRecord], *, held: bool) -> list[RunRecord]:
+        changed = [run for run in waiting if run.held is not held]
+        for run in changed:
+            if run.state is QUEUED:
+                self.queue.take(run)
+            run.held = held
+            if run.state is QUEUED:
+                self.queue.add(run)
+        return changed
+
+    def _is_active(self, run_id: str | None) -> bool:
+        """Say whether the run is part of the active turn; any turn, or none, will do if no run is named."""
+        return run_id is None or (self.turn is not None and run_id in [run.run_id for run in self.turn.runs])
+
+    def _move_in_line(self, run: RunRecord, before: RunRecord | Literal["first", "last"]) -> None:
+        line = self.line()
+        ranks = [each.rank for each in line]
+        was = line.index(run)
+        line.remove(run)
+        if before is run:
+            to = was
+        elif isinstance(before, RunRecord):
+            to = line.index(before)
+        else:
+            to = 0 if before == "first" else len(line)
+        if to == was:
+            return
+        self._note("move", run=run.run_id, seq=run.seq, before=line[to].run_id if to < len(line) else None)
+        line.insert(to, run)
+        for each, rank in zip(line, ranks, strict=True):
+            each.rank = rank
+        self.queue.refill([each for each in line if each.state is QUEUED])
+
+    def _cover_turn_alone(self) -> tuple[list[RunRecord], list[Effect]]:
+        """Cover the active turn, if there is one, and nothing that waits."""
+        if self.turn is None:
+            return [], []
+        covered = sorted(self.turn.runs, key=_by_sequence)
+        self._note("cancel", runs=[run.run_id for run in covered])
+        return covered, self._cover_turn()
 
     def _decided(self, effects: list[Effect]) -> Decided:
         entries, self._entries = self._entries, []
@@ -346,6 +531,7 @@ class SessionCore:
         """Make the one RunComplete of the run: no move leads from `complete` to a second."""
         before, cancelled = run.state, outcome == "cancelled"
         self._move(run, trigger, COMPLETE)
+        run.held = False
         run.complete = RunComplete(
             self.session_id, run.run_id, run.seq, text, error, cancelled, message_id, folded_into, outcome
         )
@@ -380,7 +566,7 @@ class SessionCore:
         if self.turn is not None and not self.turn.covered:
             newest = max(newest, *[run.seq for run in self.turn.runs])
         if self.queue:
-            newest = max(newest, self.queue.in_order()[-1].seq)
+            newest = max(newest, *[run.seq for run in self.queue.in_order()])
         return self._cover(newest)
 
     def _covered_by_cancel_of(self, run: RunRecord, *, waiting_only: bool) -> list[RunRecord]:
@@ -440,3 +626,7 @@ class SessionCore:
 
 def _by_sequence(run: RunRecord) -> int:
     return run.seq
+
+
+def _by_rank(run: RunRecord) -> int:
+    return run.rank

@@ -7,17 +7,25 @@ import secrets
 import warnings
 import weakref
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
-from turngate._core import RunRecord, SessionCore
+from turngate._core import Edit, RunRecord, SessionCore
 from turngate._deadlock import DeadlockCheck
 from turngate._effects import Effects, call_back
-from turngate._errors import ClosedFromRunner, DispatcherClosed, QueueFull, RunConflict, UnknownRun
+from turngate._errors import (
+    ClosedFromRunner,
+    DispatcherClosed,
+    NotWaiting,
+    QueueFull,
+    RunConflict,
+    UnknownRun,
+)
 from turngate._events import Subscribers, Subscription
 from turngate._handles import Covered, Run
 from turngate._journal import Journal
+from turngate._json import encode
 from turngate._keys import Keys, answer_of, check_key, request_of
 from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
 from turngate._limits import check_finish, seconds, whole_number
@@ -25,7 +33,15 @@ from turngate._log import guard
 from turngate._loop import HomeLoop
 from turngate._messages import MemoryMessages
 from turngate._places import Places
-from turngate._prompt import check_prompt, plain
+from turngate._prompt import (
+    UNCHANGED,
+    check_attachments,
+    check_edited_when_busy,
+    check_one_position,
+    check_prompt,
+    check_text,
+    plain,
+)
 from turngate._runner import prepare_runner
 from turngate._sessions import Sessions
 from turngate._views import SessionView, view
@@ -33,15 +49,16 @@ from turngate._words import counted
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self, TextIO, Unpack
 
+    from turngate._core import Decided
     from turngate._events import RunComplete
     from turngate._handles import Runner, Turn
     from turngate._keys import RunName
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Messages
-    from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+    from turngate._prompt import Attachment, OnComplete, Payload, PromptOptions, Unchanged, WhenBusy
     from turngate._turn import TurnHost
 
 P = ParamSpec("P")
@@ -144,32 +161,39 @@ class Dispatcher:
         attachments: Sequence[Attachment | str] = (),
         when_busy: WhenBusy = "fold",
         on_complete: OnComplete | None = None,
+        into: str | None = None,
+        data: object = None,
     ) -> Run:
         """Take a prompt in, without starting anything.
 
-        Refuses with MissingSession, EmptyPrompt, DispatcherClosed, RunConflict, SessionBusy or QueueFull, and
-        then leaves no trace. A known run_id with the same session, prompt and attachments returns the same
-        Run. Never waits.
+        Refuses with MissingSession, EmptyPrompt, DispatcherClosed, RunConflict, SessionBusy, QueueFull or
+        NotRunning, and then leaves no trace. A known run_id with the same session, prompt, attachments and
+        data returns the same Run. Never waits.
+
+        `into` names a run of the active turn: the prompt may only be folded into that turn. If the turn ends
+        without it, it completes in the same step, cleared if it was queued and released if it had not
+        entered. `data` is JSON for the runner, found in `Run.data`, and kept with the user message.
 
         `on_complete` receives the RunComplete instead of the subscribers, and is dropped when the run is
         queued, which then completes to the subscribers; `Run.add_done_callback` is called whatever happens.
         """
         self._loop.check_loop()
-        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
+        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete, into)
         session_id, prompt = plain(session_id), plain(prompt)
+        sent = None if data is None else encode(data, "data")
         if self._close.is_begun:
             raise DispatcherClosed("the dispatcher is closed")
         if run_id is not None:
             run_id = plain(run_id)
-            if known := self._known(run_id, session_id, prompt, attached):
+            if known := self._known(run_id, (session_id, prompt, attached, sent)):
                 return known
         sessions = self._sessions
         if sessions.accepted >= self._accepted_limit:
             raise QueueFull(f"{counted(sessions.accepted, 'run')} accepted and not entered (accepted_limit)")
         seq = self._seq + 1
-        record = RunRecord(session_id, run_id or self._drawn_run_id(seq), seq, prompt, when_busy)
+        record = RunRecord(session_id, run_id or self._drawn_run_id(seq), seq, prompt, when_busy, data=sent)
         core = sessions.core(session_id)
-        decided = core.accept(record, self._queue_limit)
+        decided = core.accept(record, self._queue_limit, into)
         self._seq = seq
         sessions.cores[session_id] = core
         sessions.accepted += 1
@@ -282,12 +306,146 @@ class Dispatcher:
         self._loop.check_loop()
 
         def clear() -> Covered:
-            dropped, decided = self._sessions.core(session_id).clear()
-            runs = self._sessions.handles(dropped)
-            self._effects.perform(decided)
-            return Covered(runs)
+            core = self._sessions.core(session_id)
+            return Covered(self._perform(core, *core.clear()))
 
         return self._once(key, ("clear_queue", session_id), clear).runs
+
+    # Looking after the line.
+
+    async def hold(self, session_id: str, *, key: str | None = None) -> list[Run]:
+        """Hold every run of the session that waits, accepted or queued; return those that were not held.
+
+        A held run does not start, and joins no turn, before it is resumed. A run that is accepted later is
+        not held. Cancels, clears and limits treat held runs like any other. Never waits. `key` is an
+        idempotency key, as for `cancel`.
+        """
+        return self._hold_or_resume("hold", session_id, None, key)
+
+    async def hold_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
+        """Hold this run, as `hold` does; return it in a list, which is empty if it was held already.
+
+        Raises UnknownRun, or NotWaiting if it is not accepted or queued.
+        """
+        return self._hold_or_resume("hold", None, run_id, key)
+
+    async def resume(self, session_id: str, *, key: str | None = None) -> list[Run]:
+        """Resume every held run of the session, and return them, first in line first. Never waits.
+
+        If no turn is active, the first queued run that is not held starts. `key` is an idempotency key, as
+        for `cancel`.
+        """
+        return self._hold_or_resume("resume", session_id, None, key)
+
+    async def resume_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
+        """Resume this run, as `resume` does; return it in a list, which is empty if it was not held.
+
+        Raises UnknownRun, or NotWaiting if it is not accepted or queued.
+        """
+        return self._hold_or_resume("resume", None, run_id, key)
+
+    async def stop(self, session_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
+        """Cover the active turn alone and hold what waits, in one step. Never waits.
+
+        With `turn`, a run_id, nothing happens unless that run is part of the active turn. `Covered.held` are
+        the runs that this call held, `Covered.waiting` all that still wait. `key` is an idempotency key, as
+        for `cancel`.
+        """
+        self._loop.check_loop()
+
+        def stop() -> Covered:
+            core = self._sessions.core(session_id)
+            covered, held, decided = core.stop(turn)
+            return self._receipt(core, covered, held, decided)
+
+        return self._once(key, ("stop", session_id, turn), stop)
+
+    async def move(
+        self,
+        run_id: str,
+        *,
+        before: str | None = None,
+        to: Literal["first", "last"] | None = None,
+        key: str | None = None,
+    ) -> Run:
+        """Move a waiting run before another of its session, or to the first or last position in line.
+
+        Only the position changes, never what a cancel covers; what is accepted later is behind. Raises
+        UnknownRun or NotWaiting for either run, and ValueError unless exactly one of `before` and `to` is
+        given. Never waits. `key` is an idempotency key, as for `cancel`.
+        """
+        self._loop.check_loop()
+        check_one_position(before, to)
+
+        def move() -> Covered:
+            run = self._in_flight(run_id)
+            other = to if before is None else self._in_flight(before)
+            if isinstance(other, Run) and other.session_id != run.session_id:
+                raise ValueError(f"run {before!r} is of another session than run {run_id!r}")
+            core = self._sessions.core(run.session_id)
+            place = other.record if isinstance(other, Run) else other
+            assert place is not None
+            return Covered(self._perform(core, [run.record], core.move(run.record, place)))
+
+        return self._once(key, ("move", run_id, before, to), move).runs[0]
+
+    async def edit(
+        self,
+        run_id: str,
+        *,
+        prompt: str | None = None,
+        attachments: Sequence[Attachment | str] | Unchanged | None = UNCHANGED,
+        when_busy: Literal["fold", "queue"] | None = None,
+        data: object = UNCHANGED,
+        key: str | None = None,
+    ) -> Run:
+        """Change what the runner will be given for a run that waits; it keeps its position and sequence.
+
+        What is not given stays; None removes the attachments or the data. A new `when_busy` also frees a run
+        that was for one turn alone (`into`). Raises UnknownRun, NotWaiting once the run is active or
+        complete, and EmptyPrompt; then nothing has changed. An accept under the same run_id is compared with
+        the payload as it was first accepted. Never waits. `key` is an idempotency key, as for `cancel`.
+        """
+        self._loop.check_loop()
+        if when_busy is not None:
+            check_edited_when_busy(when_busy)
+        attached = None if attachments is UNCHANGED else check_attachments(attachments or ())
+        sent = None if data is None or data is UNCHANGED else encode(data, "data")
+
+        def edit() -> Covered:
+            run = self._in_flight(run_id)
+            core, record = self._sessions.core(run.session_id), run.record
+            edited = Edit(
+                record.prompt if prompt is None else prompt,
+                record.data if data is UNCHANGED else sent,
+                when_busy,
+            )
+            first, now = run.payload, run.attachments if attached is None else attached
+            check_text(run.session_id, edited.prompt, now)
+            decided = core.edit(record, edited._replace(prompt=plain(edited.prompt)))
+            run.accepted_as, run.attachments = first, now
+            return Covered(self._perform(core, [record], decided))
+
+        asked = (prompt, None if attached is None else [*attached], when_busy, data is UNCHANGED, sent)
+        return self._once(key, ("edit", run_id, *asked), edit).runs[0]
+
+    async def send_now(self, run_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
+        """Make a queued run, held or not, the next one: first in line, and the active turn covered.
+
+        One step, which never covers that run; if no turn is active, the run starts. With `turn`, a run_id,
+        nothing happens unless that run is part of the active turn. Raises UnknownRun, or NotWaiting unless
+        the run is queued. `Covered.waiting` are the runs that still wait. Never waits. `key` is an
+        idempotency key, as for `cancel`.
+        """
+        self._loop.check_loop()
+
+        def send() -> Covered:
+            run = self._in_flight(run_id)
+            core = self._sessions.core(run.session_id)
+            covered, decided = core.send_now(run.record, turn)
+            return self._receipt(core, covered, [], decided)
+
+        return self._once(key, ("send_now", run_id, turn), send)
 
     def key_life(self) -> str:
         """Return a name for the time in which a key is remembered: this dispatcher's life.
@@ -317,9 +475,15 @@ class Dispatcher:
         key, asked = check_key(key), request_of(*request)
         kept = self._keys.find(key, asked)
         if kept is not None:
-            return Covered([self._run_named(name) for name in kept.runs], kept.known)
+            return Covered(
+                [self._run_named(name) for name in kept.runs],
+                kept.known,
+                [self._run_named(name) for name in kept.held],
+                [self._run_named(name) for name in kept.waiting],
+            )
         covered = call()
-        self._keys.keep(key, asked, answer_of(covered.runs, known=covered.known))
+        answer = answer_of(covered.runs, known=covered.known, held=covered.held, waiting=covered.waiting)
+        self._keys.keep(key, asked, answer)
         return covered
 
     def _run_named(self, name: RunName) -> Run:
@@ -329,7 +493,7 @@ class Dispatcher:
             return run
         complete = self._completions.find(name.run_id)
         if complete is not None and complete.seq == name.seq:
-            return self._completed(complete, "", ())
+            return self._completed(complete)
         return Run(self, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
 
     async def __aenter__(self) -> Self:
@@ -511,7 +675,7 @@ class Dispatcher:
         if (run := self._sessions.runs.get(run_id)) is not None:
             return run
         complete = self._completions.find(run_id)
-        return None if complete is None else self._completed(complete, "", ())
+        return None if complete is None else self._completed(complete)
 
     def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
         """Call a callback, and log what it raises."""
@@ -544,30 +708,29 @@ class Dispatcher:
 
     # One core step each.
 
-    def _known(
-        self, run_id: str, session_id: str, prompt: str, attachments: tuple[Attachment | str, ...]
-    ) -> Run | None:
+    def _known(self, run_id: str, payload: Payload) -> Run | None:
         """Return the run that is known by this id, complete or not; raise if its payload is another."""
         self._has_lookalikes = self._has_lookalikes or run_id.startswith(self._run_prefix)
         run = self._sessions.runs.get(run_id)
         complete = None if run is not None else self._completions.find(run_id)
         if run is not None:
-            same = (run.session_id, run.prompt, run.attachments) == (session_id, prompt, attachments)
+            same = run.payload == payload
         elif complete is not None:
-            same = self._completions.is_same(run_id, (session_id, prompt, attachments))
+            same = self._completions.is_same(run_id, payload)
         else:
             return None
         if not same:
             raise RunConflict(f"run {run_id!r} is known with another payload")
-        return run if complete is None else self._completed(complete, prompt, attachments)
+        return run if complete is None else self._completed(complete, payload)
 
-    def _completed(
-        self, complete: RunComplete, prompt: str, attachments: tuple[Attachment | str, ...]
-    ) -> Run:
+    def _completed(self, complete: RunComplete, payload: Payload | None = None) -> Run:
         """Return the run whose completion is kept: the handle that its caller still holds, or a new one."""
         run = self._completions.handle(complete.run_id)
         if run is None:
-            record = RunRecord(complete.session_id, complete.run_id, complete.seq, prompt, state=COMPLETE)
+            _, prompt, attachments, data = payload or ("", "", (), None)
+            record = RunRecord(
+                complete.session_id, complete.run_id, complete.seq, prompt, state=COMPLETE, data=data
+            )
             record.complete = complete
             run = Run(self, record, attachments)
             run.pieces = self._completions.pieces(complete.run_id)
@@ -589,17 +752,49 @@ class Dispatcher:
             self._close.look()
 
     def _cancel(self, core: SessionCore) -> Covered:
-        covered, decided = core.cancel()
-        runs = self._sessions.handles(covered)
-        self._effects.perform(decided)
-        return Covered(runs)
+        return Covered(self._perform(core, *core.cancel()))
 
     def _cancel_run(self, run: Run, *, waiting_only: bool) -> Covered:
         core = self._sessions.core(run.session_id)
-        covered, decided = core.cancel_run(run.record, waiting_only=waiting_only)
-        runs = self._sessions.handles(covered)
+        return Covered(self._perform(core, *core.cancel_run(run.record, waiting_only=waiting_only)))
+
+    def _hold_or_resume(
+        self, which: Literal["hold", "resume"], session_id: str | None, run_id: str | None, key: str | None
+    ) -> list[Run]:
+        self._loop.check_loop()
+
+        def call() -> Covered:
+            run = None if run_id is None else self._in_flight(run_id)
+            core = self._sessions.core(str(session_id) if run is None else run.session_id)
+            step = core.hold if which == "hold" else core.resume
+            return Covered(self._perform(core, *step(None if run is None else run.record)))
+
+        return self._once(key, (which, session_id, run_id), call).runs
+
+    def _receipt(
+        self, core: SessionCore, covered: list[RunRecord], held: list[RunRecord], decided: Decided
+    ) -> Covered:
+        """Perform what a step decided, and return what it covered and held, and what waits after it."""
+        handles = self._sessions.handles
+        receipt = Covered(handles(covered), held=handles(held), waiting=handles(core.line()))
         self._effects.perform(decided)
-        return Covered(runs)
+        return receipt
+
+    def _in_flight(self, run_id: str) -> Run:
+        """Return the run; raise if it is complete or unknown."""
+        run = self._sessions.runs.get(run_id)
+        if run is None and run_id in self._completions:
+            raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
+        if run is None:
+            raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
+        return run
+
+    def _perform(self, core: SessionCore, runs: Iterable[RunRecord], decided: Decided) -> list[Run]:
+        """Perform what a step decided, and return the handles of these runs, which may complete by it."""
+        handles = self._sessions.handles(runs)
+        self._sessions.forget_if_quiet(core)
+        self._effects.perform(decided)
+        return handles
 
     def _core_of(self, turn: Turn) -> SessionCore:
         """Return the core that may take something into the turn; raise TurnEnded if the runner is over."""

@@ -163,8 +163,17 @@ class Effects:
 
     def _has_ended(self, turn: Turn, decided: Decided) -> None:
         del self._sessions.turns[turn.record]
+        self._sessions.accepted -= sum(_is_released(effect) for effect in decided.effects)
         self._sessions.forget_if_quiet(self._sessions.cores[turn.run.session_id])
         self.perform(decided)
+
+
+def _is_released(effect: Effect) -> bool:
+    """Say whether the effect completes a run that could only have joined the turn, and had not entered."""
+    if effect[0] != "publish" or effect[1].into is None:
+        return False
+    complete = effect[1].complete
+    return complete is not None and complete.outcome != "cleared"
 
 
 def announce(run: Run, complete: RunComplete) -> bool:

@@ -4,13 +4,15 @@ TurngateError
 ├── MissingSession       accept: the session id is not a non-empty string
 ├── EmptyPrompt          accept: neither text nor a text attachment
 ├── RunConflict          accept: the run_id is known with another payload
-├── KeyConflict          cancel, cancel_run, cancel_all, clear_queue: the key was used for another request
+├── KeyConflict          any call with a key: the key was used for another request
 ├── SessionBusy          accept: when_busy="reject" and the session has something in flight
 ├── QueueFull            accept: queue_limit or accepted_limit is reached
 ├── DispatcherClosed     accept: the dispatcher no longer takes prompts in
 ├── AlreadyEntered       enter: the run is no longer accepted
+├── NotWaiting           hold_run, resume_run, move, edit, send_now: the run does not wait (any more)
+├── NotRunning           accept: the turn that the prompt is for (`into`) cannot take it in (any more)
 ├── WrongLoop            any call: from another event loop or another thread than the dispatcher's
-├── UnknownRun           wait, enter: no such run, or its completion is no longer kept
+├── UnknownRun           wait, enter, hold_run, ...: no such run, or its completion is no longer kept
 ├── CursorExpired        completions: what comes behind the cursor is no longer all kept
 ├── TurnEnded            write, emit, keep, fold: the turn is over
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
@@ -21,6 +23,13 @@ TurngateError
 │   └── OutcomeUnknown   on a ledger or a server: whether it was done cannot be told
 └── UndeclaredMove       core: a move that the lifecycle does not declare
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turngate._lifecycle import State
 
 
 class TurngateError(Exception):
@@ -57,6 +66,21 @@ class DispatcherClosed(TurngateError):
 
 class AlreadyEntered(TurngateError):
     """The run is no longer accepted: it has entered, or it is complete."""
+
+
+class NotWaiting(TurngateError):
+    """The run does not wait: `state` says where it is."""
+
+    def __init__(self, message: str, state: State) -> None:
+        super().__init__(message, state)
+        self.state = state
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NotRunning(TurngateError):
+    """The turn that the prompt is for is not active, is cancelled or has ended."""
 
 
 class WrongLoop(TurngateError):

@@ -62,8 +62,10 @@ class Note(NamedTuple):
 class Moved(NamedTuple):
     """A decision of the dispatcher, as a recorded history has it; None where something does not apply.
 
-    `event` is accept, enter (with the `state` entered), fold (`into` the lead run), handoff, cancel or clear.
-    A cancel of single runs names them in `runs`; a cancel of the whole session names none.
+    `event` is accept (with the lead run that it is `into`, if it is for one turn), enter (with the `state`
+    entered), fold (`into` the lead run), handoff, cancel, clear, hold, resume, move (`before` another run;
+    None: last in line) or edit. A cancel, clear, hold or resume of single runs names them in `runs`; one of
+    the whole session names none.
     """
 
     session_id: str
@@ -73,6 +75,7 @@ class Moved(NamedTuple):
     state: State | None = None
     into: str | None = None
     runs: tuple[str, ...] | None = None
+    before: str | None = None
 
 
 Event = RunComplete | Delta | Note | Moved
@@ -89,6 +92,7 @@ def moved(entry: dict[str, Any]) -> Moved:
         None if state is None else State(state),
         entry.get("into"),
         None if runs is None else tuple(runs),
+        entry.get("before"),
     )
 
 

@@ -8,11 +8,12 @@ of either.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from turngate._clean_up import clean_up
 from turngate._errors import UnknownRun
+from turngate._json import decode
 from turngate._lifecycle import COMPLETE, QUEUED
 from turngate._limits import seconds, whole_number
 from turngate._prompt import check_callback
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
     from turngate._output import TurnOutput
-    from turngate._prompt import Attachment, OnComplete, WhenBusy
+    from turngate._prompt import Attachment, OnComplete, Payload, WhenBusy
     from turngate._turn import Execution, TurnHost
 
 T = TypeVar("T")
@@ -97,8 +98,8 @@ class Run:
     """
 
     __slots__ = (
-        "__weakref__", "attachments", "callbacks", "context", "home", "led_by", "listeners", "on_complete",
-        "pieces", "record", "turn", "version", "waiters",
+        "__weakref__", "accepted_as", "attachments", "callbacks", "context", "home", "led_by", "listeners",
+        "on_complete", "pieces", "record", "turn", "version", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,8 @@ class Run:
         self.attachments = attachments
         self.on_complete = on_complete
         self.context = context
+        self.accepted_as: Payload | None = None
+        """What the run was accepted with, if it was edited since."""
         self.turn: Turn | None = None
         """The turn that the run is part of while it is active, if that runs in this process."""
         self.led_by: Run | None = None
@@ -160,6 +163,21 @@ class Run:
     def covered(self) -> bool:
         """Whether a cancel of this run alone covers it while it is accepted."""
         return self.record.covered
+
+    @property
+    def held(self) -> bool:
+        """Whether the run waits and is held: it does not start before it is resumed."""
+        return self.record.held
+
+    @property
+    def data(self) -> Any:
+        """The JSON that was sent with the prompt, a new copy each time; None if nothing was."""
+        return decode(self.record.data)
+
+    @property
+    def payload(self) -> Payload:
+        """What an accept under the same run_id is compared with: the run as it was first accepted."""
+        return self.accepted_as or (self.session_id, self.prompt, self.attachments, self.record.data)
 
     @property
     def complete(self) -> RunComplete | None:
@@ -444,11 +462,15 @@ class TextStream:
 class Covered:
     """What a cancel covered, in sequence order; false when nothing was in flight.
 
-    `known` is false when a cancel was meant for one run and there is no such run, or no longer.
+    `known` is false when a cancel was meant for one run and there is no such run, or no longer. After `stop`
+    and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, first in line
+    first.
     """
 
     runs: list[Run]
     known: bool = True
+    held: list[Run] = field(default_factory=list)
+    waiting: list[Run] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.runs)

@@ -11,10 +11,10 @@ _LEVELS: Final = 200
 
 
 def encode(data: object, where: str) -> str:
-    """Return the data as JSON text; raise a TypeError that says where something is not JSON."""
+    """Return the data as JSON text, the same text for equal data; raise a TypeError if they are not JSON."""
     try:
         _check(data, _LEVELS)
-        return json.dumps(data)
+        return json.dumps(data, sort_keys=True)
     except (TypeError, ValueError, RecursionError) as wrong:
         raise TypeError(f"{where} takes what JSON can say: {wrong}") from None
 

@@ -40,21 +40,36 @@ class Answer(NamedTuple):
 
     runs: tuple[RunName, ...]
     known: bool = True
+    held: tuple[RunName, ...] = ()
+    waiting: tuple[RunName, ...] = ()
 
     def as_json(self) -> str:
         """Return it as text for a ledger."""
-        return json.dumps({"runs": self.runs, "known": self.known})
+        return json.dumps(self._asdict())
 
 
 def answer_from(text: str) -> Answer:
     """Return the answer that the text is of."""
     said = json.loads(text)
-    return Answer(tuple(RunName(*name) for name in said["runs"]), said["known"])
+    runs, held, waiting = (
+        tuple(RunName(*name) for name in said.get(part, ())) for part in ("runs", "held", "waiting")
+    )
+    return Answer(runs, said["known"], held, waiting)
 
 
-def answer_of(runs: Iterable[Run | RunRecord], *, known: bool = True) -> Answer:
+def answer_of(
+    runs: Iterable[Run | RunRecord],
+    *,
+    known: bool = True,
+    held: Iterable[Run | RunRecord] = (),
+    waiting: Iterable[Run | RunRecord] = (),
+) -> Answer:
     """Return the answer that names these runs."""
-    return Answer(tuple(RunName(run.run_id, run.session_id, run.seq) for run in runs), known)
+    return Answer(_names(runs), known, _names(held), _names(waiting))
+
+
+def _names(runs: Iterable[Run | RunRecord]) -> tuple[RunName, ...]:
+    return tuple(RunName(run.run_id, run.session_id, run.seq) for run in runs)
 
 
 def check_key(key: object) -> str:

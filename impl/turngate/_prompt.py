@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict, get_args
 
 from turngate._errors import EmptyPrompt, MissingSession
 from turngate._events import RunComplete
@@ -20,6 +21,15 @@ WhenBusy = Literal["fold", "queue", "interrupt", "reject"]
 WHEN_BUSY = frozenset(get_args(WhenBusy))
 
 
+class Unchanged(Enum):
+    """The default of what an edit may leave as it is."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+
 class PromptOptions(TypedDict, total=False):
     """What accept, submit and ask take besides the session and the prompt."""
 
@@ -27,6 +37,12 @@ class PromptOptions(TypedDict, total=False):
     attachments: Sequence[Attachment | str]
     when_busy: WhenBusy
     on_complete: OnComplete | None
+    into: str | None
+    data: object
+
+
+Payload = tuple[str, str, tuple["Attachment | str", ...], str | None]
+"""What an accept under a known run_id is compared by: session, prompt, attachments, and data as JSON text."""
 
 
 class Attachment(NamedTuple):
@@ -44,26 +60,54 @@ def check_prompt(
     attachments: Sequence[Attachment | str],
     when_busy: object,
     on_complete: object,
+    into: object = None,
 ) -> tuple[Attachment | str, ...]:
     """Raise if no run can be made of these, before anything has changed; return a tuple of attachments."""
     if not isinstance(session_id, str) or not session_id:
         raise MissingSession(f"the session id must be a non-empty string, not {session_id!r}")
-    if not isinstance(prompt, str):
-        raise TypeError(f"the prompt must be a string, not {type(prompt).__name__}")
-    if isinstance(attachments, str):
-        raise TypeError("attachments must be a sequence of attachments, not one string")
-    attached: tuple[Attachment | str, ...] = ()
-    if attachments:
-        attached = tuple(_checked(attachment) for attachment in attachments)
-    if not prompt.strip() and not any(_is_text(attachment) for attachment in attached):
-        raise EmptyPrompt(f"the prompt for session {session_id!r} has neither text nor a text attachment")
+    attached = check_attachments(attachments)
+    check_text(session_id, prompt, attached)
     if run_id is not None and (not isinstance(run_id, str) or not run_id):
         raise ValueError(f"run_id must be a non-empty string, not {run_id!r}")
     if on_complete is not None:
         check_callback("on_complete", on_complete)
     if when_busy not in WHEN_BUSY:
         raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
+    if into is not None:
+        if not isinstance(into, str):
+            raise TypeError(f"into must be a run_id, not {type(into).__name__}")
+        if when_busy != "fold":
+            raise ValueError(f"a prompt with into can only be folded, so when_busy cannot be {when_busy!r}")
     return attached
+
+
+def check_attachments(attachments: Sequence[Attachment | str]) -> tuple[Attachment | str, ...]:
+    """Return the attachments as a tuple of plain values; raise if they cannot be."""
+    if isinstance(attachments, str):
+        raise TypeError("attachments must be a sequence of attachments, not one string")
+    return tuple(_checked(attachment) for attachment in attachments) if attachments else ()
+
+
+def check_text(session_id: str, prompt: object, attachments: tuple[Attachment | str, ...]) -> None:
+    """Raise unless the prompt is a string and there is text for the runner."""
+    if not isinstance(prompt, str):
+        raise TypeError(f"the prompt must be a string, not {type(prompt).__name__}")
+    if not prompt.strip() and not any(_is_text(attachment) for attachment in attachments):
+        raise EmptyPrompt(f"the prompt for session {session_id!r} has neither text nor a text attachment")
+
+
+def check_edited_when_busy(when_busy: object) -> None:
+    """Raise unless a waiting run can be changed to this."""
+    if when_busy not in ("fold", "queue"):
+        raise ValueError(f"a waiting run can be changed to fold or queue, not to {when_busy!r}")
+
+
+def check_one_position(before: object, to: object) -> None:
+    """Raise unless exactly one of the two says where a run is moved to."""
+    if (before is None) == (to is None):
+        raise ValueError("say where to move the run: either before=run_id, or to='first' or 'last'")
+    if to is not None and to not in ("first", "last"):
+        raise ValueError(f"a run is moved to 'first' or 'last', not to {to!r}")
 
 
 def plain(text: str) -> str:

@@ -35,7 +35,7 @@ class SessionView(NamedTuple):
 
 def view(core: SessionCore, sessions: Sessions) -> SessionView:
     """Look at a session."""
-    accepted = tuple(sessions.handles(core.accepted.values()))
+    accepted = tuple(sessions.handles(sorted(core.accepted.values(), key=lambda run: run.rank)))
     settling = tuple(sessions.handles(turn.lead for turn in core.settling.values()))
     queued = tuple(sessions.handles(core.queue.in_order()))
     record = core.turn

@@ -74,7 +74,14 @@ def test_signature_of_accept() -> None:
     signature = inspect.signature(Dispatcher.accept)
     defaults = {p.name: p.default for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     assert [*signature.parameters][:3] == ["self", "session_id", "prompt"]
-    assert defaults == {"run_id": None, "attachments": (), "when_busy": "fold", "on_complete": None}
+    assert defaults == {
+        "run_id": None,
+        "attachments": (),
+        "when_busy": "fold",
+        "on_complete": None,
+        "into": None,
+        "data": None,
+    }
 
 
 @in_loop

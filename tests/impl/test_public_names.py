@@ -23,6 +23,8 @@ def test_what_callers_name_in_their_annotations_is_public() -> None:
         "attachments",
         "when_busy",
         "on_complete",
+        "into",
+        "data",
     }
     assert turngate.__version__ == importlib.metadata.version("turngate")
 

@@ -30,7 +30,7 @@ from turngate.durable.feed import LedgerCursor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import Self, TextIO, Unpack
+    from typing import Self, TextIO
 
     from turngate._core import RunRecord
     from turngate._events import RunComplete, Subscription
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from turngate._keys import Answer, RunName
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
-    from turngate._prompt import Attachment, OnComplete, PromptOptions, WhenBusy
+    from turngate._prompt import Attachment, OnComplete, WhenBusy
     from turngate.durable._ledger import Ledger
     from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
@@ -194,16 +194,30 @@ class DurableDispatcher:
         attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=True)
 
-    async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
+    async def ask(
+        self,
+        session_id: str,
+        prompt: str,
+        *,
+        run_id: str | None = None,
+        attachments: Sequence[Attachment | str] = (),
+        when_busy: WhenBusy = "fold",
+        on_complete: OnComplete | None = None,
+    ) -> RunComplete:
         """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run.
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
         self._loop.check_loop()
-        await self._worker.deadlocks.check_ask(
-            session_id, options.get("run_id"), options.get("when_busy", "fold")
+        await self._worker.deadlocks.check_ask(session_id, run_id, when_busy)
+        run = await self.submit(
+            session_id,
+            prompt,
+            run_id=run_id,
+            attachments=attachments,
+            when_busy=when_busy,
+            on_complete=on_complete,
         )
-        run = await self.submit(session_id, prompt, **options)
         return await run.wait()
 
     async def _accept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -50,14 +51,11 @@ def with_core(core: type[SessionCore]) -> type[Dispatcher]:
 
 
 class InOrderOfEntry(Queue):
-    def first(self) -> RunRecord:
-        return next(iter(self.values()))
+    numbers = itertools.count()
 
-    def take_first(self) -> RunRecord:
-        return self.pop(next(iter(self)))
-
-    def in_order(self) -> list[RunRecord]:
-        return [*self.values()]
+    def add(self, run: RunRecord) -> None:
+        run.rank = next(self.numbers)
+        super().add(run)
 
 
 class QueuesInOrderOfEntry(SessionCore):
