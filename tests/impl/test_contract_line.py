@@ -36,6 +36,8 @@ from turngate import (
     UnknownRun,
 )
 
+LEDGER = False
+"""Whether the dispatcher under test keeps its messages on a ledger, and takes no store."""
 CLEARED = ("", "cleared from the queue", False)
 RELEASED = ("", "released before entry", False)
 CANCELLED = ("", None, True)
@@ -51,6 +53,11 @@ async def outcome(run: Run) -> tuple[str, str | None, bool]:
 async def line(d: Dispatcher, session_id: str = "s") -> list[str]:
     """Return the prompts of the queue, first in line first."""
     return [run.prompt for run in await look(d.queued(session_id))]
+
+
+def store(messages: MemoryMessages) -> dict[str, Any]:
+    """Return the option that gives the dispatcher a store, where it takes one."""
+    return {} if LEDGER else {"messages": messages}
 
 
 async def started(agent: Agent, count: int) -> None:
@@ -361,7 +368,7 @@ async def test_moves_that_make_no_sense_are_refused_and_change_nothing() -> None
 @in_loop
 async def test_an_edit_is_what_the_runner_is_given() -> None:
     agent, messages = Agent(), MemoryMessages()
-    async with Dispatcher(agent, **({} if LEDGER else {"messages": messages})) as d:
+    async with Dispatcher(agent, **store(messages)) as d:
         first = await active(d, "s", "first")
         run = await queued(d, "s", "old", run_id="r", attachments=["a"], data={"model": "small"})
         later = await queued(d, "s", "later")
@@ -386,10 +393,6 @@ async def test_an_edit_is_what_the_runner_is_given() -> None:
         await started(agent, 3)
         agent.finish(later)
         await later.wait()
-
-
-LEDGER = False
-"""Whether the dispatcher under test keeps its messages on a ledger, and takes no store."""
 
 
 @in_loop
@@ -520,14 +523,14 @@ async def test_a_prompt_for_one_turn_joins_that_turn_or_none() -> None:
 @in_loop
 async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
     agent, messages = Agent(), SlowMessages()
-    async with Dispatcher(agent, **({} if LEDGER else {"messages": messages})) as d:
+    async with Dispatcher(agent, **store(messages)) as d:
         with pytest.raises(NotRunning):
             await d.accept("s", "p", into="unknown")
         lead = await active(d, "s", "lead")
         waiting = await queued(d, "s", "waiting")
         for when_busy in ("interrupt", "reject", "queue"):
             with pytest.raises(ValueError, match="into"):
-                await d.accept("s", "p", into=lead.run_id, when_busy=when_busy)  # type: ignore[arg-type]
+                await d.accept("s", "p", into=lead.run_id, when_busy=when_busy)
         with pytest.raises(TypeError):
             await d.accept("s", "p", into=7)  # type: ignore[arg-type]
         with pytest.raises(NotRunning):
