@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,16 +38,16 @@ def two(make: MakeLedger, runner: Any, **options: Any) -> tuple[DurableDispatche
 
 
 class Blind:
-    """A ledger whose `find` does not answer until it may, as that of a process that was stopped."""
+    """A ledger that answers no question about completions until it may, as that of a stopped process."""
 
     def __init__(self, ledger: Any) -> None:
-        self._find = ledger.find
         self.may_look = asyncio.Event()
-        ledger.find = self
+        for name in ("find", "completions_after"):
+            setattr(ledger, name, functools.partial(self._ask, getattr(ledger, name)))
 
-    async def __call__(self, run_ids: Any) -> Any:
+    async def _ask(self, question: Any, *about: Any) -> Any:
         await self.may_look.wait()
-        return await self._find(run_ids)
+        return await question(*about)
 
 
 @pytest.mark.parametrize("how", ["wait", "run.wait", "stream", "await"])
