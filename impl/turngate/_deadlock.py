@@ -1,70 +1,181 @@
-"""Refuses waits that would never end: a runner waits for a run that waits for the runner's own turn."""
+"""Refuses waits that would never end: a runner waits for a run that waits for the runner's own turn.
+
+A turn puts itself into the context of its task. Tasks and threads that its runner starts inherit it, so a
+wait is refused in all of them until the runner is over. A task that was started with
+`context=contextvars.Context()` is no part of the turn, and may wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+import weakref
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from turngate._errors import WouldDeadlock
-from turngate._lifecycle import ACTIVE
+from turngate._errors import ClosedFromRunner, WouldDeadlock
+from turngate._lifecycle import ACTIVE, SETTLING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from turngate._handles import Run, Turn
-    from turngate._turn import TurnRunner
+    from turngate._events import RunComplete
+    from turngate._handles import Home, Run, Turn
+
+_TURN: Final[ContextVar[weakref.ref[Turn]]] = ContextVar("turngate_turn")
+"""The turn that a task is part of. It is held weakly: the task of the turn holds its context."""
+_WAY_OUT: Final = (
+    "wait after the turn, or in a task that the runner does not await and that was started with "
+    "context=contextvars.Context()"
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Wait:
+    """The task of a turn waits for a run of this session, which may not be accepted yet.
+
+    Waits are numbered, so that of all that make a circle exactly the last one is refused.
+    """
+
+    turn: Turn
+    session_id: str
+    number: int
+    run: Run | None = None
+
+
+def enter_turn(turn: Turn) -> None:
+    """Say that the current task is that of the turn."""
+    _TURN.set(weakref.ref(turn))
+
+
+def current_turn() -> Turn | None:
+    """Return the turn that the caller is part of: its task, or what its runner has started while it works."""
+    reference = _TURN.get(None)
+    turn = None if reference is None else reference()
+    if turn is not None and turn.record.phase is SETTLING and asyncio.current_task() is not turn.task:
+        return None  # the runner is over, so it waits for nothing any more
+    return turn
 
 
 class DeadlockCheck:
-    """Looks at the turn that a caller is in before the caller waits.
+    """Looks at the turn that a caller is part of before the caller waits.
 
-    Only the task of the turn is refused. A task that the runner has started may wait, as long as the runner
-    does not wait for that task, which cannot be known here.
-
-    blocks  says whether a run of the same session cannot complete before the active turn ends
+    home    the one that the turns belong to
+    blocks  says whether a run cannot complete before the active turn of its session ends
     knows   says whether there is a run of this id
     """
 
     def __init__(
         self,
-        turns: TurnRunner,
+        home: Home,
         blocks: Callable[[Run], Awaitable[bool]],
         knows: Callable[[str], Awaitable[bool]],
     ) -> None:
-        self._turns = turns
+        self._home = weakref.ref(home)
         self._blocks = blocks
         self._knows = knows
+        self._waits: dict[str, _Wait] = {}
+        """What the active turns wait for, by their sessions."""
+        self._number = 0
 
-    async def check_wait(self, run: Run) -> None:
-        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
-        turn = self._own_turn(run.session_id)
-        if turn is not None and await self._blocks(run):
-            await _refuse(turn, f"run {run.run_id}")
+    async def ask(
+        self,
+        turn: Turn,
+        session_id: str,
+        run_id: str | None,
+        when_busy: str,
+        submit: Callable[[], Awaitable[Run]],
+    ) -> RunComplete:
+        """Submit in something that is part of the turn, and wait; see `wait`.
 
-    async def check_ask(self, session_id: str, run_id: str | None, when_busy: str) -> None:
-        """Raise WouldDeadlock if a runner asks something in its own session, before it is accepted.
-
-        A known run is left to `check_wait`. With "interrupt" the turn is cancelled, "reject" is refused
-        anyway.
+        Nothing is submitted that would be waited for in vain. A known run is looked at when it is found. With
+        "interrupt" the turn is cancelled, "reject" is refused anyway.
         """
-        turn = self._own_turn(session_id)
-        if turn is None or when_busy not in {"fold", "queue"}:
-            return
-        if run_id is None or not await self._knows(run_id):
-            await _refuse(turn, "a new prompt")
+        with self._noted(turn, session_id) as wait:
+            joins = isinstance(session_id, str) and when_busy in {"fold", "queue"}
+            is_vain = wait is not None and joins and await self._is_circle(wait)
+            if is_vain and (run_id is None or not await self._knows(run_id)):
+                await _refuse(turn, f"a new prompt of session {session_id!r}")
+            run = await submit()
+            return await self._wait(wait, run)
 
-    def _own_turn(self, session_id: str) -> Turn | None:
-        turn = self._turns.current()
-        if turn is None or turn.given_up or turn.run.session_id != session_id:
-            return None
-        return turn if turn.run.state is ACTIVE else None  # one that was cancelled on entry blocks nothing
+    async def wait(self, turn: Turn, run: Run) -> RunComplete:
+        """Wait for a run in something that is part of the turn; raise WouldDeadlock if that were in vain."""
+        with self._noted(turn, run.session_id) as wait:
+            return await self._wait(wait, run)
+
+    async def check_read(self, turn: Turn, run: Run) -> None:
+        """Raise WouldDeadlock if something that is part of the turn waits for text of its own session."""
+        if run.session_id == turn.run.session_id and self._is_active(turn) and await self._blocks(run):
+            await _refuse(turn, f"run {run.run_id} of session {run.session_id!r}")
+
+    @contextmanager
+    def _noted(self, turn: Turn, session_id: str) -> Iterator[_Wait | None]:
+        """Know of the wait as long as it lasts; None if it is not one of an active turn of this home."""
+        if not self._is_active(turn):
+            yield None
+            return
+        self._number += 1
+        wait = _Wait(turn, session_id, self._number)
+        if asyncio.current_task() is not turn.task:  # the runner need not wait for this task
+            yield wait
+            return
+        self._waits[turn.run.session_id] = wait
+        try:
+            yield wait
+        finally:
+            del self._waits[turn.run.session_id]
+
+    async def _wait(self, wait: _Wait | None, run: Run) -> RunComplete:
+        if wait is not None:
+            wait.run = run
+            if await self._blocks(run) and await self._is_circle(wait):
+                await _refuse(wait.turn, f"run {run.run_id} of session {run.session_id!r}")
+        return await run.until_complete()
+
+    def check_close(self, finish: float) -> None:
+        """Raise ClosedFromRunner if a runner waits for the close of its own dispatcher.
+
+        A task that it has started may wait for a close that cancels the runner in the end.
+        """
+        turn = current_turn()
+        if turn is None or turn.home is not self._home():
+            return
+        if asyncio.current_task() is turn.task or finish == math.inf:
+            raise ClosedFromRunner(
+                f"aclose() waits for the turn of run {turn.run.run_id}, so its runner cannot wait for that; "
+                f"call begin_close(), or {_WAY_OUT}"
+            )
+
+    def _is_active(self, turn: Turn) -> bool:
+        """Say whether runs of its session wait for the turn; not for one that was cancelled on entry."""
+        return turn.home is self._home() and not turn.given_up and turn.run.state is ACTIVE
+
+    async def _is_circle(self, wait: _Wait) -> bool:
+        """Say whether what is waited for waits for this turn itself, at once or over other turns.
+
+        Only waits of turns' own tasks are known, and only those count that began before this one. A turn that
+        a cancel covers does not go on waiting.
+        """
+        own, session_id = wait.turn.run.session_id, wait.session_id
+        for _ in range(len(self._waits) + 1):
+            if session_id == own:
+                return True
+            other = self._waits.get(session_id)
+            if other is None or other.number >= wait.number or other.turn.covered:
+                break
+            if other.run is not None and not await self._blocks(other.run):
+                break
+            session_id = other.session_id
+        return False
 
 
 async def _refuse(turn: Turn, what: str) -> None:
     if turn.covered:
         await asyncio.sleep(0)  # the cancel of the turn comes first, if it is on its way
     raise WouldDeadlock(
-        f"{what} of session {turn.run.session_id!r} cannot complete before the turn of run "
-        f"{turn.run.run_id} ends, so the runner of that turn cannot wait for it; take follow-ups in "
-        "with turn.fold(), or wait in a task that the runner does not await"
+        f"{what} cannot complete before the turn of run {turn.run.run_id} ends, so the runner of that turn "
+        f"cannot wait for it; take follow-ups in with turn.fold(), or {_WAY_OUT}"
     )

@@ -7,21 +7,15 @@ import secrets
 import warnings
 import weakref
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
 from turngate._core import Edit, RunRecord, SessionCore
-from turngate._deadlock import DeadlockCheck
+from turngate._deadlock import DeadlockCheck, current_turn
 from turngate._effects import Effects, call_back
-from turngate._errors import (
-    ClosedFromRunner,
-    DispatcherClosed,
-    NotWaiting,
-    QueueFull,
-    RunConflict,
-    UnknownRun,
-)
+from turngate._errors import DispatcherClosed, NotWaiting, QueueFull, RunConflict, UnknownRun
 from turngate._events import Subscribers, Subscription
 from turngate._handles import Covered, Run
 from turngate._journal import Journal
@@ -145,7 +139,7 @@ class Dispatcher:
             settle_timeout=seconds("settle_timeout", settle_timeout),
         )
         self._close = Close(self._loop, self._sessions, self._effects)
-        self._deadlocks = DeadlockCheck(self._effects.turns, _weakly(self._blocks), _weakly(self._knows))
+        self.deadlocks = DeadlockCheck(self, _weakly(self._blocks), _weakly(self._knows))
 
     def _new_core(self, session_id: str) -> SessionCore:
         return SessionCore(session_id, self._message_prefix)
@@ -236,9 +230,14 @@ class Dispatcher:
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
         self._loop.check_loop()
-        await self._deadlocks.check_ask(session_id, options.get("run_id"), options.get("when_busy", "fold"))
-        run = await self.submit(session_id, prompt, **options)
-        return await run.wait()
+        turn = current_turn()
+        if turn is None:
+            run = await self.submit(session_id, prompt, **options)
+            return await run.until_complete()
+        submit = partial(self.submit, session_id, prompt, **options)
+        return await self.deadlocks.ask(
+            turn, session_id, options.get("run_id"), options.get("when_busy", "fold"), submit
+        )
 
     async def wait(self, run_id: str) -> RunComplete:
         """Return the RunComplete of the run, at once if it is complete.
@@ -609,8 +608,7 @@ class Dispatcher:
         ClosedFromRunner. A runner that goes on although it was cancelled is interrupted again and again.
         """
         self._loop.check_loop()
-        if self._effects.turns.current() is not None:
-            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        self.deadlocks.check_close(finish)
         self.begin_close(finish=finish)
         await self._close.wait()
 
@@ -665,10 +663,6 @@ class Dispatcher:
 
     def check_end_will_come(self, run: Run) -> None:
         """Do nothing: every run ends here."""
-
-    async def check_wait(self, run: Run) -> None:
-        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
-        await self._deadlocks.check_wait(run)
 
     def find_handle(self, run_id: str) -> Run | None:
         """Return the handle of a run, None if the run is no longer known."""

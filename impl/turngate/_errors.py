@@ -100,11 +100,11 @@ class TurnEnded(TurngateError):
 
 
 class ClosedFromRunner(TurngateError):
-    """A runner called aclose, which would wait for the runner itself."""
+    """A runner, or what it has started, called aclose, which would wait for the runner itself."""
 
 
 class WouldDeadlock(TurngateError):
-    """A runner waits for a run of its own session, which cannot complete before the runner's turn ends."""
+    """A runner, or what it has started, waits for a run that cannot complete before the turn ends."""
 
 
 class SubscriberCutOff(TurngateError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from turngate._clean_up import clean_up
+from turngate._deadlock import current_turn
 from turngate._errors import UnknownRun
 from turngate._json import decode
 from turngate._lifecycle import COMPLETE, QUEUED
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from turngate._core import RunRecord, TurnRecord
+    from turngate._deadlock import DeadlockCheck
     from turngate._events import RunComplete
     from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
@@ -60,8 +62,10 @@ class Home(Protocol):
     def check_end_will_come(self, run: Run) -> None:
         """Raise if this dispatcher will not learn of the end of the run."""
 
-    async def check_wait(self, run: Run) -> None:
-        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
+    @property
+    def deadlocks(self) -> DeadlockCheck:
+        """What refuses the waits of runners that would never end."""
+        ...
 
     def find_handle(self, run_id: str) -> Run | None:
         """Return the handle of a run, None if the run is no longer known."""
@@ -188,16 +192,23 @@ class Run:
         """Return the RunComplete, at once if there is one, whichever process the run ends in.
 
         Cancelling the caller touches neither the run nor anyone else who waits for it. Raises WouldDeadlock
-        in the task of a turn of the same session, if the run cannot complete before that turn ends, and
+        in a runner, and in what it has started, if the run cannot complete before the runner's turn ends;
         UnknownRun if the completion is no longer kept. On a ledger, raises DispatcherClosed when this
         process's dispatcher closes first (the run goes on elsewhere, or later), and LedgerUnavailable when
         the ledger is gone for good.
         """
-        loop = self.home.check_loop()
-        self.home.watch(self)
+        self.home.check_loop()
         if self.complete is None:
             self.check_not_forgotten()
-            await self.home.check_wait(self)
+            turn = current_turn()
+            if turn is not None:
+                return await self.home.deadlocks.wait(turn, self)
+        return await self.until_complete()
+
+    async def until_complete(self) -> RunComplete:
+        """Return the RunComplete as soon as there is one."""
+        loop = self.home.check_loop()
+        self.home.watch(self)
         while (complete := self.record.complete) is None:
             self.check_not_forgotten()
             self.home.check_end_will_come(self)
@@ -297,7 +308,8 @@ class Turn:
     """
 
     __slots__ = (
-        "attempt", "execution", "fence", "given_up", "home", "members", "output", "record", "run", "task",
+        "__weakref__", "attempt", "execution", "fence", "given_up", "home", "members", "output", "record",
+        "run", "task",
     )  # fmt: skip
 
     def __init__(
@@ -436,8 +448,9 @@ class TextStream:
             run.check_not_forgotten()
             if not is_checked:
                 is_checked = True
-                await run.home.check_wait(run)
-                continue
+                if (turn := current_turn()) is not None:
+                    await run.home.deadlocks.check_read(turn, run)
+                    continue
             run.home.check_end_will_come(run)
             run.home.watch(run)
             await run.listeners.wait(loop)

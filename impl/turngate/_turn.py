@@ -22,6 +22,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from turngate._deadlock import enter_turn
 from turngate._log import describe, guard, log_error, log_or_propagate, raise_in_loop
 from turngate._loop import StandIn
 
@@ -80,23 +81,19 @@ class Execution:
 
 
 class TurnRunner:
-    """Starts and interrupts turns, and knows which turn a task belongs to."""
+    """Starts and interrupts turns."""
 
     def __init__(self, runner: Called, home: HomeLoop, places: Places | None) -> None:
         self._runner = runner
         self._home = home
         self._places = places
-        self._by_task: dict[asyncio.Task[Any], Turn] = {}
+        self._conducted = 0
         self._to_start: deque[Turn] = deque()
         self._is_starting = False
 
-    def current(self) -> Turn | None:
-        """Return the turn whose task the caller is in."""
-        task = current_task()
-        return None if task is None else self._by_task.get(task)
-
     def __len__(self) -> int:
-        return len(self._by_task)
+        """Count the turns that have begun and are not over."""
+        return self._conducted
 
     def start(self, turn: Turn) -> None:
         """Begin the turn, in a task of its own, as soon as there is a place for its runner.
@@ -185,11 +182,12 @@ class TurnRunner:
         if execution.made is not None:
             guard("what the task factory returned", _forget_callback, execution.made, execution.is_over)
         turn.execution = None
-        self._by_task[task] = turn
+        enter_turn(turn)
+        self._conducted += 1
         try:
             await self._run_and_settle(turn, unbegun)
         finally:
-            del self._by_task[task]
+            self._conducted -= 1
 
     async def _run_and_settle(self, turn: Turn, unbegun: str | None) -> None:
         text: str | None = None

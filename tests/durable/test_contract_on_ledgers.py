@@ -44,6 +44,7 @@ DOES_NOT_APPLY = {
     "test_messages_is_the_store_in_memory_unless_given": ITS_STORE,
     "test_a_store_that_fails_gives_an_error_and_still_one_run_complete": ITS_STORE,
     "test_a_store_may_wait_for_the_active_turn_when_it_writes_one_that_was_cancelled_on_entry": ITS_STORE,
+    "test_a_task_of_the_runner_may_wait_while_the_turn_is_written": ITS_STORE,
     "test_reject_raises_when_anything_of_the_session_is_in_flight": ITS_STORE,
     "test_interrupt_cancels_all_that_came_before_and_is_accepted_after_it": SETTLED,
     "test_interrupt_is_not_foldable_and_finds_room_in_a_full_queue": SETTLED,

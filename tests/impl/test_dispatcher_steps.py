@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatching import Agent, SlowMessages, active, echo, in_loop, on_record, outcome, queued, steps
-from turngate import ClosedFromRunner, Dispatcher, RunComplete, Turn
+from turngate import Dispatcher, RunComplete, Turn
 
 # Callbacks, and the order of things.
 
@@ -189,9 +189,8 @@ async def test_a_runner_cannot_close_the_dispatcher_it_runs_in() -> None:
 
     async with Dispatcher(closes) as d:
         complete = await d.ask("s", "p")
-        assert complete.error == str(
-            ClosedFromRunner("ClosedFromRunner: aclose() waits for every turn, so a runner cannot call it")
-        )
+        assert complete.error is not None
+        assert complete.error.startswith("ClosedFromRunner: aclose() waits for the turn of run")
         assert (await d.ask("s", "still open")).error
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +14,12 @@ import pytest
 
 from dispatching import Agent, active, in_loop, steps
 from turngate import (
+    ClosedFromRunner,
     Dispatcher,
     MemoryMessages,
     Message,
     PromptOptions,
+    Run,
     RunComplete,
     SessionBusy,
     State,
@@ -45,6 +49,8 @@ class Scripted:
         self.came_of: object = None
 
     async def __call__(self, turn: Turn) -> str:
+        if turn.run.prompt == "nested":
+            await NESTED.pop()(self.d, turn)
         if turn.run.prompt != "first":
             return turn.run.prompt
         try:
@@ -62,6 +68,8 @@ async def play(wait: Wait) -> tuple[object, RunComplete]:
         runner.d = d
         with quiet():
             complete = await d.ask("s", "first")
+            while WAITING:
+                assert (await WAITING.pop()).text == "second"
             assert (await d.ask("s", "afterwards")).text == "afterwards"
     return runner.came_of, complete
 
@@ -121,7 +129,67 @@ async def ask_again_by_id(d: Dispatcher, turn: Turn) -> object:
     return await d.ask("s", "first", run_id=turn.run.run_id)
 
 
+async def in_a_child(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.create_task(turn.run.wait())
+
+
+async def in_a_gather(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.gather(itself_by_id(d, turn), asyncio.sleep(0))
+
+
+async def in_a_task_group(d: Dispatcher, turn: Turn) -> object:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(queued_behind(d, turn))
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return None
+
+
+async def in_wait_for(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.wait_for(turn.run.wait(), 60)
+
+
+async def in_a_grandchild(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.create_task(in_a_child(d, turn))
+
+
+async def in_a_thread(d: Dispatcher, turn: Turn) -> object:
+    loop = asyncio.get_running_loop()
+    asking = asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(turn.run.wait(), loop).result(60))
+    return await asking
+
+
+async def stream_in_a_child(d: Dispatcher, turn: Turn) -> object:
+    async def read() -> list[str]:
+        return [piece async for piece in turn.run.stream()]
+
+    return await asyncio.create_task(read())
+
+
+async def behind_another_turn(d: Dispatcher, turn: Turn) -> object:
+    """Wait for the own session in a turn that was submitted from inside another one, and sees itself."""
+
+    async def inner(d: Dispatcher, turn: Turn) -> object:
+        return await asyncio.create_task(turn.run.wait())
+
+    NESTED.append(inner)
+    outcome = (await d.ask("nested", "nested")).error
+    assert outcome is not None
+    assert outcome.startswith("WouldDeadlock: run ")
+    return await itself(d, turn)
+
+
+NESTED: list[Wait] = []
 WAITS = [
+    in_a_child,
+    in_a_gather,
+    in_a_task_group,
+    in_wait_for,
+    in_a_grandchild,
+    in_a_thread,
+    stream_in_a_child,
+    behind_another_turn,
     itself,
     wait_of_itself,
     itself_by_id,
@@ -142,6 +210,7 @@ def test_a_runner_that_waits_for_its_own_session_is_told(wait: Wait) -> None:
         came_of, complete = await play(wait)
         assert isinstance(came_of, WouldDeadlock)
         assert "'s' cannot complete before the turn of run" in str(came_of)
+        assert "context=contextvars.Context()" in str(came_of)
         assert complete.outcome == "failed"
         assert complete.error == f"WouldDeadlock: {came_of}"
 
@@ -255,21 +324,44 @@ async def settling_after_its_entry(d: Dispatcher, turn: Turn) -> object:
     return await run
 
 
-async def in_a_task_of_its_own(d: Dispatcher, turn: Turn) -> object:
+async def outside_of_the_turn(d: Dispatcher, turn: Turn) -> object:
     run = await d.submit("s", "second", when_busy="queue")
-    waiting = asyncio.create_task(run.wait())
+    WAITING.append(asyncio.create_task(run.wait(), context=contextvars.Context()))
     await asyncio.sleep(0)
-    WAITING.append(waiting)
     return None
+
+
+async def after_the_turn(d: Dispatcher, turn: Turn) -> object:
+    first = turn.run
+
+    async def wait_later() -> RunComplete:
+        while first.complete is None:
+            await asyncio.sleep(0.001)
+        return await d.ask("s", "second")
+
+    WAITING.append(asyncio.create_task(wait_later()))
+    return None
+
+
+async def in_a_hook(d: Dispatcher, turn: Turn) -> object:
+    turn.run.add_done_callback(lambda _: WAITING.append(asyncio.create_task(d.ask("s", "second"))))
+    return None
+
+
+async def another_session_in_a_child(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.gather(d.ask("another", "second"), d.ask("third", "second"))
 
 
 WAITING: list[asyncio.Task[Any]] = []
 LEGAL = [
     another_session,
+    another_session_in_a_child,
     completed_before,
     cancelled_on_entry,
     settling_after_its_entry,
-    in_a_task_of_its_own,
+    outside_of_the_turn,
+    after_the_turn,
+    in_a_hook,
 ]
 
 
@@ -280,8 +372,6 @@ def test_waits_that_come_to_an_end_stay_legal(wait: Wait) -> None:
         came_of, complete = await play(wait)
         assert not isinstance(came_of, BaseException), came_of
         assert complete.outcome == "finished"
-        while WAITING:
-            assert (await WAITING.pop()).text == "second"
 
     test()
 
@@ -318,3 +408,161 @@ async def test_a_store_may_wait_for_the_active_turn_when_it_writes_one_that_was_
         agent.finish(run)
         assert (await cancelled).error is None
         assert waited == [run.complete]
+
+
+@in_loop
+async def test_a_task_of_the_runner_may_wait_while_the_turn_is_written() -> None:
+    agent = Agent()
+    waiting: list[asyncio.Task[RunComplete]] = []
+    waits = asyncio.Event()
+
+    class Slow(MemoryMessages):
+        async def put(self, messages: Sequence[Message]) -> None:
+            waits.set()
+            await steps()
+            assert not waiting[0].done()
+            await super().put(messages)
+
+    async def wait(run: Run) -> RunComplete:
+        await waits.wait()
+        return await run
+
+    async def runner(turn: Turn) -> None:
+        waiting.append(asyncio.create_task(wait(turn.run)))
+        await agent(turn)
+
+    async with Dispatcher(runner, messages=Slow()) as d:
+        run = await active(d, "s", "p")
+        agent.finish(run)
+        assert await waiting[0] == await run
+
+
+# Turns that wait for each other.
+
+
+class Circle:
+    """Each prompt names the sessions that its turn asks, in this order, with the rest of the prompt."""
+
+    def __init__(self) -> None:
+        self.d: Dispatcher
+        self.errors: list[str | None] = []
+
+    async def __call__(self, turn: Turn) -> str:
+        session_id, _, rest = turn.run.prompt.partition(" ")
+        if session_id:
+            self.errors.append((await self.d.ask(session_id, rest or "-")).error)
+        return "done"
+
+
+@pytest.mark.parametrize("way", ["b a x", "b c a x", "b c d b x"])
+def test_the_turn_that_closes_a_circle_of_waits_is_told(way: str) -> None:
+    @in_loop
+    async def test() -> None:
+        agent = Circle()
+        async with Dispatcher(agent) as d, asyncio.timeout(60):
+            agent.d = d
+            with quiet():
+                assert (await d.ask("a", way)).error is None
+            told, *others = agent.errors
+            *_, again, _ = way.split()
+            assert told is not None
+            assert told.startswith(f"WouldDeadlock: a new prompt of session {again!r} cannot complete")
+            assert others == [None] * len(others)
+            assert len(agent.errors) == len(way.split()) - 2
+
+    test()
+
+
+@in_loop
+async def test_a_run_that_closes_a_circle_of_waits_is_refused_too() -> None:
+    told: list[BaseException] = []
+
+    async def agent(turn: Turn) -> str:
+        if turn.run.session_id == "a":
+            return (await d.ask("b", turn.run.run_id)).text
+        with pytest.raises(WouldDeadlock) as wrong:
+            await d.wait(turn.run.prompt)
+        told.append(wrong.value)
+        return "done"
+
+    async with Dispatcher(agent) as d, asyncio.timeout(60):
+        assert (await d.ask("a", "p", run_id="first")).text == "done"
+    assert str(told[0]).startswith("run first of session 'a' cannot complete before the turn of run ")
+
+
+@in_loop
+async def test_waits_for_each_other_that_end_are_no_circle() -> None:
+    asked: list[asyncio.Task[RunComplete]] = []
+
+    async def agent(turn: Turn) -> str:
+        if turn.run.session_id == "b":
+            return (await d.wait("first")).outcome
+        asked.append(asyncio.create_task(d.ask("b", "p")))  # which the runner does not await
+        await asyncio.sleep(0.05)
+        return "done"
+
+    async with Dispatcher(agent) as d, asyncio.timeout(60):
+        assert (await d.ask("a", "p", run_id="first")).text == "done"
+        assert (await asked.pop()).text == "finished"
+
+
+@in_loop
+async def test_a_covered_turn_closes_no_circle() -> None:
+    outcomes: list[str] = []
+
+    async def agent(turn: Turn) -> str:
+        if turn.run.session_id == "a":
+            return (await d.ask("b", "p")).text
+        await d.cancel_run("first")
+        outcomes.append((await d.wait("first")).outcome)
+        return "done"
+
+    async with Dispatcher(agent) as d, asyncio.timeout(60):
+        assert (await d.ask("a", "p", run_id="first")).outcome == "cancelled"
+        while not outcomes:
+            await asyncio.sleep(0.001)
+    assert outcomes == ["cancelled"]
+
+
+# Closing.
+
+
+async def close(d: Dispatcher, turn: Turn) -> None:
+    await d.aclose()
+
+
+async def close_in_a_child(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.create_task(d.aclose(finish=math.inf))
+
+
+async def close_in_wait_for(d: Dispatcher, turn: Turn) -> object:
+    return await asyncio.wait_for(d.aclose(finish=math.inf), 60)
+
+
+@pytest.mark.parametrize("wait", [close, close_in_a_child, close_in_wait_for])
+def test_a_runner_that_waits_for_the_close_of_its_dispatcher_is_told(wait: Wait) -> None:
+    @in_loop
+    async def test() -> None:
+        came_of, complete = await play(wait)
+        assert isinstance(came_of, ClosedFromRunner)
+        assert "context=contextvars.Context()" in str(came_of)
+        assert complete.outcome == "failed"
+
+    test()
+
+
+@in_loop
+async def test_a_runner_may_close_another_dispatcher_and_have_its_own_closed() -> None:
+    closing: list[asyncio.Task[None]] = []
+
+    async def agent(turn: Turn) -> str:
+        async with Dispatcher(agent):
+            pass
+        closing.append(asyncio.create_task(d.aclose(finish=60), context=contextvars.Context()))
+        await asyncio.sleep(0)
+        return "done"
+
+    async with asyncio.timeout(60):
+        async with Dispatcher(agent) as d:
+            assert (await d.ask("s", "p")).text == "done"
+        await closing[0]

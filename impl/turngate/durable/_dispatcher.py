@@ -7,9 +7,11 @@ import json
 import logging
 import time
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from turngate._errors import AlreadyEntered, ClosedFromRunner, DispatcherClosed, QueueFull, UnknownRun
+from turngate._deadlock import current_turn
+from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
 from turngate._handles import Covered, Run
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
 from turngate._lifecycle import ACCEPTED, ACTIVE, QUEUED
@@ -209,8 +211,8 @@ class DurableDispatcher:
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
         self._loop.check_loop()
-        await self._worker.deadlocks.check_ask(session_id, run_id, when_busy)
-        run = await self.submit(
+        submit = partial(
+            self.submit,
             session_id,
             prompt,
             run_id=run_id,
@@ -218,7 +220,11 @@ class DurableDispatcher:
             when_busy=when_busy,
             on_complete=on_complete,
         )
-        return await run.wait()
+        turn = current_turn()
+        if turn is not None:
+            return await self._worker.deadlocks.ask(turn, session_id, run_id, when_busy, submit)
+        run = await submit()
+        return await run.until_complete()
 
     async def _accept(
         self,
@@ -643,8 +649,7 @@ class DurableDispatcher:
         Other processes, or the next start, find them as those of a process that has died.
         """
         self._loop.check_loop()
-        if self._turns.runner.current() is not None:
-            raise ClosedFromRunner("aclose() waits for every turn, so a runner cannot call it")
+        self._worker.deadlocks.check_close(finish)
         self.begin_close(finish=finish)
         await self._close.wait()
 

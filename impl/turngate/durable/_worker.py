@@ -107,7 +107,7 @@ class Worker:
             lease=lease,
             poll=poll,
         )
-        self.deadlocks = DeadlockCheck(turns.runner, self._blocks, self._knows)
+        self.deadlocks = DeadlockCheck(self, self._blocks, self._knows)
         self._ledger = ledger
         self._effects = StepEffects(ledger, stepper, runs, turns, feed)
         self._recovering: Task[None] | None = None
@@ -138,10 +138,6 @@ class Worker:
             raise DispatcherClosed(f"the dispatcher is closed; run {run.run_id} goes on without it")
         if self.stepper.gone is not None:
             raise LedgerGone(str(self.stepper.gone))
-
-    async def check_wait(self, run: Run) -> None:
-        """Raise WouldDeadlock if a runner waits for a run that cannot complete before its own turn ends."""
-        await self.deadlocks.check_wait(run)
 
     def find_handle(self, run_id: str) -> Run | None:
         """Return the handle that this process has of a run."""
