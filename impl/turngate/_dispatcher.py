@@ -446,7 +446,7 @@ class Dispatcher:
 
         return self._once(key, ("send_now", run_id, turn), send)
 
-    def key_life(self) -> str:
+    async def key_life(self) -> str:
         """Return a name for the time in which a key is remembered: this dispatcher's life.
 
         Whoever repeats a call says by it where the call was first made. Another dispatcher has another life,
@@ -455,12 +455,12 @@ class Dispatcher:
         self._loop.check_thread()
         return self._unique
 
-    def continues_life(self, life: str) -> bool:
+    async def continues_life(self, life: str) -> bool:
         """Say whether the keys of that life are remembered here."""
         self._loop.check_thread()
         return life == self._unique
 
-    def knows_key(self, key: str) -> bool:
+    async def knows_key(self, key: str) -> bool:
         """Say whether a call under this key is remembered."""
         self._loop.check_thread()
         return check_key(key) in self._keys

@@ -20,9 +20,9 @@ async def test_the_last_ten_thousand_are_remembered() -> None:
         for number in range(KEPT_IN_MEMORY + 1):
             await d.cancel("s", key=f"k{number}")
         assert KEPT_IN_MEMORY == 10_000
-        assert not d.knows_key("k0")
-        assert d.knows_key("k1")
-        assert d.knows_key(f"k{KEPT_IN_MEMORY}")
+        assert not await d.knows_key("k0")
+        assert await d.knows_key("k1")
+        assert await d.knows_key(f"k{KEPT_IN_MEMORY}")
 
 
 @in_loop

@@ -18,18 +18,18 @@ import pytest
 from dispatching import Agent, echo, in_loop, steps
 from faulty_proxy import FaultyProxy
 from ledgers import ledgers
-from serving import App, serving, small
+from serving import figure, serving, small
 from turngate import Dispatcher, EmptyPrompt, RunComplete, State, Turn, UnknownRun
 from turngate.client import Client, EventStream, Snapshot, Unreachable
 from turngate.durable import DurableDispatcher
 from turngate.server import asgi_app
 
 
-async def no_stream_is_open(app: App) -> None:
+async def no_stream_is_open(url: str) -> None:
     """Wait until the server has noticed that every reader is gone."""
     async with asyncio.timeout(60):
-        while len(app._streams):
-            await asyncio.sleep(0.005)
+        while await figure(url, "streams"):
+            await asyncio.sleep(0.01)
 
 
 async def completes(events: EventStream, count: int) -> list[RunComplete]:
@@ -96,7 +96,7 @@ async def test_a_text_that_timed_out_goes_on_wherever_that_was() -> None:
                 assert await asyncio.wait_for(collected(text, "hello world"), 60) == "hello world"
                 assert [piece async for piece in text] == []
                 assert text.complete is not None
-        await no_stream_is_open(app)
+        await no_stream_is_open(url)
 
 
 async def collected(text: Any, until: str) -> str:
@@ -114,7 +114,7 @@ async def test_a_text_that_was_refused_can_be_asked_again_and_leaves_no_stream_o
             for _ in range(2):
                 with pytest.raises(EmptyPrompt):
                     await asyncio.wait_for(anext(text), 60)
-        await no_stream_is_open(app)
+        await no_stream_is_open(url)
 
 
 @in_loop
@@ -178,7 +178,7 @@ async def test_dropped_streams_end_and_say_nothing() -> None:
         await client.wait("r199")
         del behind
         gc.collect()
-        await no_stream_is_open(app)
+        await no_stream_is_open(url)
         waiting = asyncio.create_task(anext(client.events(), "over"))
         left = client.events()
         await anext(left)

@@ -278,7 +278,7 @@ def test_after_a_reset_the_server_is_asked_for_what_it_knows(page: Page, site: S
     site.loop.call_soon_threadsafe(site.line.cut)
     expect(page.locator("#link")).to_have_attribute("data-link", "reconnecting")
     site.call(site.d.cancel("demo"))
-    site.app._log.epoch = "00000000"
+    site.app._handlers.log.epoch = "00000000"
     site.d._completions._name = "another"
     site.loop.call_soon_threadsafe(site.line.mend)
     expect(page.locator("#notice")).to_contain_text("The server was restarted")

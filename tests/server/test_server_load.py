@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from dispatching import in_loop
-from serving import Ear, Line, served, serving
+from serving import Ear, Line, figure, served, serving
 from turngate import Dispatcher, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import App, Limits, asgi_app
@@ -148,13 +148,10 @@ async def bear(load: Load, seed: int) -> tuple[list[Subscriber], App]:
             assert (await http.post(f"/v1/sessions/{session}/runs", json=sent)).status_code == 202
         for task in following:
             await task
-        ring = app._log.ring
-        assert len(ring) <= load.ring
-        assert ring.bytes <= app.limits.ring_bytes
-        assert sum(map(len, ring._by_session.values())) == len(ring)
-        while len(app._streams):
+        assert await figure(url, "ring_events") <= load.ring
+        assert await figure(url, "ring_bytes") <= app.limits.ring_bytes
+        while await figure(url, "streams"):
             await asyncio.sleep(0.01)
-        assert app._log._readers == {}
         assert dispatcher.sessions() == []
         assert "turngate_runs_in_flight 0\n" in (await http.get("/metrics")).text
     for each in subscribers:

@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,6 +20,7 @@ from dispatching import Agent, in_loop
 from serving import Ear, Quiet
 from turngate import Dispatcher, DispatcherClosed, MemoryMessages, Turn
 from turngate.client import Client
+from turngate.durable import DurableDispatcher, LedgerUnavailable, SqliteLedger
 from turngate.server import App, Limits, asgi_app
 from turngate.server._serving import config, listening
 
@@ -202,3 +204,56 @@ async def test_without_its_lifespan_it_warns_once_and_begins_with_the_first_requ
             assert "turngate_runs_accepted_total 1\n" in (await http.get("/agent/metrics")).text
         await mounted.end()
     assert caplog.text.count("lifespan of the mounted application was not started") == 1
+
+
+class Slow(DurableDispatcher):
+    """Takes its time to begin, or fails to, for as long as it is told."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(quick, SqliteLedger(path), poll=0.05)
+        self.may_begin, self.failures = asyncio.Event(), 0
+
+    async def key_life(self) -> str:
+        await self.may_begin.wait()
+        if self.failures:
+            self.failures -= 1
+            raise LedgerUnavailable("not yet")
+        return await super().key_life()
+
+
+@in_loop
+async def test_a_first_request_that_is_cancelled_takes_no_other_along(tmp_path: Path) -> None:
+    d = Slow(tmp_path / "l.db")
+    mounted = asgi_app(d, finish=0)
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=mounted), base_url="http://x", timeout=None
+    ) as http:
+        first, second = (asyncio.create_task(http.get("/v1/sessions")) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await asyncio.wait([first])
+        d.may_begin.set()
+        assert (await asyncio.wait_for(second, 60)).status_code == 200
+    await mounted.end()
+
+
+@in_loop
+async def test_a_beginning_that_failed_leaves_no_second_log_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    d = Slow(tmp_path / "l.db")
+    d.may_begin.set()
+    d.failures = 3
+    mounted = asgi_app(d, finish=0)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=mounted), base_url="http://x") as http:
+        for _ in range(3):
+            assert (await http.get("/v1/sessions")).status_code == 503
+        for number in range(20):
+            await http.post(f"/v1/sessions/s{number}/runs", json={"prompt": "x", "run_id": f"r{number}"})
+            await http.get(f"/v1/runs/r{number}?wait=60")
+        async with asyncio.timeout(60):
+            while 'completed_total{outcome="finished"} 20\n' not in (await http.get("/metrics")).text:
+                await asyncio.sleep(0.01)
+        following = [task for task in asyncio.all_tasks() if "the event log" in task.get_name()]
+        assert len(following) == 1
+    await mounted.end()

@@ -37,7 +37,8 @@ def described() -> dict[str, Any]:
 def test_every_address_and_method_is_described_and_no_other() -> None:
     paths = described()["paths"]
     assert {(path, method.upper()) for path, calls in paths.items() for method in calls} == {
-        (call.path, call.method) for call in ENDPOINTS
+        *((call.path, call.method) for call in ENDPOINTS),
+        ("/", "GET"),
     }
 
 

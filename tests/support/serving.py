@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -54,6 +55,14 @@ async def served(dispatcher: Any, **options: Any) -> AsyncIterator[tuple[str, ht
         httpx2.AsyncClient(base_url=url, timeout=60.0) as http,
     ):
         yield url, http
+
+
+async def figure(url: str, name: str) -> int:
+    """Return a figure of a server, as `/metrics` has it."""
+    async with httpx2.AsyncClient(base_url=url, timeout=60.0) as http:
+        found = re.search(rf"^turngate_{name} (\d+)$", (await http.get("/metrics")).text, re.MULTILINE)
+    assert found is not None, name
+    return int(found[1])
 
 
 class Heard(NamedTuple):
@@ -244,4 +253,4 @@ def small(**limits: Any) -> Limits:
     return Limits(**limits)
 
 
-__all__ = ["App", "Ear", "Heard", "Line", "served", "serving", "small"]
+__all__ = ["App", "Ear", "Heard", "Line", "figure", "served", "serving", "small"]

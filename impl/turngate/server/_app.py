@@ -11,22 +11,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from turngate import Dispatcher, DispatcherClosed
-from turngate._words import counted
 from turngate.durable import DurableDispatcher
-from turngate.server._endpoints import EVENT_STREAM, match_endpoint, split_path
-from turngate.server._event_log import EventLog
-from turngate.server._handlers import KEY_LIFE, Handlers, answer
+from turngate.server._endpoints import KEY_LIFE, Handlers, endpoints_at, match_method, path_of
 from turngate.server._ledger_backend import LedgerBackend
 from turngate.server._limits import Limits
 from turngate.server._memory_backend import MemoryBackend
-from turngate.server._models import encode
 from turngate.server._openapi import openapi
 from turngate.server._page import Page
 from turngate.server._problems import Problem, refusal
-from turngate.server._requests import check_id
-from turngate.server._security import Security, is_open
+from turngate.server._security import Security
 from turngate.server._signals import Listener, heard_by
-from turngate.server._streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -36,8 +30,6 @@ if TYPE_CHECKING:
     from turngate import Runner
     from turngate.server._backend import Backend
 
-_DELIVERY: Final = 10.0
-"""Seconds in which readers can take what is left for them when the dispatcher is closed."""
 _LOOK: Final = 0.1
 """Seconds between two looks whether anything is in flight, when the application closes the dispatcher."""
 
@@ -66,14 +58,11 @@ class App:
         self._security = security
         self._page = Page()
         self._has_lifespan = False
-        self._begun: asyncio.Future[None] | None = None
+        self._begun: asyncio.Task[None] | None = None
         self._ended: asyncio.Task[None] | None = None
         self._hastening: asyncio.Task[None] | None = None
-        self._log: EventLog
-        self._streams: Streams
         self._handlers: Handlers
-        self._key_life: tuple[bytes, bytes] | None = None
-        """The header that names the time in which keys are remembered, once that is known."""
+        self._key_life = ""
 
     @property
     def dispatcher(self) -> Dispatcher | DurableDispatcher:
@@ -116,33 +105,28 @@ class App:
                 raise DispatcherClosed("this application was closed together with its dispatcher")
             self._backend, self._begun, self._ended = self._make(), None, None
         if self._begun is None:
-            begun = self._begun = asyncio.get_running_loop().create_future()
-            try:
-                await self._open()
-            except BaseException as wrong:
+            # A task of its own: a caller that is cancelled meanwhile does not take the others along.
+            self._begun = asyncio.create_task(self._open(), name="turngate begin")
+        begun = self._begun
+        try:
+            await asyncio.shield(begun)
+        except BaseException:
+            if self._begun is begun and begun.done():
                 self._begun = None
-                begun.set_exception(wrong)
-                begun.exception()  # there may be no other caller that waits
-                raise
-            begun.set_result(None)
-        elif not self._begun.done():
-            await asyncio.shield(self._begun)
+            raise
 
     async def _open(self) -> None:
         backend = self._backend
         if self._owns:
             await backend.dispatcher.__aenter__()
-        self._log = EventLog(backend, self.limits)
-        self._streams = Streams(self._log, backend, self.limits)
-        self._handlers = Handlers(backend, self._log, self._streams, self.limits)
-        await self._log.begin()
-        self._handlers.key_life = await backend.key_life()
-        self._key_life = KEY_LIFE.encode("ascii"), self._handlers.key_life.encode("ascii")
-        backend.call_before_close(self._deliver)
+        self._key_life = await backend.dispatcher.key_life()
+        self._handlers = Handlers(backend, self.limits, self._key_life, self._describe)
+        await self._handlers.log.begin()
+        backend.call_before_close(self._handlers.deliver)
 
     def begin_end(self) -> None:
         """Take no more prompts, and begin to end: for a signal handler on the loop."""
-        if self._begun is None or not self._begun.done():
+        if self._begun is None or not self._begun.done() or self._begun.exception() is not None:
             return
         self._handlers.closing = True
         if self._ended is None:
@@ -175,29 +159,17 @@ class App:
             else:
                 await self._until_quiet()
         finally:
-            await self._deliver()
+            await self._handlers.deliver()
         if self._owns:
             await self._backend.dispatcher.__aexit__(None, None, None)
 
     async def _until_quiet(self) -> None:
         """Wait until the application has closed the dispatcher or nothing is in flight, for a while."""
         deadline = asyncio.get_running_loop().time() + self.finish
-        while not self._log.ended.is_set() and asyncio.get_running_loop().time() < deadline:
-            if not (await self._backend.in_flight()).sessions:
+        while not self._handlers.log.ended.is_set() and asyncio.get_running_loop().time() < deadline:
+            if not self._backend.in_flight().sessions:
                 return
             await asyncio.sleep(_LOOK)
-
-    async def _deliver(self) -> None:
-        """Give the readers what is left for them, and end their streams."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY):
-                await self._log.drain()
-        await self._log.end()
-        self._handlers.over.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY):
-                await self._streams.all_closed.wait()
-                await self._handlers.all_answered.wait()
 
     # Requests.
 
@@ -227,25 +199,19 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         origin = None
         try:
-            path, parts = split_path(scope)
-            in_the_open = path in self._page or is_open(path)
-            origin = self._security.check(scope, self.limits, is_open=in_the_open)
-            if origin is not None and scope["method"] == "OPTIONS":
+            path, method = path_of(scope), scope["method"]
+            found = endpoints_at(path)
+            is_open = path in self._page or any(endpoint.is_open for endpoint, _ in found)
+            origin = self._security.check(scope, self.limits, is_open=is_open)
+            if origin is not None and method == "OPTIONS":
                 response = Response(status_code=204, headers=_PREFLIGHT)
-            elif path in self._page and scope["method"] in ("GET", "HEAD"):
-                response = self._page.response(path)
+            elif path in self._page:
+                response = self._page.response(path, method)
             else:
-                if not self._has_lifespan:
-                    self._warn_of_missing_lifespan()
+                self._warn_of_missing_lifespan()
                 await self.begin()
-                endpoint, scope["path_params"] = match_endpoint(parts, scope["method"])
-                if endpoint.answer == EVENT_STREAM:
-                    await self._stream(scope, receive, send, origin)
-                    return
-                if endpoint.handler is not None:
-                    response = await endpoint.handler(self._handlers, Request(scope, receive))
-                else:
-                    response = self._describe(scope)
+                endpoint, ids = match_method(found, method)
+                response = await self._handlers.answer(endpoint, ids, Request(scope, receive))
         except Problem as problem:
             response = problem.response()
         except ClientDisconnect:
@@ -257,36 +223,22 @@ class App:
                 refused = Problem("internal-error", "what went wrong is in the server's log")
             response = refused.response()
         if origin is not None:
-            response.headers.update(_cors(origin))
-        if self._key_life is not None:
-            response.raw_headers.append(self._key_life)
+            response.headers.update({"access-control-allow-origin": origin, **_CORS})
+        if self._key_life:
+            response.headers[KEY_LIFE] = self._key_life
         await response(scope, receive, send)
 
     def _warn_of_missing_lifespan(self) -> None:
-        self._has_lifespan = True  # once is enough
-        log.warning(
-            "the lifespan of the mounted application was not started, so nothing closes its dispatcher, and "
-            "a shutdown may lose prompts that were accepted: give it to the application around it, as in "
-            "FastAPI(lifespan=mounted.lifespan)"
-        )
-
-    def _describe(self, scope: Scope) -> Response:
-        root, token = scope.get("root_path", ""), self._security.token is not None
-        return answer(encode(openapi(root, self.limits, token=token)))
-
-    async def _stream(self, scope: Scope, receive: Receive, send: Send, origin: str | None) -> None:
-        if self._log.ended.is_set():
-            raise Problem("shutting-down", "The event log has ended")
-        if len(self._streams) >= self.limits.streams_limit:
-            raise Problem(
-                "too-many-streams", f"{counted(len(self._streams), 'event stream')} open (streams_limit)"
+        if not self._has_lifespan:
+            self._has_lifespan = True  # once is enough
+            log.warning(
+                "the lifespan of the mounted application was not started, so nothing closes its dispatcher, "
+                "and a shutdown may lose prompts that were accepted: give it to the application around it, "
+                "as in FastAPI(lifespan=mounted.lifespan)"
             )
-        session_id = scope["path_params"].get("session")
-        if session_id is not None:
-            check_id("the session id", session_id, self.limits)
-        request = Request(scope)
-        after = request.headers.get("last-event-id") or request.query_params.get("after") or None
-        await self._streams.serve(receive, send, session_id, after, _cors(origin))
+
+    def _describe(self, root: str) -> dict[str, Any]:
+        return openapi(root, self.limits, token=self._security.token is not None)
 
 
 _PREFLIGHT: Final = {
@@ -296,17 +248,11 @@ _PREFLIGHT: Final = {
     ),
     "access-control-max-age": "600",
 }
-
-
-def _cors(origin: str | None) -> dict[str, str]:
-    """Return the headers that let a page of another origin read the answer; none unless it was given."""
-    if origin is None:
-        return {}
-    return {
-        "access-control-allow-origin": origin,
-        "access-control-expose-headers": "Location, Retry-After, Turngate-Key-Life",
-        "vary": "Origin",
-    }
+_CORS: Final = {
+    "access-control-expose-headers": "Location, Retry-After, Turngate-Key-Life",
+    "vary": "Origin",
+}
+"""What lets a page of another origin read an answer, beside the name of that origin."""
 
 
 def backend_of(dispatcher: Dispatcher | DurableDispatcher) -> Backend:

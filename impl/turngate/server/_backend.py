@@ -1,13 +1,14 @@
 """What the server needs of a dispatcher: one asynchronous protocol, with an adapter for each dispatcher.
 
-`MemoryBackend` adapts a `Dispatcher`, `LedgerBackend` a `DurableDispatcher`; `backend_of` chooses. A backend
-also follows its dispatcher for the event log: it puts every event into an `EventSink`, and knows which
-RunCompletes are among them (`Passed`).
+`MemoryBackend` adapts a `Dispatcher`, `LedgerBackend` a `DurableDispatcher`. What both have in the same form
+is called on the dispatcher itself. A backend also follows its dispatcher for the event log: it puts every
+event into an `EventSink`, and knows which RunCompletes are among them (`Passed`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+import inspect
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -51,6 +52,9 @@ class EventSink(Protocol):
 class Backend(Protocol):
     """A dispatcher, as the server sees it."""
 
+    passed: Passed
+    """Which RunCompletes have been put into the sink."""
+
     @property
     def dispatcher(self) -> Dispatcher | DurableDispatcher:
         """The dispatcher itself, for the calls that both have in the same form."""
@@ -61,76 +65,14 @@ class Backend(Protocol):
         """Whether the completions do, so that a client may come with a cursor of another process."""
         ...
 
-    # Looking at runs and messages.
-
-    async def find(self, run_id: str) -> Run | None:
-        """Return a run, None if it is unknown."""
-        ...
-
-    async def list_messages(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
-        """Return messages of a session; ValueError if it has no message `after`."""
-        ...
-
-    async def find_prompt(self, run_id: str) -> str | None:
-        """Return the prompt of a complete run from its messages, None if it had no turn or none is kept."""
-        ...
-
-    async def in_flight(self) -> InFlight:
-        """Count what is in flight."""
-        ...
-
-    async def has_room(self, session_id: str, sessions_limit: int) -> bool:
-        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
-        ...
-
-    # Idempotency keys.
-
-    async def key_life(self) -> str:
-        """Return a name for the time in which keys are remembered."""
-        ...
-
-    async def continues_life(self, life: str) -> bool:
-        """Say whether the keys of that life are remembered."""
-        ...
-
-    async def knows_key(self, key: str) -> bool:
-        """Say whether a call under this key is remembered."""
-        ...
-
-    # Closing.
-
-    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Have something called while a closing dispatcher can still be read, if it cannot be read later."""
-
-    async def hasten_close(self) -> None:
-        """Have a closing dispatcher cancel the turns of this process now."""
-
-    # The event log.
-
-    @property
-    def passed(self) -> Passed:
-        """Which RunCompletes have been put into the sink."""
-        ...
-
     @property
     def dropped(self) -> int:
         """How many deltas and notes were lost because the dispatcher was faster than the log."""
         ...
 
-    async def begin(self, sink: EventSink) -> None:
-        """Subscribe to the dispatcher; from here on every event goes to the sink."""
-
-    async def follow(self) -> None:
-        """Put events into the sink until the dispatcher is closed. If it raises, it can be called again."""
-
-    async def drain(self) -> None:
-        """Put into the sink all that has happened up to now; there may be nothing after that."""
-
-    def end(self) -> None:
-        """Follow the dispatcher no longer."""
-
-    def expect(self, run_id: str, prompt: str) -> None:
-        """Take note of the prompt of a run that was just submitted here, for when its accept is told."""
+    async def find(self, run_id: str) -> Run | None:
+        """Return a run, None if it is unknown."""
+        ...
 
     async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
         """Look at one session or at all in flight; `place` names the place in the event log of that look.
@@ -140,19 +82,69 @@ class Backend(Protocol):
         """
         ...
 
+    def in_flight(self) -> InFlight:
+        """Count what is in flight."""
+        ...
+
+    def has_room(self, session_id: str, sessions_limit: int) -> bool:
+        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+        ...
+
+    async def begin(self, sink: EventSink) -> None:
+        """Subscribe to the dispatcher; from here on every event goes to the sink."""
+
+    async def follow(self) -> None:
+        """Put events into the sink until the dispatcher is closed. If it raises, it can be called again."""
+
+    def expect(self, run_id: str, prompt: str) -> None:
+        """Take note of the prompt of a run that was just submitted here, for when its accept is told."""
+
     async def catch_up_with(self, place: Cursor) -> None:
         """Wait until the sink has what another log of the same completions had at that place.
 
         Raises CursorExpired if no log can have been there.
         """
 
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Have something called while a closing dispatcher can still be read, if it cannot be read later."""
 
-def prompt_among(messages: Sequence[Message], run_id: str) -> str | None:
-    """Return the prompt of a run from the messages of its turn."""
-    return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)
+    async def hasten_close(self) -> None:
+        """Have a closing dispatcher cancel the turns of this process now."""
+
+    async def drain(self) -> None:
+        """Put into the sink all that has happened up to now; there may be nothing after that."""
+
+    def end(self) -> None:
+        """Follow the dispatcher no longer."""
 
 
 def runs_of(view: SessionView) -> list[Run]:
     """Return every run that a session has in flight."""
     turn = () if view.active is None else (view.active, *view.folded)
     return [*view.accepted, *view.settling, *view.queued, *turn]
+
+
+async def list_messages(store: Any, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
+    """Return messages of a session, from a store that pages or one that does not.
+
+    Raises ValueError if the session has no message `after`.
+    """
+    found: Sequence[Message]
+    if "after" in inspect.signature(store.list).parameters:
+        found = await store.list(session_id, after=after, limit=limit)
+        return found
+    found = await store.list(session_id)
+    start = 0
+    if after is not None:
+        start = next((index for index, each in enumerate(found, 1) if each.id == after), 0)
+        if not start:
+            raise ValueError(f"session {session_id!r} has no message {after!r}")
+    return found[start : start + limit]
+
+
+async def find_prompt(store: Any, run_id: str) -> str | None:
+    """Return the prompt of a complete run from its messages, None if it had no turn or none is kept."""
+    if not hasattr(store, "of_run"):
+        return None
+    messages: Sequence[Message] = await store.of_run(run_id)
+    return next((each.text for each in messages if (each.run_id, each.role) == (run_id, "user")), None)

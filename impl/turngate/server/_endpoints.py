@@ -1,127 +1,343 @@
-"""Every endpoint of the server: its address, what it takes, what it answers, and its handler.
+"""Every endpoint of the server: its address, what it takes and answers, and the method that answers it.
 
-Requests are matched against this table, and the OpenAPI document is made from it. Ids are percent-encoded
-segments of a path, so a path is split before it is decoded.
+Requests are matched against `ENDPOINTS`, and the OpenAPI document is made from it. Ids are percent-encoded
+segments of a path, so a path is matched before it is decoded.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
+from starlette.responses import Response
+
+from turngate import DispatcherClosed
+from turngate._words import counted
 from turngate.server import _models as models
-from turngate.server._handlers import Handlers
+from turngate.server._backend import find_prompt, list_messages
+from turngate.server._event_log import EventLog
+from turngate.server._metrics import metrics
 from turngate.server._problems import Problem
-from turngate.server._requests import decode_segment
+from turngate.server._requests import check_id, decode_segment, idempotency_key, parse_new_run, parse_query
+from turngate.server._streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from msgspec import Struct
     from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import Scope
+
+    from turngate import Run, RunComplete
+    from turngate.server._backend import Backend
+    from turngate.server._limits import Limits
+
+    Answer = Response | dict[str, Any] | bytes
+    """What a method answers: a dict, or JSON that is encoded already, is an answer with status 200."""
+    Handler = Callable[["Handlers", Request], Awaitable[Answer]]
+
+EVENT_STREAM: Final = "text/event-stream"
+KEY_LIFE: Final = "turngate-key-life"
+"""The header by which the server names the time in which it remembers keys, and a client the one it means."""
+_ANOTHER_LIFE: Final = (
+    "this server was restarted since the call was first made, or its ledger was; it has done nothing now"
+)
+_DELIVERY: Final = 10.0
+"""Seconds in which readers can take what is left for them when the dispatcher is closed."""
+_LAST_LOOK: Final = 1.0
+"""Seconds in which a completion must be known that came with the end of the dispatcher."""
 
 
 class Endpoint(NamedTuple):
     """A method of an address.
 
-    handler   answers it; None for what the application answers itself
     answer    the body of an answer with status 200; a media type if it is no JSON object
-    problems  the names of the problems that it may be refused with, besides those of every endpoint
-    key       what an Idempotency-Key means, None if it means nothing
+    problems  the names of the problems that are its own
     is_open   whether it asks for no token
     """
 
     method: str
     path: str
-    summary: str
-    handler: Callable[[Handlers, Request], Awaitable[Response]] | None
+    pattern: re.Pattern[str]
+    handler: Handler
     answer: type[Struct] | str
-    problems: tuple[str, ...] = ()
-    query: type[Struct] | None = None
-    body: type[Struct] | None = None
-    key: str | None = None
-    is_open: bool = False
+    problems: tuple[str, ...]
+    query: type[Struct] | None
+    body: type[Struct] | None
+    is_open: bool
+
+    @property
+    def summary(self) -> str:
+        """What it does: the first line of its method's docstring."""
+        return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-_KEY: Final = (
-    "A repetition under the same key changes nothing and answers what the first call answered. Kept 24 "
-    "hours on a ledger; the last 10,000 in memory. Along with a repetition, send what the header "
-    "`Turngate-Key-Life` of the last answer said: a server that was restarted without its keys meanwhile "
-    "then does nothing, and answers `outcome-unknown`"
-)
-_ID: Final = ("malformed", "invalid")
-_KEYED: Final = ("key-conflict", "outcome-unknown", "ledger-unavailable")
-EVENT_STREAM: Final = "text/event-stream"
-ENDPOINTS: Final = (
-    Endpoint(
-        "POST", "/v1/sessions/{session}/runs", "Submit a prompt", Handlers.submit, models.RunBody,
-        (*_ID, "run-conflict", "session-busy", "unsupported-media-type", "empty-prompt", "queue-full",
-         "shutting-down", "outcome-unknown", "ledger-unavailable"),
-        body=models.NewRunBody, key="Stands for run_id",
-    ),
-    Endpoint(
-        "GET", "/v1/runs/{run}", "Look at a run, after its completion if that comes in time", Handlers.run,
-        models.RunBody, (*_ID, "unknown-run", "ledger-unavailable"), query=models.RunQuery,
-    ),
-    Endpoint(
-        "POST", "/v1/runs/{run}/cancel", "Cancel a run, or the whole turn that it is part of",
-        Handlers.cancel_run, models.CoveredBody, (*_ID, "unknown-run", *_KEYED),
-        query=models.CancelRunQuery, key=_KEY,
-    ),
-    Endpoint(
-        "POST", "/v1/sessions/{session}/cancel", "Cancel all that a session has in flight",
-        Handlers.cancel_session, models.CoveredBody, (*_ID, *_KEYED), key=_KEY,
-    ),
-    Endpoint(
-        "DELETE", "/v1/sessions/{session}/queue", "Drop what is queued", Handlers.clear_queue,
-        models.DroppedBody, (*_ID, *_KEYED), key=_KEY,
-    ),
-    Endpoint(
-        "GET", "/v1/sessions", "Look at every session that has something in flight", Handlers.sessions,
-        models.SessionsBody, ("ledger-unavailable",),
-    ),
-    Endpoint(
-        "GET", "/v1/sessions/{session}", "Look at a session", Handlers.session, models.SessionAtPlaceBody,
-        (*_ID, "ledger-unavailable"),
-    ),
-    Endpoint(
-        "GET", "/v1/sessions/{session}/messages", "Read the messages of a session", Handlers.messages,
-        models.MessagesBody, (*_ID, "ledger-unavailable"), query=models.MessagesQuery,
-    ),
-    Endpoint(
-        "GET", "/v1/events", "Follow every session", None, EVENT_STREAM,
-        ("too-many-streams", "ledger-unavailable"), query=models.EventsQuery,
-    ),
-    Endpoint(
-        "GET", "/v1/sessions/{session}/events", "Follow one session", None, EVENT_STREAM,
-        (*_ID, "too-many-streams", "ledger-unavailable"), query=models.EventsQuery,
-    ),
-    Endpoint("GET", "/healthz", "Is the server alive?", Handlers.health, models.StatusBody, is_open=True),
-    Endpoint(
-        "GET", "/readyz", "Does the server take prompts?", Handlers.ready, models.StatusBody,
-        ("shutting-down",), is_open=True,
-    ),
-    Endpoint("GET", "/metrics", "Figures for Prometheus", Handlers.metrics, "text/plain"),
-    Endpoint("GET", "/openapi.json", "This description", None, "application/json"),
-    Endpoint("GET", "/", "The live page", None, "text/html", is_open=True),
-)  # fmt: skip
+ENDPOINTS: Final[list[Endpoint]] = []
 
 
-def split_path(scope: Scope) -> tuple[str, list[bytes]]:
-    """Return the path below where the application is mounted, and its segments as they came."""
+def _endpoint(
+    method: str,
+    path: str,
+    answer: type[Struct] | str,
+    *problems: str,
+    query: type[Struct] | None = None,
+    body: type[Struct] | None = None,
+    is_open: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Have a method answer an endpoint."""
+    pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+
+    def add(handler: Handler) -> Handler:
+        ENDPOINTS.append(Endpoint(method, path, pattern, handler, answer, problems, query, body, is_open))
+        return handler
+
+    return add
+
+
+class Handlers:
+    """The calls on one dispatcher: each takes a request, asks the dispatcher, and returns an answer."""
+
+    def __init__(
+        self, backend: Backend, limits: Limits, key_life: str, describe: Callable[[str], dict[str, Any]]
+    ) -> None:
+        self.log = EventLog(backend, limits)
+        self._backend = backend
+        self._d = backend.dispatcher
+        self._streams = Streams(self.log, backend, limits)
+        self._limits = limits
+        self._key_life = key_life
+        """The time in which keys are remembered; clients that repeat a call say which one they mean."""
+        self._describe = describe
+        """Returns the description of a server that is mounted below a path."""
+        self.closing = False
+        """Whether prompts are refused."""
+        self._is_over = asyncio.Event()
+        """Set when the dispatcher is closed: there is nothing more to wait for."""
+        self._all_answered = asyncio.Event()
+        """Set while no call waits for a completion."""
+        self._all_answered.set()
+        self._waiting = 0
+
+    async def answer(self, endpoint: Endpoint, ids: dict[str, str], request: Request) -> Response:
+        """Answer a request; `ids` are those in its path, as they came."""
+        request.scope["path_params"] = {name: decode_segment(raw) for name, raw in ids.items()}
+        if "session" in ids:
+            check_id("the session id", request.path_params["session"], self._limits)
+        answer = await endpoint.handler(self, request)
+        return answer if isinstance(answer, Response) else _json(answer)
+
+    async def deliver(self) -> None:
+        """Give the readers what is left for them, and end their streams."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY):
+                await self._backend.drain()
+        await self.log.end()
+        self._is_over.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DELIVERY):
+                await self._streams.all_closed.wait()
+                await self._all_answered.wait()
+
+    # Runs.
+
+    @_endpoint(
+        "POST",
+        "/v1/sessions/{session}/runs",
+        models.RunBody,
+        *("run-conflict", "session-busy", "unsupported-media-type", "empty-prompt", "queue-full"),
+        "shutting-down",
+        body=models.NewRunBody,
+    )
+    async def submit(self, request: Request) -> Answer:
+        """Submit a prompt.
+
+        Answers 202, or 200 if the run is known with the same payload.
+        """
+        session_id = request.path_params["session"]
+        prompt, options = await parse_new_run(request, self._limits)
+        if self.closing:
+            raise Problem("shutting-down")
+        run_id = options.get("run_id")
+        known = run_id is not None and await self._backend.find(run_id) is not None
+        if not known:
+            await self._refuse_another_life(request)
+            if not self._backend.has_room(session_id, self._limits.sessions_limit):
+                sessions = counted(self._limits.sessions_limit, "session")
+                raise Problem("queue-full", f"{sessions} in flight (sessions_limit)")
+        run = await self._d.submit(session_id, prompt, **options)
+        self._backend.expect(run.run_id, prompt)
+        location = f"{quote(request.scope.get('root_path', ''))}/v1/runs/{quote(run.run_id, safe='')}"
+        return _json(models.run_body(run), 200 if known else 202, location=location)
+
+    @_endpoint("GET", "/v1/runs/{run}", models.RunBody, "unknown-run", query=models.RunQuery)
+    async def run(self, request: Request) -> Answer:
+        """Look at a run, after its completion if that comes in time."""
+        patience = min(parse_query(request, models.RunQuery).wait, self._limits.wait_limit)
+        run = await self._backend.find(request.path_params["run"])
+        if run is None:
+            raise Problem("unknown-run")
+        complete, prompt = run.complete, None
+        if complete is None and patience > 0:
+            complete = await self._completed_within(run, patience, request)
+        if complete is not None and not run.prompt:
+            prompt = await find_prompt(self._d.messages, run.run_id)
+        return models.run_body(run, complete, prompt)
+
+    async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
+        """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""
+        waiting: asyncio.Task[Any] = asyncio.ensure_future(run.wait())
+        others = [asyncio.ensure_future(_gone(request)), asyncio.ensure_future(self._is_over.wait())]
+        self._waiting += 1
+        self._all_answered.clear()
+        try:
+            await asyncio.wait([waiting, *others], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and self._is_over.is_set():
+                await asyncio.wait([waiting], timeout=_LAST_LOOK)
+            return waiting.result() if waiting.done() else None
+        except DispatcherClosed:  # the run goes on in another process, or with the next start
+            return None
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._all_answered.set()
+            for task in (waiting, *others):
+                task.cancel()
+            await asyncio.gather(waiting, *others, return_exceptions=True)
+
+    @_endpoint(
+        "POST", "/v1/runs/{run}/cancel", models.CoveredBody, "unknown-run", query=models.CancelRunQuery
+    )
+    async def cancel_run(self, request: Request) -> Answer:
+        """Cancel a run, or the whole turn that it is part of."""
+        waiting_only = parse_query(request, models.CancelRunQuery).waiting_only == "true"
+        key = await self._key(request)
+        covered = await self._d.cancel_run(request.path_params["run"], waiting_only=waiting_only, key=key)
+        if not covered.known:
+            raise Problem("unknown-run")
+        return {"covered": _ids(covered.runs)}
+
+    # Sessions.
+
+    @_endpoint("POST", "/v1/sessions/{session}/cancel", models.CoveredBody)
+    async def cancel_session(self, request: Request) -> Answer:
+        """Cancel all that a session has in flight."""
+        covered = await self._d.cancel(request.path_params["session"], key=await self._key(request))
+        return {"covered": _ids(covered.runs)}
+
+    @_endpoint("DELETE", "/v1/sessions/{session}/queue", models.DroppedBody)
+    async def clear_queue(self, request: Request) -> Answer:
+        """Drop what is queued."""
+        dropped = await self._d.clear_queue(request.path_params["session"], key=await self._key(request))
+        return {"dropped": _ids(dropped)}
+
+    @_endpoint("GET", "/v1/sessions", models.SessionsBody)
+    async def sessions(self, request: Request) -> Answer:
+        """Look at every session that has something in flight."""
+        place, sessions = await self.log.look()
+        return models.encode_around(sessions, cursor=str(place))
+
+    @_endpoint("GET", "/v1/sessions/{session}", models.SessionAtPlaceBody)
+    async def session(self, request: Request) -> Answer:
+        """Look at a session."""
+        place, session = await self.log.look_at(request.path_params["session"])
+        return {**session, "cursor": str(place)}
+
+    @_endpoint("GET", "/v1/sessions/{session}/messages", models.MessagesBody, query=models.MessagesQuery)
+    async def messages(self, request: Request) -> Answer:
+        """Read the messages of a session."""
+        session_id, most = request.path_params["session"], self._limits.page_limit
+        query = parse_query(request, models.MessagesQuery)
+        if query.limit > most and "limit" in request.query_params:
+            raise Problem("invalid", f"limit must be a whole number from 1 to {most} (page_limit)")
+        limit = min(query.limit, most)
+        try:
+            found = await list_messages(self._d.messages, session_id, query.after or None, limit + 1)
+        except ValueError as unknown:
+            raise Problem("invalid", str(unknown)) from None
+        messages = [each._asdict() for each in found[:limit]]
+        return {"messages": messages, "next": messages[-1]["id"] if len(found) > limit else None}
+
+    # Events.
+
+    @_endpoint("GET", "/v1/events", EVENT_STREAM, "too-many-streams", query=models.EventsQuery)
+    async def events(self, request: Request) -> Answer:
+        """Follow every session."""
+        after = request.headers.get("last-event-id") or request.query_params.get("after") or None
+        return await self._streams.answer(request.path_params.get("session"), after)
+
+    @_endpoint(
+        "GET", "/v1/sessions/{session}/events", EVENT_STREAM, "too-many-streams", query=models.EventsQuery
+    )
+    async def session_events(self, request: Request) -> Answer:
+        """Follow one session."""
+        return await self.events(request)
+
+    # The server itself.
+
+    @_endpoint("GET", "/healthz", models.StatusBody, is_open=True)
+    async def health(self, request: Request) -> Answer:
+        """Say that the server is alive."""
+        return {"status": "alive"}
+
+    @_endpoint("GET", "/readyz", models.StatusBody, "shutting-down", is_open=True)
+    async def ready(self, request: Request) -> Answer:
+        """Say whether the server takes prompts."""
+        if self.closing:
+            raise Problem("shutting-down")
+        return {"status": "ready"}
+
+    @_endpoint("GET", "/metrics", "text/plain")
+    async def metrics(self, request: Request) -> Answer:
+        """Return figures for Prometheus."""
+        figures = metrics(self.log, self._streams, self._backend.in_flight(), self._backend.dropped)
+        return Response(figures, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @_endpoint("GET", "/openapi.json", "application/json")
+    async def description(self, request: Request) -> Answer:
+        """Describe the server."""
+        return self._describe(request.scope.get("root_path", ""))
+
+    # Idempotency keys.
+
+    async def _key(self, request: Request) -> str | None:
+        """Return the idempotency key.
+
+        A repetition that is meant for another life is refused unless the key is known: it may have been
+        carried out there, and would be carried out a second time here.
+        """
+        key = idempotency_key(request)
+        if key is not None and KEY_LIFE in request.headers and not await self._d.knows_key(key):
+            await self._refuse_another_life(request)
+        return key
+
+    async def _refuse_another_life(self, request: Request) -> None:
+        """Refuse what was meant for a life whose keys are not remembered here."""
+        life = request.headers.get(KEY_LIFE, self._key_life)
+        if life != self._key_life and not await self._d.continues_life(life):
+            raise Problem("outcome-unknown", _ANOTHER_LIFE)
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path below where the application is mounted, as it came."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode("ascii")
-    parts = raw.partition(b"?")[0].split(b"/")[1:]
-    mounted_below = scope.get("root_path", "").strip("/")
-    if mounted_below:
-        parts = parts[mounted_below.count("/") + 1 :] or [b""]
-    return "/" + b"/".join(parts).decode("latin-1"), parts
+    parts = raw.partition(b"?")[0].decode("latin-1").split("/")[1:]
+    if mounted_below := scope.get("root_path", "").strip("/"):
+        parts = parts[mounted_below.count("/") + 1 :]
+    return "/" + "/".join(parts)
 
 
-def match_endpoint(parts: list[bytes], method: str) -> tuple[Endpoint, dict[str, str]]:
-    """Return the endpoint and the ids in its address, or refuse it."""
-    found = [(endpoint, ids) for endpoint in ENDPOINTS if (ids := _ids_in(endpoint.path, parts)) is not None]
+def endpoints_at(path: str) -> list[tuple[Endpoint, dict[str, str]]]:
+    """Return the endpoints at a path, each with the ids in it."""
+    return [(each, found.groupdict()) for each in ENDPOINTS if (found := each.pattern.fullmatch(path))]
+
+
+def match_method(
+    found: list[tuple[Endpoint, dict[str, str]]], method: str
+) -> tuple[Endpoint, dict[str, str]]:
+    """Return the endpoint of that method, or refuse it."""
     if not found:
         raise Problem("not-found")
     for endpoint, ids in found:
@@ -130,18 +346,15 @@ def match_endpoint(parts: list[bytes], method: str) -> tuple[Endpoint, dict[str,
     raise Problem("method-not-allowed", allow=", ".join(endpoint.method for endpoint, _ in found))
 
 
-def _ids_in(path: str, parts: list[bytes]) -> dict[str, str] | None:
-    """Return the ids, if the segments are those of the path."""
-    pattern = path.split("/")[1:]
-    if len(pattern) != len(parts):
-        return None
-    ids: dict[str, str] = {}
-    for expected, part in zip(pattern, parts, strict=True):
-        if not expected.startswith("{"):
-            if part != expected.encode("ascii"):
-                return None
-        elif not part:
-            return None
-        else:
-            ids[expected[1:-1]] = decode_segment(part)
-    return ids
+def _json(body: dict[str, Any] | bytes, status: int = 200, **headers: str) -> Response:
+    content = body if isinstance(body, bytes) else models.encode(body)
+    return Response(content, status, headers, "application/json")
+
+
+def _ids(runs: Sequence[Run]) -> list[str]:
+    return [run.run_id for run in runs]
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate import RunComplete
 from turngate._supervise import Supervisor
 from turngate.server._cursor import NO_LOG, Cursor, mark
-from turngate.server._models import complete_body, encode, event_body, frame, session_body, shown
+from turngate.server._models import encode, event_body, frame, session_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,14 +30,11 @@ if TYPE_CHECKING:
     from turngate.durable import DurableDispatcher
     from turngate.server._backend import Backend
     from turngate.server._limits import Limits
-    from turngate.server._models import SessionBody
 
 CHUNK: Final = 65_536
 """Bytes that are sent at once, about."""
 _AT_ONCE: Final = 100
 """Sessions that are encoded in one step of the loop."""
-_SHARED: Final = 64
-"""Joined pieces that are kept for the next reader at the same place."""
 
 
 class StoredEvent(NamedTuple):
@@ -46,13 +43,6 @@ class StoredEvent(NamedTuple):
     session_id: str
     frame: bytes
     place: Cursor
-
-
-class Piece(NamedTuple):
-    """Some events, joined, and the place of a reader that has read them; None for where the log is."""
-
-    frames: bytes
-    place: Cursor | None
 
 
 class Ring:
@@ -66,8 +56,6 @@ class Ring:
         self._bytes_limit = bytes_limit
         self._events: deque[StoredEvent] = deque()
         self._by_session: dict[str, deque[StoredEvent]] = {}
-        self._joined: dict[tuple[str | None, int], Piece] = {}
-        """What readers at one place have been given since the newest event, for the next of them."""
 
     @property
     def floor(self) -> int:
@@ -81,7 +69,6 @@ class Ring:
         self._events.append(event)
         self._by_session.setdefault(event.session_id, deque()).append(event)
         self.bytes += len(event.frame)
-        self._joined.clear()
         while len(self._events) > self._events_limit or self.bytes > self._bytes_limit:
             oldest = self._events.popleft()
             self.bytes -= len(oldest.frame)
@@ -96,19 +83,14 @@ class Ring:
         """Drop every event, and count one that no reader has."""
         self.head += 1
         self.bytes = 0
-        for events in (self._events, self._by_session, self._joined):
-            events.clear()
+        self._events.clear()
+        self._by_session.clear()
 
-    def take(self, session_id: str | None, after: int) -> Piece:
-        """Return events behind the number `after`, of the session or of all, up to about a chunk."""
-        piece = self._joined.get((session_id, after))
-        if piece is None:
-            piece = self._join(session_id, after)
-            if len(self._joined) < _SHARED:
-                self._joined[session_id, after] = piece
-        return piece
+    def take(self, session_id: str | None, after: int) -> tuple[bytes, Cursor | None]:
+        """Return events behind the number `after`, of the session or of all, up to about a chunk.
 
-    def _join(self, session_id: str | None, after: int) -> Piece:
+        With them comes the place of a reader that has read them; None for where the log is.
+        """
         events = self._events if session_id is None else self._by_session.get(session_id, ())
         new: list[StoredEvent] = []
         for event in reversed(events):
@@ -121,38 +103,29 @@ class Ring:
             event = new.pop()
             frames.append(event.frame)
             size += len(event.frame)
-        return Piece(b"".join(frames), event.place if new else None)
+        return b"".join(frames), event.place if new else None
 
     def __len__(self) -> int:
         return len(self._events)
 
 
 class LogReader:
-    """A place in the log, of one session or of all; `place` is behind the last event that it has taken.
-
-    `busy_since` is when what it is sent began to wait for it, None if nothing does; `quiet_since` when it was
-    last sent something; `dropped` whether it was let go because it did not read.
-    """
-
-    __slots__ = (
-        "_log", "_lost", "_waiter", "busy_since", "closed", "dropped", "place", "quiet_since", "session_id",
-    )  # fmt: skip
+    """A place in the log, of one session or of all; `place` is behind the last event that it has taken."""
 
     def __init__(self, log: EventLog, session_id: str | None) -> None:
-        self._log = log
-        self._waiter: asyncio.Future[None] | None = None
-        self._lost = 0
-        """The number of the newest event of its session that is no longer kept, as far as it was there."""
         self.session_id = session_id
         self.place = log.place
-        self.closed = False
-        self.dropped = False
-        self.busy_since: float | None = None
-        self.quiet_since = 0.0
+        self.is_closed = False
+        """Whether it reads no more."""
+        self.lost = 0
+        """The number of the newest event of its session that is no longer kept, as far as it was there."""
+        self._log = log
+        self._woken = asyncio.Event()
 
-    def go_on_from(self, place: Cursor) -> None:
-        """Have read everything up to this place."""
-        self.place = place
+    @property
+    def is_behind(self) -> bool:
+        """Whether an event was dropped that it has not taken."""
+        return self.place.number < (self._log.ring.floor if self.session_id is None else self.lost)
 
     def take(self) -> bytes:
         """Return some of what is new; nothing if there is nothing, or it is behind."""
@@ -162,32 +135,18 @@ class LogReader:
         self.place = self._log.place if place is None else place
         return frames
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether an event was dropped that it has not taken."""
-        lost = self._log.ring.floor if self.session_id is None else self._lost
-        return self.place.number < lost
-
-    def miss(self, number: int) -> None:
-        """Take note that an event of its session is no longer kept."""
-        self._lost = number
-
     def wake(self) -> None:
         """Have it look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._woken.set()
 
     async def wait(self) -> None:
         """Wait to be woken."""
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._woken.clear()
+        await self._woken.wait()
 
     def close(self) -> None:
         """Read no more."""
-        self.closed = True
+        self.is_closed = True
         self.wake()
 
 
@@ -199,7 +158,7 @@ class EventLog:
         self.epoch = secrets.token_hex(4)
         self.ended = asyncio.Event()
         """Set when nothing more will come."""
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         """How many events of each name, and RunCompletes of each outcome, there have been."""
         self._backend = backend
         self._readers: dict[str | None, dict[LogReader, None]] = {}
@@ -221,10 +180,6 @@ class EventLog:
         await self._backend.follow()
         self._finish()
 
-    async def drain(self) -> None:
-        """Take in all that has happened up to now; there may be nothing after that."""
-        await self._backend.drain()
-
     async def end(self) -> None:
         """Follow the dispatcher no longer; readers get what there is, and their end."""
         await self._supervisor.close()
@@ -233,9 +188,6 @@ class EventLog:
 
     def _finish(self) -> None:
         self.ended.set()
-        self._wake_all()
-
-    def _wake_all(self) -> None:
         for of_session in self._readers.values():
             for reader in of_session:
                 reader.wake()
@@ -244,15 +196,15 @@ class EventLog:
 
     def append(self, event: Event, prompt: str | None) -> None:
         """Add an event; an accept comes with its prompt, if that is known."""
-        name, body = event_body(event, None if prompt is None else shown(prompt))
-        self.counts[name] = self.counts.get(name, 0) + 1
+        name, body = event_body(event, prompt)
+        self.counts[name] += 1
         if isinstance(event, RunComplete):
-            self.counts[event.outcome] = self.counts.get(event.outcome, 0) + 1
+            self.counts[event.outcome] += 1
         place = Cursor(self.epoch, self.ring.head + 1, *self._backend.passed)
         stored = StoredEvent(event.session_id, frame(name, encode(body), str(place)), place)
         for dropped in self.ring.append(stored):
             for reader in self._readers.get(dropped.session_id, ()):
-                reader.miss(dropped.place.number)
+                reader.lost = dropped.place.number
         if not self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake)
         self._to_wake.add(event.session_id)
@@ -262,7 +214,7 @@ class EventLog:
         self.ring.clear()
         for of_session in self._readers.values():
             for reader in of_session:
-                reader.miss(self.ring.head)
+                reader.lost = self.ring.head
                 reader.wake()
 
     # Readers.
@@ -272,7 +224,7 @@ class EventLog:
         """Where the log has come to."""
         return Cursor(self.epoch, self.ring.head, *self._backend.passed)
 
-    async def look_at(self, session_id: str) -> tuple[Cursor, SessionBody]:
+    async def look_at(self, session_id: str) -> tuple[Cursor, dict[str, Any]]:
         """Return a session, and the place in the log at that step."""
         place, (view,) = await self._backend.look(session_id, lambda: self.place)
         return place, session_body(view)
@@ -359,4 +311,4 @@ async def missed_completions(
 
 def _completed(complete: RunComplete, at: str, told: set[str]) -> bytes:
     place = Cursor(NO_LOG, 0, at, frozenset(told))
-    return frame("run.complete", encode(complete_body(complete)), str(place))
+    return frame("run.complete", encode(complete._asdict()), str(place))

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, SubscriberCutOff
 from turngate.durable import LedgerUnavailable
-from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, prompt_among, runs_of
+from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, find_prompt, runs_of
 from turngate.server._cursor import mark
-from turngate.server._models import shown
+from turngate.server._models import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from turngate import Event, Message, Run, SessionView, Subscription
+    from turngate import Event, Run, SessionView, Subscription
     from turngate.durable import DurableDispatcher
     from turngate.server._backend import EventSink
     from turngate.server._cursor import Cursor
@@ -43,7 +43,7 @@ log = logging.getLogger("turngate.server")
 
 
 class LedgerBackend:
-    """Serves a `DurableDispatcher`."""
+    """Serves a `DurableDispatcher`; see `Backend`."""
 
     outlives_process = True
 
@@ -73,61 +73,35 @@ class LedgerBackend:
         self._brings: Callable[[str], bool] = lambda cursor: True
         """Says whether the subscription brings the completion of a cursor."""
 
-    # Looking at runs and messages.
+    @property
+    def dropped(self) -> int:
+        return self._dropped + (0 if self._events is None else self._events.dropped)
 
     async def find(self, run_id: str) -> Run | None:
-        """Return a run, None if it is unknown."""
         return await self.dispatcher.find(run_id)
 
-    async def list_messages(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
-        """Return messages of a session."""
-        return await self.dispatcher.messages.list(session_id, after=after, limit=limit)
+    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
+        at = place()
+        if session_id is None:
+            return at, await self.dispatcher.sessions()
+        return at, [await self.dispatcher.session(session_id)]
 
-    async def find_prompt(self, run_id: str) -> str | None:
-        """Return the prompt of a complete run from its messages."""
-        return prompt_among(await self.dispatcher.messages.of_run(run_id), run_id)
-
-    async def in_flight(self) -> InFlight:
-        """Count what is in flight, by the events of all processes: to ask the ledger would cost too much."""
+    def in_flight(self) -> InFlight:
+        """Count by the events of all processes: to ask the ledger would cost too much."""
         return InFlight(len(self._in_flight), sum(map(len, self._in_flight.values())))
 
-    async def has_room(self, session_id: str, sessions_limit: int) -> bool:
-        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+    def has_room(self, session_id: str, sessions_limit: int) -> bool:
         return len(self._in_flight) < sessions_limit or session_id in self._in_flight
 
-    # Idempotency keys.
-
-    async def key_life(self) -> str:
-        """Return a name for the time in which keys are remembered."""
-        return await self.dispatcher.key_life()
-
-    async def continues_life(self, life: str) -> bool:
-        """Say whether the keys of that life are remembered."""
-        return await self.dispatcher.continues_life(life)
-
-    async def knows_key(self, key: str) -> bool:
-        """Say whether a call under this key is remembered."""
-        return await self.dispatcher.knows_key(key)
-
-    # Closing.
-
     def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Have something called when the turns of this process have ended and the ledger can be read."""
         self.dispatcher.call_before_close(call)
 
     async def hasten_close(self) -> None:
-        """Have a closing dispatcher cancel the turns of this process now."""
         self.dispatcher.hasten_close()
 
     # The event log.
 
-    @property
-    def dropped(self) -> int:
-        """How many deltas and notes were lost because the dispatcher was faster than the log."""
-        return self._dropped + (0 if self._events is None else self._events.dropped)
-
     async def begin(self, sink: EventSink) -> None:
-        """Subscribe to the dispatcher."""
         self._sink = sink
         await self._subscribe()
 
@@ -203,14 +177,12 @@ class LedgerBackend:
             await self._changed.wait()
 
     async def drain(self) -> None:
-        """Put into the sink all that has happened up to now, while the ledger can still be read."""
         self._is_draining = True
         if self._events is not None:
             self._events.close()
         await self._is_over.wait()
 
     def end(self) -> None:
-        """Follow the dispatcher no longer."""
         if self._events is not None:
             self._events.close()
         self._is_over.set()
@@ -261,7 +233,7 @@ class LedgerBackend:
     def expect(self, run_id: str, prompt: str) -> None:
         """Remember the prompt of a run until its accept is told, so that the ledger need not be asked."""
         self._expected.pop(run_id, None)
-        self._expected[run_id] = shown(prompt)
+        self._expected[run_id] = prompt[: SHOWN + 1]
         if len(self._expected) > _EXPECTED_LIMIT:  # of runs that were told before, or that were known already
             del self._expected[next(iter(self._expected))]
 
@@ -279,7 +251,7 @@ class LedgerBackend:
                 run = await self.dispatcher.find(run_id)
                 if run is None or run.prompt:
                     return None if run is None else run.prompt
-                return await self.find_prompt(run_id) or None
+                return await find_prompt(self.dispatcher.messages, run_id) or None
             except LedgerUnavailable:
                 await asyncio.sleep(_PAUSE)
             except DispatcherClosed:
@@ -314,15 +286,7 @@ class LedgerBackend:
         self._ahead.discard(run_id)
         return has_come
 
-    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
-        """Look at one session or at all in flight, after naming the place in the event log."""
-        at = place()
-        if session_id is None:
-            return at, await self.dispatcher.sessions()
-        return at, [await self.dispatcher.session(session_id)]
-
     async def catch_up_with(self, place: Cursor) -> None:
-        """Wait until the sink has what another log of the same completions had at that place."""
         d = self.dispatcher
         end, wanted = await d.settled_cursor(), place.completions
         if d.cursor_order(wanted) > d.cursor_order(end):

@@ -7,18 +7,17 @@ event log belong together.
 
 from __future__ import annotations
 
-import inspect
 import logging
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from turngate import CursorExpired, Moved, RunComplete, SubscriberCutOff
-from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, prompt_among, runs_of
+from turngate.server._backend import BEGINS_ANEW, InFlight, Passed, runs_of
 from turngate.server._cursor import mark
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from turngate import Dispatcher, Event, Message, Run, SessionView, Subscription
+    from turngate import Dispatcher, Event, Run, SessionView, Subscription
     from turngate.server._backend import EventSink
     from turngate.server._cursor import Cursor
 
@@ -26,20 +25,8 @@ T = TypeVar("T")
 log = logging.getLogger("turngate.server")
 
 
-class _PagedStore(Protocol):
-    """What a store of messages may have beyond `Messages`."""
-
-    async def list(self, session_id: str, *, after: str | None, limit: int) -> Sequence[Message]: ...
-
-
-class _IndexedStore(Protocol):
-    """The same."""
-
-    async def of_run(self, run_id: str) -> Sequence[Message]: ...
-
-
 class MemoryBackend:
-    """Serves a `Dispatcher`."""
+    """Serves a `Dispatcher`; see `Backend`."""
 
     outlives_process = False
 
@@ -54,81 +41,33 @@ class MemoryBackend:
         """How often completions were forgotten before they could be read."""
         self._is_over = False
 
-    # Looking at runs and messages.
+    @property
+    def dropped(self) -> int:
+        return self._dropped + self._events.dropped
 
     async def find(self, run_id: str) -> Run | None:
-        """Return a run, None if it is unknown."""
         return self.dispatcher.find(run_id)
 
-    async def list_messages(self, session_id: str, after: str | None, limit: int) -> Sequence[Message]:
-        """Return messages of a session, from a store that pages or one that does not."""
-        store = self.dispatcher.messages
-        if "after" in inspect.signature(store.list).parameters:
-            return await cast("_PagedStore", store).list(session_id, after=after, limit=limit)
-        every = await store.list(session_id)
-        start = 0
-        if after is not None:
-            start = next((index for index, each in enumerate(every, 1) if each.id == after), 0)
-            if not start:
-                raise ValueError(f"session {session_id!r} has no message {after!r}")
-        return every[start : start + limit]
+    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
+        await self.drain()
+        views = self.dispatcher.sessions() if session_id is None else [self.dispatcher.session(session_id)]
+        return place(), views
 
-    async def find_prompt(self, run_id: str) -> str | None:
-        """Return the prompt of a complete run from its messages, if the store finds these by run."""
-        store = self.dispatcher.messages
-        if not hasattr(store, "of_run"):
-            return None
-        return prompt_among(await cast("_IndexedStore", store).of_run(run_id), run_id)
-
-    async def in_flight(self) -> InFlight:
-        """Count what is in flight."""
+    def in_flight(self) -> InFlight:
         views = self.dispatcher.sessions()
         return InFlight(len(views), sum(len(runs_of(view)) for view in views))
 
-    async def has_room(self, session_id: str, sessions_limit: int) -> bool:
-        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+    def has_room(self, session_id: str, sessions_limit: int) -> bool:
         if self.dispatcher.session_count() < sessions_limit:
             return True
         return bool(runs_of(self.dispatcher.session(session_id)))
 
-    # Idempotency keys.
-
-    async def key_life(self) -> str:
-        """Return a name for the time in which keys are remembered."""
-        return self.dispatcher.key_life()
-
-    async def continues_life(self, life: str) -> bool:
-        """Say whether the keys of that life are remembered."""
-        return self.dispatcher.continues_life(life)
-
-    async def knows_key(self, key: str) -> bool:
-        """Say whether a call under this key is remembered."""
-        return self.dispatcher.knows_key(key)
-
-    # Closing.
-
-    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Do nothing: the dispatcher can be read after it is closed, too."""
-
-    async def hasten_close(self) -> None:
-        """Cancel every turn."""
-        await self.dispatcher.cancel_all()
-
-    # The event log.
-
-    @property
-    def dropped(self) -> int:
-        """How many deltas and notes were lost because the dispatcher was faster than the log."""
-        return self._dropped + self._events.dropped
-
     async def begin(self, sink: EventSink) -> None:
-        """Subscribe to the dispatcher."""
         self._sink = sink
         self._events = self.dispatcher.subscribe(moves=True)
         self.passed = Passed(self.dispatcher.end_cursor())
 
     async def follow(self) -> None:
-        """Put events into the sink until the dispatcher is closed."""
         while True:
             events = self._events
             try:
@@ -140,37 +79,27 @@ class MemoryBackend:
             if events is self._events:  # if not, another task has emptied it meanwhile
                 if event is None:
                     return
-                await self._empty(event)
+                await self.drain(event)
 
-    async def drain(self) -> None:
-        """Put into the sink all that has happened up to now."""
-        await self._empty()
-
-    def end(self) -> None:
-        """Follow the dispatcher no longer."""
-        self._is_over = True
-        self._events.close()
-
-    async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
-        """Look at one session or at all in flight, and name the place in the event log, in one step."""
-        await self._empty()
-        views = self.dispatcher.sessions() if session_id is None else [self.dispatcher.session(session_id)]
-        return place(), views
+    def expect(self, run_id: str, prompt: str) -> None:
+        """Do nothing: the dispatcher can be asked for the prompt."""
 
     async def catch_up_with(self, place: Cursor) -> None:
         """Refuse a place where no log of this dispatcher can have been; there is nothing to wait for."""
-        ahead = set(place.ahead)
+        d, ahead = self.dispatcher, set(place.ahead)
         if ahead:
-            d = self.dispatcher
             async for _, complete in d.completions(place.completions, until=d.end_cursor()):
                 ahead.discard(mark(complete.run_id))
         if ahead:
             raise CursorExpired("there is no such run")
 
-    def expect(self, run_id: str, prompt: str) -> None:
-        """Do nothing: the dispatcher can be asked for the prompt."""
+    def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Do nothing: the dispatcher can be read after it is closed, too."""
 
-    async def _empty(self, *first: Event) -> None:
+    async def hasten_close(self) -> None:
+        await self.dispatcher.cancel_all()
+
+    async def drain(self, *first: Event) -> None:
         """Put what the subscription holds into the sink, after an event that was taken from it; never waits.
 
         If that fails, what was taken may be lost, so the log begins anew.
@@ -192,6 +121,10 @@ class MemoryBackend:
             log.exception("the event log failed")
             self._begin_anew()
 
+    def end(self) -> None:
+        self._is_over = True
+        self._events.close()
+
     async def _put(self, event: Event) -> None:
         prompt = None
         if isinstance(event, RunComplete):
@@ -209,8 +142,7 @@ class MemoryBackend:
         dispatcher has told is in the log, all completions are. If some were forgotten before they could be
         read, the events until then have a cursor that no reader can go on from.
         """
-        d = self.dispatcher
-        passed = self.passed.completions
+        d, passed = self.dispatcher, self.passed.completions
         try:
             async for cursor, complete in d.completions(passed, until=d.end_cursor()):
                 if told_only and complete.run_id not in self._ahead:

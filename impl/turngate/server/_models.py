@@ -1,21 +1,23 @@
-"""What goes over the line: the bodies of requests, answers and events, from which their schemas are made."""
+"""What goes over the line: the bodies of requests, answers and events, from which their schemas are made.
+
+A body is a dict when it is made, and a model in the description of the server, which is made of the models.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_type_hints
 
-import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct
+from msgspec.json import encode as encode_raw
 
-from turngate import Delta, Note, Outcome, RunComplete, State, WhenBusy
+from turngate import Delta, Moved, Outcome, RunComplete, State, WhenBusy
 
 if TYPE_CHECKING:
-    from turngate import Event, Message, Moved, Run, SessionView
+    from turngate import Event, Run, SessionView
 
 SHOWN: Final = 200
 """Characters of a prompt that are shown where runs are listed; the runner is given all of them."""
-
 Count = Annotated[int, Meta(ge=0)]
 
 
@@ -23,19 +25,8 @@ class Body(Struct, forbid_unknown_fields=True):
     """A JSON object."""
 
 
-class ProblemBody(Body):
-    """Why a request is refused; `type` ends in the name of the problem."""
-
-    type: str
-    title: str
-    status: Count
-    detail: str
-
-
-class StatusBody(Body):
-    """How the server is."""
-
-    status: str
+def _model(name: str, about: str, fields: dict[str, Any]) -> type[Struct]:
+    return defstruct(name, [*fields.items()], bases=(Body,), namespace={"__doc__": about})
 
 
 # Requests.
@@ -121,18 +112,6 @@ class RunBody(Body):
     complete: RunCompleteBody | None
 
 
-class CoveredBody(Body):
-    """The ids of the runs that a cancel covers."""
-
-    covered: list[str]
-
-
-class DroppedBody(Body):
-    """The ids of the runs that were dropped from a queue."""
-
-    dropped: list[str]
-
-
 class SessionBody(Body):
     """A session at one moment."""
 
@@ -148,22 +127,6 @@ class SessionBody(Body):
     since: float | None
 
 
-_AT_PLACE: Final = [*get_type_hints(SessionBody, include_extras=True).items(), ("cursor", str)]
-SessionAtPlaceBody: Final = msgspec.defstruct(
-    "SessionAtPlaceBody",
-    _AT_PLACE,
-    bases=(Body,),
-    namespace={"__doc__": "A session, and the cursor of the event stream at that step."},
-)
-
-
-class SessionsBody(Body):
-    """Every session that has something in flight, and the cursor of the event stream at that step."""
-
-    sessions: list[SessionBody]
-    cursor: str
-
-
 class MessageBody(Body):
     """A message of a session."""
 
@@ -176,126 +139,85 @@ class MessageBody(Body):
     data: Any
 
 
-class MessagesBody(Body):
-    """A page of messages, and the `after` of the next page."""
-
-    messages: list[MessageBody]
-    next: str | None
-
+ProblemBody: Final = _model(
+    "ProblemBody",
+    "Why a request is refused; `type` ends in the name of the problem.",
+    {"type": str, "title": str, "status": Count, "detail": str},
+)
+StatusBody: Final = _model("StatusBody", "How the server is.", {"status": str})
+CoveredBody: Final = _model(
+    "CoveredBody", "The ids of the runs that a cancel covers.", {"covered": list[str]}
+)
+DroppedBody: Final = _model(
+    "DroppedBody", "The ids of the runs that were dropped from a queue.", {"dropped": list[str]}
+)
+SessionAtPlaceBody: Final = _model(
+    "SessionAtPlaceBody",
+    "A session, and the cursor of the event stream at that step.",
+    {**get_type_hints(SessionBody, include_extras=True), "cursor": str},
+)
+SessionsBody: Final = _model(
+    "SessionsBody",
+    "Every session that has something in flight, and the cursor of the event stream at that step.",
+    {"sessions": list[SessionBody], "cursor": str},
+)
+MessagesBody: Final = _model(
+    "MessagesBody",
+    "A page of messages, and the `after` of the next page.",
+    {"messages": list[MessageBody], "next": str | None},
+)
 
 # Events.
 
-
-class SnapshotBody(Body):
-    """How things are; with `reset`, the place that the client came from is unknown."""
-
-    sessions: list[SessionBody]
-    reset: bool
-    cursor: str
-
-
-class AcceptedBody(Body):
-    """A run was accepted."""
-
-    session_id: str
-    run_id: str
-    seq: Count
-    prompt: str | None
-
-
-class EnteredBody(Body):
-    """A run has entered."""
-
-    session_id: str
-    run_id: str
-    seq: Count
-    state: State
-
-
-class FoldedBody(Body):
-    """A run has joined the turn of another."""
-
-    session_id: str
-    run_id: str
-    seq: Count
-    into: str
-
-
-class HandedOffBody(Body):
-    """A queued run has become active."""
-
-    session_id: str
-    run_id: str
-    seq: Count
-
-
-class CancelledBody(Body):
-    """A session was cancelled, or some runs of it."""
-
-    session_id: str
-    run_id: None
-    runs: list[str] | None
-
-
-class ClearedBody(Body):
-    """The queue of a session was cleared."""
-
-    session_id: str
-    run_id: None
-
-
-class DeltaBody(Body):
-    """Text that a turn wrote."""
-
-    session_id: str
-    run_id: str
-    text: str
-    offset: Count
-
-
-class NoteBody(Body):
-    """Something that a runner told the subscribers."""
-
-    session_id: str
-    run_id: str
-    kind: str
-    data: Any
-
-
-class GapBody(Body):
-    """Events were skipped; the RunCompletes among them follow, then a snapshot."""
-
-    session_id: str | None
-    run_id: None
-
-
-EVENTS: Final[dict[str, type[Body]]] = {
-    "snapshot": SnapshotBody,
-    "run.accept": AcceptedBody,
-    "run.enter": EnteredBody,
-    "run.fold": FoldedBody,
-    "run.handoff": HandedOffBody,
+_RUN: Final[dict[str, Any]] = {"session_id": str, "run_id": str, "seq": Count}
+_SESSION: Final[dict[str, Any]] = {"session_id": str, "run_id": None}
+EVENTS: Final[dict[str, type[Struct]]] = {
+    "snapshot": _model(
+        "SnapshotBody",
+        "How things are; with `reset`, the place that the client came from is unknown.",
+        {"sessions": list[SessionBody], "reset": bool, "cursor": str},
+    ),
+    "run.accept": _model("AcceptedBody", "A run was accepted.", {**_RUN, "prompt": str | None}),
+    "run.enter": _model("EnteredBody", "A run has entered.", {**_RUN, "state": State}),
+    "run.fold": _model("FoldedBody", "A run has joined the turn of another.", {**_RUN, "into": str}),
+    "run.handoff": _model("HandedOffBody", "A queued run has become active.", _RUN),
     "run.complete": RunCompleteBody,
-    "session.cancel": CancelledBody,
-    "session.clear": ClearedBody,
-    "delta": DeltaBody,
-    "note": NoteBody,
-    "gap": GapBody,
+    "session.cancel": _model(
+        "CancelledBody",
+        "A session was cancelled, or some runs of it.",
+        {**_SESSION, "runs": list[str] | None},
+    ),
+    "session.clear": _model("ClearedBody", "The queue of a session was cleared.", _SESSION),
+    "delta": _model(
+        "DeltaBody",
+        "Text that a turn wrote.",
+        {"session_id": str, "run_id": str, "text": str, "offset": Count},
+    ),
+    "note": _model(
+        "NoteBody",
+        "Something that a runner told the subscribers.",
+        {"session_id": str, "run_id": str, "kind": str, "data": Any},
+    ),
+    "gap": _model(
+        "GapBody",
+        "Events were skipped; the RunCompletes among them follow, then a snapshot.",
+        {"session_id": str | None, "run_id": None},
+    ),
 }
-"""The data of each event of the stream."""
+"""The data of each event of the stream. A move has the fields of `Moved` that its model names."""
 
-_encoder: Final = json.JSONEncoder(separators=(",", ":"), default=msgspec.structs.asdict)
+_encoder: Final = json.JSONEncoder(separators=(",", ":"))
 # In ASCII: an event of the stream ends with its line, and not every string has a UTF-8 form.
 
 
-def encode(body: Struct | list[SessionBody] | dict[str, Any]) -> bytes:
+def encode(body: Any) -> bytes:
     """Return a body in JSON."""
     return _encoder.encode(body).encode("ascii")
 
 
 def encode_around(sessions: bytes, **more: bool | str) -> bytes:
     """Return an object in JSON whose `sessions` are encoded already."""
-    return msgspec.json.encode({"sessions": msgspec.Raw(sessions), **more})
+    return encode_raw({"sessions": Raw(sessions), **more})
 
 
 def frame(name: str, data: bytes, place: str | None) -> bytes:
@@ -304,73 +226,45 @@ def frame(name: str, data: bytes, place: str | None) -> bytes:
     return b"%sevent: %s\ndata: %s\n\n" % (identified, name.encode("ascii"), data)
 
 
-def shown(prompt: str) -> str:
+def shown(prompt: str | None) -> str | None:
     """Return as much of a prompt as is shown in a list."""
-    return prompt if len(prompt) <= SHOWN else f"{prompt[: SHOWN - 1]}…"
+    return prompt if prompt is None or len(prompt) <= SHOWN else f"{prompt[: SHOWN - 1]}…"
 
 
-def complete_body(complete: RunComplete) -> RunCompleteBody:
-    """Return a RunComplete as it goes over the line."""
-    return RunCompleteBody(*complete)
-
-
-def run_body(run: Run, complete: RunComplete | None = None, prompt: str | None = None) -> RunBody:
+def run_body(run: Run, complete: RunComplete | None = None, prompt: str | None = None) -> dict[str, Any]:
     """Return a run, with its completion and its prompt if these are known from elsewhere.
 
     The handle of a complete run need not have the prompt: then it is null, not empty.
     """
     complete = complete or run.complete
-    if run.prompt or complete is None:
-        prompt = run.prompt
-    return RunBody(
-        run_id=run.run_id,
-        session_id=run.session_id,
-        seq=run.seq,
-        state=State.COMPLETE if complete is not None else run.state,
-        prompt=None if prompt is None else shown(prompt),
-        complete=None if complete is None else complete_body(complete),
-    )
+    return {
+        "run_id": run.run_id,
+        "session_id": run.session_id,
+        "seq": run.seq,
+        "state": State.COMPLETE if complete is not None else run.state,
+        "prompt": shown(run.prompt if run.prompt or complete is None else prompt),
+        "complete": None if complete is None else complete._asdict(),
+    }
 
 
-def session_body(view: SessionView) -> SessionBody:
+def session_body(view: SessionView) -> dict[str, Any]:
     """Return what a session looks like."""
     fields = view._asdict()
     for name in ("accepted", "settling", "queued", "folded"):
         fields[name] = [run_body(run) for run in fields[name]]
     fields["active"] = None if view.active is None else run_body(view.active)
-    return SessionBody(**fields)
+    return fields
 
 
-def message_body(message: Message) -> MessageBody:
-    """Return a message as it goes over the line."""
-    return MessageBody(*message)
-
-
-def event_body(event: Event, prompt: str | None = None) -> tuple[str, Body]:
+def event_body(event: Event, prompt: str | None = None) -> tuple[str, dict[str, Any]]:
     """Return an event's name in the stream and its data; that of an accept has the prompt, if it is known."""
-    match event:
-        case Delta():
-            return "delta", DeltaBody(*event)
-        case RunComplete():
-            return "run.complete", complete_body(event)
-        case Note():
-            return "note", NoteBody(*event)
-        case _:
-            return _moved_body(event, prompt)
-
-
-def _moved_body(moved: Moved, prompt: str | None) -> tuple[str, Body]:
-    if moved.event == "cancel":
-        runs = None if moved.runs is None else [*moved.runs]
-        return "session.cancel", CancelledBody(moved.session_id, None, runs)
-    if moved.event == "clear":
-        return "session.clear", ClearedBody(moved.session_id, None)
-    name = f"run.{moved.event}"
-    fields: dict[str, Any] = {"session_id": moved.session_id, "run_id": moved.run_id, "seq": moved.seq}
-    if moved.event == "accept":
-        fields["prompt"] = prompt
-    elif moved.event == "enter":
-        fields["state"] = moved.state
-    elif moved.event == "fold":
-        fields["into"] = moved.into
-    return name, EVENTS[name](**fields)
+    fields = event._asdict()
+    if isinstance(event, Moved):
+        name = f"run.{event.event}"
+        if name not in EVENTS:
+            name = f"session.{event.event}"
+        fields["prompt"] = shown(prompt)
+        return name, {field: fields[field] for field in EVENTS[name].__struct_fields__}
+    if isinstance(event, RunComplete):
+        return "run.complete", fields
+    return "delta" if isinstance(event, Delta) else "note", fields

@@ -13,37 +13,44 @@ from turngate.server._models import EVENTS, NewRunBody, ProblemBody
 from turngate.server._problems import TITLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from msgspec import Struct
 
     from turngate.server._endpoints import Endpoint
     from turngate.server._limits import Limits
 
-_ALWAYS: Final = ("forbidden-origin", "unknown-host", "too-large")
-"""The problems that any endpoint may be refused with."""
+_ABOUT: Final = (
+    "Prompts arrive for a session, at most one turn runs at a time, a cancel covers what was accepted before "
+    "it and nothing after, and every run gets exactly one RunComplete."
+)
 _STREAM: Final = (
     "Server-sent events. `x-events` names the schema of the data of each. All but `gap` have an id; a client "
     "that sends the last one back misses no `run.complete` and gets none twice. An id that is not known is "
     "answered with a `snapshot` whose `reset` is true."
 )
+_KEY: Final = (
+    "A repetition under the same key changes nothing and answers what the first call answered. Kept 24 "
+    "hours on a ledger; the last 10,000 in memory. Along with a repetition, send what the header "
+    "`Turngate-Key-Life` of the last answer said: a server that was restarted without its keys meanwhile "
+    "then does nothing, and answers `outcome-unknown`"
+)
+_PAGE: Final = {
+    "summary": "The live page",
+    "responses": {"200": {"description": "A page", "content": {"text/html": {"schema": {"type": "string"}}}}},
+    "security": [],
+}
 
 
 def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
     """Return the description of a server that is mounted below `root`."""
-    paths: dict[str, Any] = {}
+    paths: dict[str, Any] = {"/": {"get": _PAGE}}
     for endpoint in ENDPOINTS:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _describe(
-            endpoint, limits, token=token
-        )
+        described = _describe(endpoint, limits, token=token)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = described
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Turngate",
-            "version": __version__,
-            "description": (
-                "Prompts arrive for a session, at most one turn runs at a time, a cancel covers what was "
-                "accepted before it and nothing after, and every run gets exactly one RunComplete."
-            ),
-        },
+        "info": {"title": "Turngate", "version": __version__, "description": _ABOUT},
         "servers": [{"url": root or "/"}],
         "paths": paths,
         "components": {"schemas": _schemas(limits)},
@@ -64,47 +71,51 @@ def _schemas(limits: Limits) -> dict[str, Any]:
     return schemas
 
 
-def _ref(kind: type[Struct]) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{kind.__name__}"}
-
-
 def _describe(endpoint: Endpoint, limits: Limits, *, token: bool) -> dict[str, Any]:
     """Return what an endpoint takes, what it answers, and which problems it may be refused with."""
-    problems = [*endpoint.problems, *_ALWAYS, *(["unauthorized"] if token and not endpoint.is_open else [])]
     described: dict[str, Any] = {
         "summary": endpoint.summary,
         "parameters": _parameters(endpoint, limits),
-        "responses": {**_answers(endpoint), **_refusals(problems)},
+        "responses": {**_answers(endpoint), **_refusals(_problems(endpoint, token=token))},
     }
     if endpoint.body is not None:
-        described["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": _ref(endpoint.body)}},
-        }
+        described["requestBody"] = {"required": True, "content": _content(endpoint.body)}
     if token and endpoint.is_open:
         described["security"] = []
     return described
 
 
+def _problems(endpoint: Endpoint, *, token: bool) -> Iterator[str]:
+    """Yield the names of the problems that an endpoint may be refused with."""
+    yield from endpoint.problems
+    yield from ("forbidden-origin", "unknown-host", "too-large")
+    if "{" in endpoint.path:
+        yield from ("malformed", "invalid")
+    if endpoint.path.startswith("/v1/"):
+        yield "ledger-unavailable"
+    if endpoint.method != "GET":
+        yield from (
+            ("outcome-unknown",) if endpoint.body is NewRunBody else ("outcome-unknown", "key-conflict")
+        )
+    if token and not endpoint.is_open:
+        yield "unauthorized"
+
+
 def _parameters(endpoint: Endpoint, limits: Limits) -> list[dict[str, Any]]:
-    parameters = [
-        {
-            "name": part[1:-1],
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", "minLength": 1, "maxLength": limits.id_limit},
-            "description": f"A {part[1:-1]} id, as one percent-encoded segment",
-        }
-        for part in endpoint.path.split("/")
-        if part.startswith("{")
-    ]
-    if endpoint.key is not None:
-        longest = LONGEST_KEY if endpoint.body is None else limits.id_limit
-        parameters.append(_header("Idempotency-Key", endpoint.key, minLength=1, maxLength=longest))
+    parameters = []
+    for name in endpoint.pattern.groupindex:
+        about = f"A {name} id, as one percent-encoded segment"
+        parameters.append(_parameter("path", name, about, minLength=1, maxLength=limits.id_limit))
+        parameters[-1]["required"] = True
+    if endpoint.method != "GET":
+        about, longest = _KEY, LONGEST_KEY
+        if endpoint.body is NewRunBody:
+            about, longest = "Stands for run_id", limits.id_limit
+        parameters.append(_parameter("header", "Idempotency-Key", about, minLength=1, maxLength=longest))
     if endpoint.answer == EVENT_STREAM:
-        parameters.append(_header("Last-Event-ID", "Where to go on; wins over `after`"))
+        parameters.append(_parameter("header", "Last-Event-ID", "Where to go on; wins over `after`"))
     if endpoint.query is not None:
-        (_,), schemas = msgspec.json.schema_components([endpoint.query])
+        _, schemas = msgspec.json.schema_components([endpoint.query])
         for name, schema in schemas[endpoint.query.__name__]["properties"].items():
             schema.pop("default", None)
             if name == "limit":
@@ -113,25 +124,21 @@ def _parameters(endpoint: Endpoint, limits: Limits) -> list[dict[str, Any]]:
     return parameters
 
 
-def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
-    return {"name": name, "in": "header", "schema": {"type": "string", **schema}, "description": description}
+def _parameter(where: str, name: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": where, "schema": {"type": "string", **schema}, "description": description}
 
 
 def _answers(endpoint: Endpoint) -> dict[str, Any]:
-    if endpoint.answer == EVENT_STREAM:
-        events = {name: _ref(kind) for name, kind in EVENTS.items()}
-        stream = {"schema": {"type": "string"}, "x-events": events}
-        return {"200": {"description": _STREAM, "content": {EVENT_STREAM: stream}}}
-    if isinstance(endpoint.answer, str):
-        schema = {"type": "object" if endpoint.answer == "application/json" else "string"}
-        return {"200": {"description": endpoint.summary, "content": {endpoint.answer: {"schema": schema}}}}
+    kind = endpoint.answer
+    if isinstance(kind, str):
+        about: dict[str, Any] = {"schema": {"type": "object" if kind == "application/json" else "string"}}
+        if kind == EVENT_STREAM:
+            about["x-events"] = {name: _ref(body) for name, body in EVENTS.items()}
+        description = _STREAM if kind == EVENT_STREAM else endpoint.summary
+        return {"200": {"description": description, "content": {kind: about}}}
     headers = {"Turngate-Key-Life": _text("Names the time in which keys are remembered")}
-    answer = {
-        "description": endpoint.answer.__doc__,
-        "content": {"application/json": {"schema": _ref(endpoint.answer)}},
-        "headers": headers,
-    }
-    if endpoint.body is None:
+    answer = {"description": kind.__doc__, "content": _content(kind), "headers": headers}
+    if endpoint.body is not NewRunBody:
         return {"200": answer}
     headers["Location"] = _text("The address of the run")
     return {
@@ -140,18 +147,26 @@ def _answers(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _text(description: str) -> dict[str, Any]:
-    return {"description": description, "schema": {"type": "string"}}
-
-
-def _refusals(names: list[str]) -> dict[str, Any]:
+def _refusals(names: Iterator[str]) -> dict[str, Any]:
     """Return the answers for these problems, by status."""
-    content = {"application/problem+json": {"schema": _ref(ProblemBody)}}
     by_status: dict[int, list[str]] = {}
     for name in dict.fromkeys(names):
         status, title = TITLES[name]
         by_status.setdefault(status, []).append(f"`{name}`: {title}")
+    content = _content(ProblemBody, "application/problem+json")
     return {
         str(status): {"description": "; ".join(meanings), "content": content}
         for status, meanings in sorted(by_status.items())
     }
+
+
+def _content(kind: type[Struct], media_type: str = "application/json") -> dict[str, Any]:
+    return {media_type: {"schema": _ref(kind)}}
+
+
+def _ref(kind: type[Struct]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}}

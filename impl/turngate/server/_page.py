@@ -7,6 +7,8 @@ from typing import Final
 
 from starlette.responses import Response
 
+from turngate.server._problems import Problem
+
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -41,7 +43,9 @@ class Page:
     def __contains__(self, path: object) -> bool:
         return path in self._files
 
-    def response(self, path: str) -> Response:
+    def response(self, path: str, method: str) -> Response:
         """Return a file of the page."""
+        if method not in ("GET", "HEAD"):
+            raise Problem("method-not-allowed", allow="GET")
         content, kind = self._files[path]
         return Response(content, headers=HEADERS, media_type=kind)

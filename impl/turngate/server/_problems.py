@@ -6,19 +6,9 @@ from typing import Final
 
 from starlette.responses import Response
 
-from turngate import (
-    DispatcherClosed,
-    EmptyPrompt,
-    KeyConflict,
-    MissingSession,
-    OutcomeUnknown,
-    QueueFull,
-    RunConflict,
-    SessionBusy,
-    UnknownRun,
-)
-from turngate.durable import LedgerUnavailable, NotStorable
-from turngate.server._models import ProblemBody, encode
+import turngate
+from turngate import durable
+from turngate.server._models import encode
 
 TITLES: Final = {
     "malformed": (400, "The request is not what this call takes"),
@@ -43,23 +33,22 @@ TITLES: Final = {
     "too-many-streams": (503, "Too many event streams are open"),
 }
 """Every problem by the name that its type ends in: its status, and what it says."""
-_RETRY_AFTER: Final = {
-    "queue-full": "1",
-    "shutting-down": "5",
-    "ledger-unavailable": "1",
-    "too-many-streams": "5",
-}
+_RETRY_AFTER: Final = {"queue-full": 1, "shutting-down": 5, "ledger-unavailable": 1, "too-many-streams": 5}
 _REFUSALS: Final[dict[type[Exception], str]] = {
-    MissingSession: "invalid",
-    EmptyPrompt: "empty-prompt",
-    RunConflict: "run-conflict",
-    KeyConflict: "key-conflict",
-    SessionBusy: "session-busy",
-    QueueFull: "queue-full",
-    DispatcherClosed: "shutting-down",
-    UnknownRun: "unknown-run",
-    NotStorable: "invalid",
+    turngate.MissingSession: "invalid",
+    turngate.EmptyPrompt: "empty-prompt",
+    turngate.RunConflict: "run-conflict",
+    turngate.KeyConflict: "key-conflict",
+    turngate.SessionBusy: "session-busy",
+    turngate.QueueFull: "queue-full",
+    turngate.DispatcherClosed: "shutting-down",
+    turngate.UnknownRun: "unknown-run",
+    turngate.OutcomeUnknown: "outcome-unknown",
+    durable.NotStorable: "invalid",
+    durable.LedgerUnavailable: "ledger-unavailable",
 }
+_WITHOUT_DETAIL: Final = ("outcome-unknown", "ledger-unavailable")
+"""Where a ledger is, and what it says, is not for clients."""
 
 
 class Problem(Exception):
@@ -67,31 +56,26 @@ class Problem(Exception):
 
     def __init__(self, name: str, detail: str = "", **headers: str) -> None:
         self.name = name
-        self.status, self.title = TITLES[name]
-        self.detail = detail or self.title
-        self.headers = {key.replace("_", "-"): value for key, value in headers.items()}
+        self.status, title = TITLES[name]
+        self._body = {
+            "type": f"urn:turngate:problem:{name}",
+            "title": title,
+            "status": self.status,
+            "detail": detail or title,
+        }
+        self._headers = {key.replace("_", "-"): value for key, value in headers.items()}
         if name in _RETRY_AFTER:
-            self.headers.setdefault("retry-after", _RETRY_AFTER[name])
-        super().__init__(f"{self.status} {name}: {self.detail}")
+            self._headers["retry-after"] = str(_RETRY_AFTER[name])
+        super().__init__(f"{self.status} {name}: {detail or title}")
 
     def response(self) -> Response:
         """Return the answer."""
-        body = ProblemBody(
-            type=f"urn:turngate:problem:{self.name}",
-            title=self.title,
-            status=self.status,
-            detail=self.detail,
-        )
-        return Response(encode(body), self.status, self.headers, "application/problem+json")
+        return Response(encode(self._body), self.status, self._headers, "application/problem+json")
 
 
 def refusal(error: Exception) -> Problem | None:
     """Return the problem that stands for what a dispatcher raised; None if it is no refusal."""
-    for kind in type(error).__mro__:
-        if kind is OutcomeUnknown:
-            return Problem("outcome-unknown")
-        if kind is LedgerUnavailable:
-            return Problem("ledger-unavailable")  # where the ledger is, and what it says, is not for clients
-        if kind in _REFUSALS:
-            return Problem(_REFUSALS[kind], str(error))
-    return None
+    name = next((_REFUSALS[kind] for kind in type(error).__mro__ if kind in _REFUSALS), None)
+    if name is None:
+        return None
+    return Problem(name, "" if name in _WITHOUT_DETAIL else str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast, get_args
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -14,28 +14,20 @@ from turngate import WhenBusy
 from turngate._attachments import decode_attachment
 from turngate._keys import check_key
 from turngate._words import counted
-from turngate.server._models import AttachmentBody, NewRunBody
+from turngate.server._models import NewRunBody
 from turngate.server._problems import Problem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from turngate import Attachment
+    from turngate import Attachment, PromptOptions
     from turngate.server._limits import Limits
+    from turngate.server._models import AttachmentBody
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 
 
-class NewRun(NamedTuple):
-    """A prompt to be submitted."""
-
-    prompt: str
-    run_id: str | None
-    when_busy: WhenBusy
-    attachments: list[Attachment | str]
-
-
-def decode_segment(raw: bytes) -> str:
+def decode_segment(raw: str) -> str:
     """Return one segment of a path as text; it may hold any character, a slash included."""
     try:
         return unquote_to_bytes(raw).decode()
@@ -49,19 +41,11 @@ def check_id(name: str, value: str, limits: Limits) -> str:
         raise Problem("invalid", f"{name} has at most {limits.id_limit} characters (id_limit)")
     if value in ("", ".", ".."):
         raise Problem("invalid", f"{name} must not be empty, '.' or '..', which addresses cannot name")
-    _check_text(name, value)
     return value
 
 
-def _check_text(name: str, value: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Problem("invalid", f"{name} holds half of a surrogate pair, which is no character") from None
-
-
 def parse_query(request: Request, kind: type[Q]) -> Q:
-    """Return the query of a request; an option that is empty counts as not given."""
+    """Return the query of a request; parameters that are empty or not known count as not given."""
     given = {name: value for name, value in request.query_params.items() if value}
     try:
         return msgspec.convert(given, kind, strict=False)
@@ -71,37 +55,38 @@ def parse_query(request: Request, kind: type[Q]) -> Q:
 
 async def read_body(request: Request, limits: Limits) -> bytes:
     """Return the whole body, if it is not too large and comes in time."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limits.body_limit:
-        raise _too_large(limits)
+    declared, body = request.headers.get("content-length", ""), b""
+    size = int(declared) if declared.isdecimal() else 0
+    more = True
     try:
         async with asyncio.timeout(limits.body_timeout):
-            body: bytes = b""
-            while True:
+            while more and size <= limits.body_limit:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnect
                 body += message.get("body", b"")
-                if len(body) > limits.body_limit:
-                    raise _too_large(limits)
-                if not message.get("more_body", False):
-                    return body
+                size, more = max(size, len(body)), message.get("more_body", False)
     except TimeoutError:
         slow = f"the body did not arrive within {limits.body_timeout:g} s (body_timeout)"
         raise Problem("malformed", slow, connection="close") from None
+    if size > limits.body_limit:
+        too_large = f"a body has at most {counted(limits.body_limit, 'byte')} (body_limit)"
+        raise Problem("too-large", too_large, connection="close")
+    return body
 
 
-def _too_large(limits: Limits) -> Problem:
-    too_large = f"a body has at most {counted(limits.body_limit, 'byte')} (body_limit)"
-    return Problem("too-large", too_large, connection="close")
-
-
-async def parse_new_run(request: Request, limits: Limits) -> NewRun:
-    """Return the prompt in the body of a request: first its shape is checked, then its values."""
+async def parse_new_run(request: Request, limits: Limits) -> tuple[str, PromptOptions]:
+    """Return the prompt in the body of a request and its options: the shape is checked first."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise Problem("unsupported-media-type")
-    data = _parse_json(await read_body(request, limits))
+    raw = await read_body(request, limits)
+    # Not with msgspec, which has no way to tell half of a surrogate pair from what is no JSON.
+    try:
+        data = _decoder.decode(raw.decode())
+    except (ValueError, RecursionError) as wrong:
+        reason = "it is nested too deeply" if isinstance(wrong, RecursionError) else str(wrong)
+        raise Problem("malformed", f"the body is not JSON: {reason}") from None
     attachments = data.get("attachments") if isinstance(data, dict) else None
     if isinstance(attachments, list) and len(attachments) > limits.attachments_limit:
         most = counted(limits.attachments_limit, "attachment")
@@ -110,25 +95,16 @@ async def parse_new_run(request: Request, limits: Limits) -> NewRun:
         body = msgspec.convert(data, NewRunBody)
     except msgspec.ValidationError as wrong:
         raise Problem("malformed", f"the body is wrong: {wrong}") from None
-    _check_text("prompt", body.prompt)
+    if b"\\u" in raw and not _is_unicode(data):
+        raise Problem("invalid", "the body holds half of a surrogate pair, which is no character")
     when_busy = body.when_busy or "fold"
     if when_busy not in get_args(WhenBusy):
         raise Problem("invalid", f"when_busy must be one of {', '.join(get_args(WhenBusy))}")
-    return NewRun(
-        body.prompt,
-        _run_id(request, body.run_id, limits),
-        cast("WhenBusy", when_busy),
-        [_attachment(each) for each in body.attachments or ()],
-    )
-
-
-def _parse_json(body: bytes) -> object:
-    # Not with msgspec, which has no way to tell half of a surrogate pair from what is no JSON.
-    try:
-        return _decoder.decode(body.decode())
-    except (ValueError, RecursionError) as wrong:
-        reason = "it is nested too deeply" if isinstance(wrong, RecursionError) else str(wrong)
-        raise Problem("malformed", f"the body is not JSON: {reason}") from None
+    return body.prompt, {
+        "run_id": _run_id(request, body.run_id, limits),
+        "when_busy": cast("WhenBusy", when_busy),
+        "attachments": [_attachment(each) for each in body.attachments or ()],
+    }
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -138,12 +114,18 @@ def _refuse_constant(name: str) -> NoReturn:
 _decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _attachment(body: AttachmentBody) -> Attachment | str:
-    fields = {name: each for name, each in msgspec.structs.asdict(body).items() if each is not msgspec.UNSET}
-    for name, value in fields.items():
-        _check_text(f"{name} of an attachment", value)
+def _is_unicode(data: object) -> bool:
     try:
-        return decode_attachment(fields)
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _attachment(body: AttachmentBody) -> Attachment | str:
+    given = msgspec.structs.asdict(body).items()
+    try:
+        return decode_attachment({name: each for name, each in given if each is not msgspec.UNSET})
     except ValueError:
         raise Problem("invalid", "base64 of an attachment is not base64") from None
 

@@ -3,7 +3,7 @@
 1. Host: a page that has its own name lead to this machine (DNS rebinding) still sends that name. On loopback
    only names of loopback are answered; on other addresses also plain addresses and the names that were given.
 2. Origin: a page of another origin is refused, whatever it asks for, unless that origin was given.
-3. The bearer token, compared in constant time; for everything but `/healthz`, `/readyz` and the page.
+3. The bearer token, compared in constant time; for everything but the page and what is open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from turngate.server._limits import Limits
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_OPEN: Final = frozenset({"/healthz", "/readyz"})
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,6 @@ class Security:
         right = hmac.compare_digest(presented.strip(), self.token.encode())
         if not right or scheme.lower() != b"bearer":
             raise Problem("unauthorized", www_authenticate='Bearer realm="turngate"')
-
-
-def is_open(path: str) -> bool:
-    """Say whether a path of the server's own, outside of the page, asks for no token."""
-    return path in _OPEN
 
 
 def _is_address(name: str) -> bool:
