@@ -48,7 +48,7 @@ def test_every_problem_and_every_event_is_described() -> None:
         assert f"`{name}`" in text, name
     assert EVENTS.keys() == {
         *("snapshot", "run.accept", "run.enter", "run.fold", "run.handoff", "run.complete", "session.cancel"),
-        *("session.clear", "delta", "note", "gap"),
+        *("session.clear", "session.hold", "session.resume", "run.move", "run.edit", "delta", "note", "gap"),
     }
     assert {each.__name__ for each in EVENTS.values()} <= described()["components"]["schemas"].keys()
 
@@ -69,6 +69,10 @@ async def test_every_event_is_as_described() -> None:
         agent.turns[0].write("text\u2028")
         agent.turns[0].emit("note", {"any": [1.5, None]})
         await agent.turns[0].fold()
+        await d.hold("s")
+        await d.edit("next", prompt="other")
+        await d.move("next", to="first")
+        await d.resume_run("next")
         await d.cancel_run("cleared")
         agent.finish(lead)
         await lead

@@ -52,6 +52,10 @@ class Gap(NamedTuple):
     after: str | None
 
 
+_MOVES = (
+    *("run.accept", "run.enter", "run.fold", "run.handoff", "run.move", "run.edit"),
+    *("session.cancel", "session.clear", "session.hold", "session.resume"),
+)
 RemoteEvent = Snapshot | Gap | Moved | RunComplete | Delta | Note
 
 
@@ -98,10 +102,8 @@ def event_of(name: str, data: dict[str, Any], before: str | None) -> RemoteEvent
             return Snapshot(tuple(map(session_of, data["sessions"])), data["reset"], data["cursor"])
         case "gap":
             return Gap(data["session_id"], before)
-        case "run.accept" | "run.enter" | "run.fold" | "run.handoff" | "session.cancel" | "session.clear":
-            return _moved(name.partition(".")[2], data)
         case _:
-            return None
+            return _moved(name.partition(".")[2], data) if name in _MOVES else None
 
 
 def _moved(event: str, data: dict[str, Any]) -> Moved:
@@ -114,4 +116,5 @@ def _moved(event: str, data: dict[str, Any]) -> Moved:
         None if state is None else State(state),
         data.get("into"),
         None if runs is None else tuple(runs),
+        data.get("before"),
     )

@@ -170,7 +170,7 @@ MessagesBody: Final = _model(
 # Events.
 
 _RUN: Final[dict[str, Any]] = {"session_id": str, "run_id": str, "seq": Count}
-_SESSION: Final[dict[str, Any]] = {"session_id": str, "run_id": None}
+_SESSION: Final[dict[str, Any]] = {"session_id": str, "run_id": None, "runs": list[str] | None}
 EVENTS: Final[dict[str, type[Struct]]] = {
     "snapshot": _model(
         "SnapshotBody",
@@ -182,12 +182,12 @@ EVENTS: Final[dict[str, type[Struct]]] = {
     "run.fold": _model("FoldedBody", "A run has joined the turn of another.", {**_RUN, "into": str}),
     "run.handoff": _model("HandedOffBody", "A queued run has become active.", _RUN),
     "run.complete": RunCompleteBody,
-    "session.cancel": _model(
-        "CancelledBody",
-        "A session was cancelled, or some runs of it.",
-        {**_SESSION, "runs": list[str] | None},
-    ),
-    "session.clear": _model("ClearedBody", "The queue of a session was cleared.", _SESSION),
+    "run.move": _model("MovedBody", "A run that waits has another place.", {**_RUN, "before": str | None}),
+    "run.edit": _model("EditedBody", "What a run that waits asks for was changed.", _RUN),
+    "session.cancel": _model("CancelledBody", "A session was cancelled, or some runs of it.", _SESSION),
+    "session.clear": _model("ClearedBody", "The queue of a session was cleared, or some of it.", _SESSION),
+    "session.hold": _model("HeldBody", "What waits in a session is held, or some of it.", _SESSION),
+    "session.resume": _model("ResumedBody", "What is held in a session is resumed, or some of it.", _SESSION),
     "delta": _model(
         "DeltaBody",
         "Text that a turn wrote.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, get_args
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -20,7 +20,7 @@ from turngate.server._problems import Problem
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from turngate import Attachment, PromptOptions
+    from turngate import Attachment
     from turngate.server._limits import Limits
     from turngate.server._models import AttachmentBody
 
@@ -75,7 +75,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return body
 
 
-async def parse_new_run(request: Request, limits: Limits) -> tuple[str, PromptOptions]:
+async def parse_new_run(request: Request, limits: Limits) -> tuple[str, dict[str, Any]]:
     """Return the prompt in the body of a request and its options: the shape is checked first."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
@@ -102,7 +102,7 @@ async def parse_new_run(request: Request, limits: Limits) -> tuple[str, PromptOp
         raise Problem("invalid", f"when_busy must be one of {', '.join(get_args(WhenBusy))}")
     return body.prompt, {
         "run_id": _run_id(request, body.run_id, limits),
-        "when_busy": cast("WhenBusy", when_busy),
+        "when_busy": when_busy,
         "attachments": [_attachment(each) for each in body.attachments or ()],
     }
 
