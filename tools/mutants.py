@@ -63,9 +63,8 @@ PLAIN: Final = [
     "ignore::pytest.PytestAssertRewriteWarning",
 ]
 MODULES: Final = (
-    *("_core", "_queue", "_lifecycle", "_turn", "_settle", "_effects", "_sessions", "_dispatcher", "_close"),
-    *("_deadlock", "_places", "_loop", "_completions", "_events", "_journal", "_handles", "_output"),
-    *("_clean_up", "_views", "_json", "_prompt", "_messages", "_log", "_waiters", "_limits"),
+    *("_core", "_turn", "_settle", "_effects", "_dispatcher", "_close", "_deadlock", "_places", "_loop"),
+    *("_completions", "_events", "_handles", "_prompt", "_messages", "_log"),
 )
 UNSEEN: Final = ("stacks", "stacks_context", "stacks_faulty", "stacks_logging", "stacks_threads", "costs")
 """Tests whose reach is not seen, in other people's loops and threads: asked about every statement, last."""

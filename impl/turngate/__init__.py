@@ -1,6 +1,7 @@
 """A dispatcher for agent servers: one turn at a time per session, exactly one RunComplete per run."""
 
 from turngate._completions import CompletionStream
+from turngate._core import State
 from turngate._dispatcher import Dispatcher
 from turngate._errors import (
     AlreadyEntered,
@@ -26,12 +27,10 @@ from turngate._errors import (
     WrongLoop,
 )
 from turngate._events import Delta, Event, Moved, Note, Outcome, RunComplete, Subscription
-from turngate._handles import Covered, Run, Runner, TextStream, Turn
-from turngate._lifecycle import State
+from turngate._handles import Covered, Run, Runner, SessionView, TextStream, Turn
 from turngate._messages import MemoryMessages, Message, Messages
 from turngate._prompt import UNCHANGED, Attachment, OnComplete, PromptOptions, Unchanged, WhenBusy
 from turngate._sqlite import SqliteMessages
-from turngate._views import SessionView
 
 __version__ = "0.1.0"
 

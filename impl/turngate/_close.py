@@ -6,19 +6,18 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from turngate._lifecycle import RUNNING
+from turngate._core import RUNNING
+from turngate._errors import counted
+from turngate._events import Waiters
 from turngate._log import guard, log
-from turngate._waiters import Waiters
-from turngate._words import counted
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
     from collections.abc import Callable
 
     from turngate._core import RunRecord, SessionCore
-    from turngate._effects import Effects
+    from turngate._effects import Effects, Sessions
     from turngate._loop import HomeLoop
-    from turngate._sessions import Sessions
 
 _REMINDER: Final = 2.0
 """Seconds after which a close that still waits names the runs, and interrupts their runners again."""

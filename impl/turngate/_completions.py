@@ -11,8 +11,7 @@ from sys import getsizeof
 from typing import TYPE_CHECKING
 
 from turngate._errors import CursorExpired
-from turngate._events import RunComplete
-from turngate._waiters import Waiters
+from turngate._events import RunComplete, Waiters
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -1,5 +1,13 @@
 """The session core: decides, never awaits, never calls out.
 
+A run is accepted, then enters: cancelled on entry, queued or active. `complete` is terminal. A move that is
+not in `MOVES` is never made: asking for it raises UndeclaredMove and changes nothing.
+
+A turn is starting until its runner is called, running while it is, settling while its messages are written.
+Where the number of runner calls is limited, it may be waiting for a place before that. Only a running turn is
+interrupted: a cancel that comes earlier keeps the runner from being called, one that comes later changes what
+is put on record.
+
 One input is one call of one method of `SessionCore`. Nothing can come in between, so a step needs no lock. A
 step checks first, then changes, and returns what it decided: the journal entries, and the effects in the
 order in which they have to be performed.
@@ -21,33 +29,139 @@ for it; it is not the session's turn.
 
 from __future__ import annotations
 
+from enum import Enum, StrEnum
+from heapq import heappop, heappush
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from turngate._errors import AlreadyEntered, NotRunning, NotWaiting, QueueFull, SessionBusy, UndeclaredMove
-from turngate._events import RunComplete
-from turngate._json import decode
-from turngate._lifecycle import (
-    ACCEPTED,
-    ACTIVE,
-    CANCEL_ON_ENTRY,
-    COMPLETE,
-    MOVES,
-    QUEUED,
-    RUNNING,
-    SETTLING,
-    STARTING,
-    WAITING,
+from turngate._errors import (
+    AlreadyEntered,
+    NotRunning,
+    NotWaiting,
+    QueueFull,
+    SessionBusy,
+    UndeclaredMove,
+    counted,
 )
+from turngate._events import Moved, RunComplete
 from turngate._messages import Message
-from turngate._queue import Queue
-from turngate._words import counted
+from turngate._prompt import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from turngate._events import Outcome
-    from turngate._lifecycle import Phase, State
     from turngate._messages import FinishReason
     from turngate._prompt import WhenBusy
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    ACCEPTED = "accepted"
+    CANCEL_ON_ENTRY = "cancel_on_entry"
+    QUEUED = "queued"
+    ACTIVE = "active"
+    COMPLETE = "complete"
+
+
+ACCEPTED, CANCEL_ON_ENTRY, QUEUED, ACTIVE, COMPLETE = State
+
+#: Every move that a run can make: for each trigger the state it leads from, and the states it may lead to.
+MOVES: Final = {
+    "enter": (ACCEPTED, (CANCEL_ON_ENTRY, QUEUED, ACTIVE)),
+    "release": (ACCEPTED, (COMPLETE,)),
+    "handoff": (QUEUED, (ACTIVE,)),
+    "fold": (QUEUED, (ACTIVE,)),
+    "drop": (QUEUED, (COMPLETE,)),
+    "settle": (CANCEL_ON_ENTRY, (COMPLETE,)),
+    "finish": (ACTIVE, (COMPLETE,)),
+}
+
+
+class Phase(Enum):
+    """How far a turn has come."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    SETTLING = "settling"
+
+
+WAITING, STARTING, RUNNING, SETTLING = Phase
+
+
+class Queue:
+    """Queued runs by rank. Adding a run and taking the first free one cost log n, in any order of entry.
+
+    Held runs are kept aside: a handoff and a fold pass them by. A run that is taken out of the middle leaves
+    its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
+    """
+
+    __slots__ = ("_free", "_heap", "_held")
+
+    def __init__(self) -> None:
+        self._free: dict[int, RunRecord] = {}
+        self._held: dict[int, RunRecord] = {}
+        self._heap: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._free) + len(self._held)
+
+    def has_free(self) -> bool:
+        """Say whether a run waits that is not held."""
+        return bool(self._free)
+
+    def add(self, run: RunRecord) -> None:
+        """Put the run where its rank belongs."""
+        if run.held:
+            self._held[run.rank] = run
+        else:
+            self._free[run.rank] = run
+            heappush(self._heap, run.rank)
+
+    def first(self) -> RunRecord:
+        """Return the first run that is not held; there must be one."""
+        while self._heap[0] not in self._free:
+            heappop(self._heap)
+        return self._free[self._heap[0]]
+
+    def take_first(self) -> RunRecord:
+        """Take out the first run that is not held; there must be one."""
+        while (run := self._free.pop(heappop(self._heap), None)) is None:
+            pass  # it was taken out of the middle
+        return run
+
+    def take(self, run: RunRecord) -> None:
+        """Take out this run."""
+        del (self._held if run.held else self._free)[run.rank]
+        if len(self._heap) > 2 * len(self._free):
+            self._heap = sorted(self._free)  # which is a heap
+
+    def take_all(self) -> list[RunRecord]:
+        """Take out every run, first in line first."""
+        runs = self.in_order()
+        self.refill(())
+        return runs
+
+    def refill(self, runs: Iterable[RunRecord]) -> None:
+        """Hold these runs and no others: their ranks have changed."""
+        self._free.clear()
+        self._held.clear()
+        self._heap.clear()
+        for run in runs:
+            self.add(run)
+
+    def in_order(self) -> list[RunRecord]:
+        """Return the runs, held ones included, first in line first."""
+        if not self._held:
+            return [self._free[rank] for rank in sorted(self._free)]
+        return sorted([*self._free.values(), *self._held.values()], key=lambda run: run.rank)
+
+    def free_in_order(self) -> list[RunRecord]:
+        """Return the runs that are not held, first in line first."""
+        return [self._free[rank] for rank in sorted(self._free)]
+
 
 CLEARED: Final = "cleared from the queue"
 RELEASED: Final = "released before entry"
@@ -142,6 +256,21 @@ class Entry(NamedTuple):
 
     line: dict[str, Any]
     complete: RunComplete | None = None
+
+
+def moved(entry: dict[str, Any]) -> Moved:
+    """Return the move that an entry of a recorded history describes."""
+    state, runs = entry.get("state"), entry.get("runs")
+    return Moved(
+        entry["session"],
+        entry["event"],
+        entry.get("run"),
+        entry.get("seq"),
+        None if state is None else State(state),
+        entry.get("into"),
+        None if runs is None else tuple(runs),
+        entry.get("before"),
+    )
 
 
 class Decided(NamedTuple):

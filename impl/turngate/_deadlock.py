@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from turngate._core import ACTIVE, SETTLING
 from turngate._errors import ClosedFromRunner, WouldDeadlock
-from turngate._lifecycle import ACTIVE, SETTLING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
-from turngate._core import Edit, RunRecord, SessionCore
+from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, Edit, RunRecord, SessionCore
 from turngate._deadlock import DeadlockCheck, current_turn
-from turngate._effects import Effects, call_back
-from turngate._errors import DispatcherClosed, NotWaiting, QueueFull, RunConflict, UnknownRun
+from turngate._effects import Effects, Journal, Sessions, call_back
+from turngate._errors import DispatcherClosed, NotWaiting, QueueFull, RunConflict, UnknownRun, counted
 from turngate._events import Subscribers, Subscription
-from turngate._handles import Covered, Run
-from turngate._journal import Journal
-from turngate._json import encode
+from turngate._handles import Covered, Run, SessionView, view
 from turngate._keys import Keys, answer_of, check_key, request_of
-from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
-from turngate._limits import check_finish, seconds, whole_number
 from turngate._log import guard
 from turngate._loop import HomeLoop
 from turngate._messages import MemoryMessages
@@ -31,26 +27,26 @@ from turngate._prompt import (
     UNCHANGED,
     check_attachments,
     check_edited_when_busy,
+    check_finish,
     check_one_position,
     check_prompt,
     check_text,
+    encode,
     plain,
+    seconds,
+    whole_number,
 )
 from turngate._runner import prepare_runner
-from turngate._sessions import Sessions
-from turngate._views import SessionView, view
-from turngate._words import counted
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self, TextIO, Unpack
 
-    from turngate._core import Decided
+    from turngate._core import Decided, State
     from turngate._events import RunComplete
     from turngate._handles import Runner, Turn
     from turngate._keys import RunName
-    from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Messages
     from turngate._prompt import Attachment, OnComplete, Payload, PromptOptions, Unchanged, WhenBusy
     from turngate._turn import TurnHost

@@ -9,30 +9,118 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+import logging
 import time
-from typing import TYPE_CHECKING, assert_never
+from collections import deque
+from typing import TYPE_CHECKING, Any, assert_never
 
-from turngate._core import Decided
-from turngate._handles import Turn
-from turngate._log import guard, log_error
-from turngate._output import TurnOutput
+from turngate._core import Decided, moved
+from turngate._handles import Turn, TurnOutput
+from turngate._log import guard, log, log_error, log_or_propagate, logger
 from turngate._settle import settle
 from turngate._turn import CLOSED_UNWRITTEN, TurnRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from typing import TextIO
 
     from turngate._completions import Completions
-    from turngate._core import Effect, RunRecord, TurnRecord
-    from turngate._events import RunComplete, Subscribers
-    from turngate._handles import Run
-    from turngate._journal import Journal
+    from turngate._core import Effect, Entry, RunRecord, SessionCore, TurnRecord
+    from turngate._events import Audience, RunComplete, Subscribers
+    from turngate._handles import Run, Turn
     from turngate._loop import HomeLoop
     from turngate._messages import Messages
     from turngate._places import Places
     from turngate._prompt import OnComplete
     from turngate._runner import Called
-    from turngate._sessions import Sessions
+
+
+class Sessions:
+    """The cores by session, and the handles that stand for their records.
+
+    `accepted` counts the runs that are accepted and have not entered, `entering` those of them that enter in
+    the background.
+    """
+
+    def __init__(self, new_core: Callable[[str], SessionCore]) -> None:
+        self.cores: dict[str, SessionCore] = {}
+        self.runs: dict[str, Run] = {}
+        self.turns: dict[TurnRecord, Turn] = {}
+        self.accepted = 0
+        self.entering = 0
+        self._new_core = new_core
+
+    def core(self, session_id: str) -> SessionCore:
+        """Return the core of the session; for a quiet session a new one, which is not kept."""
+        return self.cores.get(session_id) or self._new_core(session_id)
+
+    def handles(self, records: Iterable[RunRecord]) -> list[Run]:
+        """Return the handles of runs that are in flight."""
+        return [self.runs[record.run_id] for record in records]
+
+    def forget_if_quiet(self, core: SessionCore) -> None:
+        """Hold no memory for a session that has nothing in flight."""
+        if core.is_quiet():
+            self.cores.pop(core.session_id, None)
+
+
+class Journal:
+    """Passes on what the cores of a dispatcher have decided."""
+
+    def __init__(
+        self, record: TextIO | Callable[[dict[str, Any]], object] | None, audience: Audience
+    ) -> None:
+        self._record = record
+        self._audience = audience
+        self._pending: deque[Entry] = deque()
+        self._telling = False
+
+    def tell(self, entries: Iterable[Entry]) -> None:
+        """Tell the log, the recording and those who subscribed to moves.
+
+        Each is told, whatever the others do. A recording that raises is told no more. What is decided while
+        one of them is being told waits until all have been.
+        """
+        if self._record is None and not self._audience.by_session and not logger.isEnabledFor(logging.DEBUG):
+            return
+        self._pending += entries
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._pending:
+                self._tell(self._pending.popleft())
+        finally:
+            self._telling = False
+
+    def end(self) -> None:
+        """Record that nothing more will happen, and record no more."""
+        if self._record is not None:
+            self._write({"event": "end"})
+        self._record = None
+
+    def _tell(self, entry: Entry) -> None:
+        line, complete = entry
+        if logger.isEnabledFor(logging.DEBUG):
+            words = " ".join(f"{key}=%s" for key in line)
+            log(logging.DEBUG, words, *line.values(), extra={"turngate": line})
+        self._write(line)
+        if self._audience.by_session:
+            try:
+                self._audience.deliver(moved(line) if complete is None else complete)
+            except BaseException as exc:
+                log_or_propagate(exc, "delivering %s raised", line)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            if callable(self._record):
+                self._record(line)
+            elif self._record is not None:
+                self._record.write(json.dumps(line) + "\n")
+        except BaseException as exc:
+            self._record = None
+            log_or_propagate(exc, "the recording raised at %s, and stops there", line)
 
 
 class Effects:

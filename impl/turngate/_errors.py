@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turngate._lifecycle import State
+    from turngate._core import State
 
 
 class TurngateError(Exception):
@@ -129,3 +129,8 @@ class OutcomeUnknown(LedgerUnavailable):
 
 class UndeclaredMove(TurngateError):
     """A run was asked to make a move that the lifecycle does not declare; nothing was changed."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun, in the plural unless it is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

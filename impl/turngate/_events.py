@@ -8,13 +8,14 @@ from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from turngate._errors import SubscriberCutOff
-from turngate._lifecycle import State
-from turngate._waiters import Waiters
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
     from collections.abc import Iterable, Iterator
     from typing import Self
+
+    from turngate._core import State
+
 
 Outcome = Literal["finished", "failed", "cancelled", "cleared", "released", "lost"]
 
@@ -81,19 +82,32 @@ class Moved(NamedTuple):
 Event = RunComplete | Delta | Note | Moved
 
 
-def moved(entry: dict[str, Any]) -> Moved:
-    """Return the move that an entry of a recorded history describes."""
-    state, runs = entry.get("state"), entry.get("runs")
-    return Moved(
-        entry["session"],
-        entry["event"],
-        entry.get("run"),
-        entry.get("seq"),
-        None if state is None else State(state),
-        entry.get("into"),
-        None if runs is None else tuple(runs),
-        entry.get("before"),
-    )
+class Waiters:
+    """Those who wait to look again, woken in the order in which they came."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        # Not a set, which would wake them in the order of their addresses.
+        self._futures: dict[Future[None], None] = {}
+
+    async def wait(self, loop: AbstractEventLoop) -> None:
+        """Wait until woken; whoever waits then looks whether what it waits for has come."""
+        future: Future[None] = loop.create_future()
+        self._futures[future] = None
+        try:
+            await future
+        finally:
+            del self._futures[future]
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        for future in self._futures:
+            if not future.done():
+                future.set_result(None)
+
+    def __len__(self) -> int:
+        return len(self._futures)
 
 
 class LoopCheck(Protocol):

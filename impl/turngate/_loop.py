@@ -1,4 +1,4 @@
-"""The event loop and the thread that a dispatcher belongs to, and how it tells that the loop ends.
+"""The event loop and the thread that a dispatcher belongs to, and clean-ups on it.
 
 A loop may be torn down under a dispatcher that was never closed, as `asyncio.run` does when its main task is
 over: it cancels every task, and runs on until they are done. Turns that are cancelled then hand off as ever,
@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from turngate._clean_up import CleanUp
 from turngate._errors import WrongLoop
+from turngate._log import log_error
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
 
 _SECOND_LOOK: Final = 1.0
 """Seconds after which a loop that seemed to end is looked at again."""
@@ -121,3 +122,49 @@ def _lives(task: asyncio.Task[object]) -> bool:
     if task.cancelling() or isinstance(task, StandIn | CleanUp) or task in _ENDING:
         return False
     return getattr(task.get_coro(), "__name__", "") not in _OWN_TASKS
+
+
+T = TypeVar("T")
+
+
+class CleanUp(asyncio.Task[T]):
+    """Cleans up. Made by no task factory, which might refuse."""
+
+
+async def clean_up(awaitable: Awaitable[T], within: float) -> T:
+    """Await to the end, for so many seconds, however often the caller is cancelled meanwhile.
+
+    There are four ways to end. The awaitable returns: so does this. It raises: so does this. The time is up:
+    it is cancelled, and TimeoutError is raised. The caller was cancelled meanwhile: then CancelledError is
+    raised when it is over, whichever of the three it was.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    work = CleanUp(_awaited(awaitable), loop=loop, name="clean-up")
+    interrupt: asyncio.CancelledError | None = None
+    try:
+        while not work.done() and (left := deadline - loop.time()) > 0:
+            try:
+                await asyncio.wait({work}, timeout=left)
+            except asyncio.CancelledError as exc:
+                interrupt = exc
+        if interrupt is not None:
+            raise interrupt
+        if not work.done():
+            raise TimeoutError(f"the clean-up took longer than {within:g} s")
+        return work.result()
+    finally:
+        if (interrupt is not None or not work.done()) and not loop.is_closed():
+            work.add_done_callback(_retrieve)
+            work.cancel()
+        del work, interrupt  # what is raised holds this frame
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _retrieve(work: asyncio.Future[Any]) -> None:
+    """Log what nobody will be told: an interrupt, or a time-out, is raised instead."""
+    if not work.cancelled() and (exc := work.exception()) is not None:
+        log_error(exc, "a clean-up raised")

@@ -6,8 +6,8 @@ from collections import defaultdict
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from turngate._limits import whole_number
-from turngate._words import counted
+from turngate._errors import counted
+from turngate._prompt import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from turngate._lifecycle import STARTING, WAITING
+from turngate._core import STARTING, WAITING
 
 if TYPE_CHECKING:
     from turngate._handles import Turn

@@ -1,18 +1,76 @@
-"""What callers send: a prompt, what goes with it, and what makes it acceptable."""
+"""What callers give: prompts, attachments, JSON and limits, and what makes them acceptable."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import inspect
-from collections.abc import Callable
+import json
+import math
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, get_args
 
 from turngate._errors import EmptyPrompt, MissingSession
 from turngate._events import RunComplete
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def whole_number(name: str, value: int, *, at_least: int) -> int:
+    """Return the value of the limit, or say in one line what is wrong with it."""
+    if not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
+    return value
+
+
+def seconds(name: str, value: float) -> float:
+    """Return the value of the time-out, or say in one line what is wrong with it."""
+    if not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} must be more than 0 seconds, not {value!r}")
+    return value
+
+
+def check_finish(value: float) -> float:
+    """Return the seconds that a close may wait, or say in one line what is wrong with them."""
+    if not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"finish must be at least 0 seconds, not {value!r}")
+    return value
+
+
+_LEVELS: Final = 200
+"""How deep data may be nested: what is encoded on one stack must be written, read and copied on any other."""
+
+
+def encode(data: object, where: str) -> str:
+    """Return the data as JSON text, the same text for equal data; raise a TypeError if they are not JSON."""
+    try:
+        _check(data, _LEVELS)
+        return json.dumps(data, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as wrong:
+        raise TypeError(f"{where} takes what JSON can say: {wrong}") from None
+
+
+def decode(text: str | None) -> Any:
+    """Return a new copy of what was encoded, None if nothing was."""
+    return None if text is None else json.loads(text)
+
+
+def _check(data: object, levels: int) -> None:
+    """Refuse what `json.dumps` would change in silence: keys that are no strings, infinity, NaN."""
+    if isinstance(data, dict | list | tuple):
+        if levels == 0:
+            raise TypeError(f"it is nested more than {_LEVELS} levels deep")
+        if isinstance(data, dict):
+            for key in data:
+                if not isinstance(key, str):
+                    raise TypeError(f"a key must be a string, not {type(key).__name__}")
+        for value in data.values() if isinstance(data, dict) else data:
+            _check(value, levels - 1)
+    elif isinstance(data, float) and not math.isfinite(data):
+        raise TypeError(f"there is no number {data!r}")
+
 
 OnComplete = Callable[[RunComplete], object]
 """A hook: receives the RunComplete of its run instead of the subscribers; not a coroutine function."""
@@ -146,3 +204,25 @@ def _is_text(attachment: Attachment | str) -> bool:
     if isinstance(attachment, str):
         return bool(attachment.strip())
     return attachment.mime_type.startswith("text/") and bool(attachment.content.strip())
+
+
+EncodedAttachment = Mapping[str, str] | str
+"""`{"name", "mime_type", "text" or "base64"}`; an attachment that is a string stays one."""
+
+
+def encode_attachment(attachment: Attachment | str) -> dict[str, str] | str:
+    """Return an attachment as JSON data: text as it is, bytes in base64."""
+    if isinstance(attachment, str):
+        return attachment
+    name, mime_type, content = attachment
+    if isinstance(content, str):
+        return {"name": name, "mime_type": mime_type, "text": content}
+    return {"name": name, "mime_type": mime_type, "base64": base64.b64encode(content).decode("ascii")}
+
+
+def decode_attachment(data: EncodedAttachment) -> Attachment | str:
+    """Return the attachment that was encoded so; raises ValueError if `base64` is not base64."""
+    if isinstance(data, str):
+        return data
+    content = data["text"] if "text" in data else base64.b64decode(data["base64"], validate=True)
+    return Attachment(data["name"], data["mime_type"], content)

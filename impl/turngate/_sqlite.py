@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turngate._errors import UnknownSchema
-from turngate._json import decode
-from turngate._limits import whole_number
 from turngate._messages import ListOfMessages, Message
+from turngate._prompt import decode, whole_number
 from turngate._sqlite_file import OpenedFile, absolute, check_usable, resolved
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turngate import Attachment
-from turngate._attachments import decode_attachment, encode_attachment
+from turngate._prompt import decode_attachment, encode_attachment
 
 texts = st.text()
 

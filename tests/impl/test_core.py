@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from turngate import AlreadyEntered, QueueFull, SessionBusy, State, UndeclaredMove
-from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
-from turngate._lifecycle import MOVES, Phase
+from turngate._core import MOVES, Decided, Phase, RunRecord, SessionCore, TurnRecord
 
 
 class Session:

@@ -14,9 +14,8 @@ import pytest
 
 from dispatching import Agent, active, echo, in_loop, steps
 from turngate import Dispatcher, State
-from turngate._core import RunRecord
+from turngate._core import Queue, RunRecord
 from turngate._dispatcher import _SUBMITS_IN_A_ROW
-from turngate._queue import Queue
 
 SMALL = 250
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from turngate._lifecycle import MOVES, Phase, State
+from turngate._core import MOVES, Phase, State
 
 
 def test_there_are_nine_moves() -> None:

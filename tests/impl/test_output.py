@@ -8,9 +8,8 @@ from dispatching import Agent, active, in_loop, queued
 from turngate import Dispatcher, TurnEnded
 from turngate._core import RunRecord
 from turngate._events import Delta, Note
-from turngate._handles import Run
+from turngate._handles import Run, TurnOutput
 from turngate._loop import HomeLoop
-from turngate._output import TurnOutput
 
 
 class Heard:

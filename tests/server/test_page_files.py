@@ -6,7 +6,7 @@ import re
 
 from surroundings import ROOT
 from turngate import State
-from turngate._lifecycle import MOVES
+from turngate._core import MOVES
 
 FOLDER = ROOT / "impl" / "turngate" / "server" / "page"
 

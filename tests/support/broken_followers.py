@@ -9,13 +9,12 @@ from unittest import mock
 
 from turngate import Covered, Dispatcher, Message, Run, Turn, _effects
 from turngate._completions import Completions
-from turngate._core import Decided, RunRecord, TurnRecord
-from turngate._lifecycle import STARTING, WAITING
+from turngate._core import STARTING, WAITING, Decided, RunRecord, TurnRecord
+from turngate._effects import Sessions
+from turngate._handles import TurnOutput
 from turngate._log import guard
 from turngate._messages import ListOfMessages
-from turngate._output import TurnOutput
 from turngate._places import Places
-from turngate._sessions import Sessions
 from turngate_verify.drivers.sabotage import Core, PublishesAgain, Sabotaged
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ import pytest
 import dispatching
 from postgres import cluster
 from surroundings import ROOT
-from turngate._lifecycle import SETTLING, STARTING
+from turngate._core import SETTLING, STARTING
 from turngate.durable import DurableDispatcher, Ledger, PostgresLedger, SqliteLedger
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 
 from turngate import Attachment, PromptOptions
-from turngate._attachments import encode_attachment
+from turngate._prompt import encode_attachment
 from turngate.client._calls import Calls
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText

@@ -11,7 +11,7 @@ import time
 from bisect import bisect, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from turngate._lifecycle import QUEUED
+from turngate._core import QUEUED
 from turngate.durable._records import Known, Loaded
 
 if TYPE_CHECKING:

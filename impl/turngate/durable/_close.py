@@ -7,10 +7,10 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from turngate._lifecycle import RUNNING, WAITING
+from turngate._core import RUNNING, WAITING
+from turngate._errors import counted
+from turngate._events import Waiters
 from turngate._log import guard, log, log_error
-from turngate._waiters import Waiters
-from turngate._words import counted
 from turngate.durable._ledger import LedgerGone
 from turngate.durable._records import Ask
 from turngate.durable._step import Fenced

@@ -10,18 +10,15 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
+from turngate._core import ACCEPTED, ACTIVE, QUEUED
 from turngate._deadlock import current_turn
-from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun
-from turngate._handles import Covered, Run
+from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun, counted
+from turngate._handles import Covered, Run, SessionView
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
-from turngate._lifecycle import ACCEPTED, ACTIVE, QUEUED
-from turngate._limits import check_finish, seconds, whole_number
 from turngate._log import log
 from turngate._places import Places
-from turngate._prompt import check_prompt, plain
+from turngate._prompt import check_finish, check_prompt, plain, seconds, whole_number
 from turngate._runner import prepare_runner
-from turngate._views import SessionView
-from turngate._words import counted
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._purge import Purge
 from turngate.durable._records import ALL, KeyRow, as_json, digest_of
@@ -34,11 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from typing import Self, TextIO
 
-    from turngate._core import RunRecord
+    from turngate._core import RunRecord, State
     from turngate._events import RunComplete, Subscription
     from turngate._handles import Runner
     from turngate._keys import Answer, RunName
-    from turngate._lifecycle import State
     from turngate._messages import ListOfMessages, Message
     from turngate._prompt import Attachment, OnComplete, WhenBusy
     from turngate.durable._ledger import Ledger

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from turngate._attachments import decode_attachment, encode_attachment
+from turngate._core import State
 from turngate._events import RunComplete
-from turngate._json import decode
-from turngate._lifecycle import State
 from turngate._messages import Message
-from turngate._prompt import Attachment
+from turngate._prompt import Attachment, decode, decode_attachment, encode_attachment
 
 if TYPE_CHECKING:
     from turngate._messages import ListOfMessages

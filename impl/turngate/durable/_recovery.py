@@ -11,10 +11,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from turngate._core import QUEUED, RUNNING, State
+from turngate._errors import counted
 from turngate._keys import KEPT_ON_A_LEDGER
-from turngate._lifecycle import QUEUED, RUNNING, State
 from turngate._log import log, log_error
-from turngate._words import counted
 from turngate.durable._ledger import Checkpoint, LedgerGone
 from turngate.durable._records import Ask
 from turngate.durable._step import ATTEMPTS, Recovered

@@ -9,10 +9,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from turngate._core import RunRecord
+from turngate._core import COMPLETE, RunRecord, State
 from turngate._effects import announce, call_callbacks
 from turngate._handles import Run
-from turngate._lifecycle import COMPLETE, State
 from turngate._log import log_error
 from turngate.durable._records import as_attachments
 

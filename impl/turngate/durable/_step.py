@@ -18,10 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from turngate._core import RunRecord, SessionCore, TurnRecord
+from turngate._core import ACCEPTED, QUEUED, RUNNING, WAITING, Queue, RunRecord, SessionCore, TurnRecord
 from turngate._errors import RunConflict, TurngateError
-from turngate._lifecycle import ACCEPTED, QUEUED, RUNNING, WAITING
-from turngate._queue import Queue
 from turngate.durable._records import (
     REMEMBERED,
     Changes,
@@ -34,8 +32,7 @@ from turngate.durable._records import (
 )
 
 if TYPE_CHECKING:
-    from turngate._core import Decided
-    from turngate._lifecycle import State
+    from turngate._core import Decided, State
     from turngate._messages import Message
     from turngate._prompt import WhenBusy
     from turngate.durable._records import KeyRow

@@ -15,8 +15,8 @@ import secrets
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from turngate._errors import DispatcherClosed
+from turngate._events import Waiters
 from turngate._log import describe, log_error
-from turngate._waiters import Waiters
 from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._pending import PendingStep
 from turngate.durable._records import Ask

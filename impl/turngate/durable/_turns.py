@@ -6,12 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from turngate._core import TurnRecord
+from turngate._core import QUEUED, RUNNING, SETTLING, TurnRecord
 from turngate._errors import TurnEnded
-from turngate._handles import Run, Turn
-from turngate._lifecycle import QUEUED, RUNNING, SETTLING
+from turngate._handles import Run, Turn, TurnOutput
 from turngate._log import log_error
-from turngate._output import TurnOutput
 from turngate._turn import TurnRunner
 from turngate.durable._ledger import LedgerGone, NotStorable
 from turngate.durable._records import ALL, Ask

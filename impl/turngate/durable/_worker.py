@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
 from turngate._deadlock import DeadlockCheck
 from turngate._effects import call_back
-from turngate._errors import DispatcherClosed
+from turngate._errors import DispatcherClosed, counted
 from turngate._handles import Covered
-from turngate._lifecycle import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
 from turngate._log import guard, log_error
 from turngate._loop import HomeLoop
-from turngate._words import counted
 from turngate.durable._close import LedgerClose
 from turngate.durable._effects import StepEffects
 from turngate.durable._ledger import LedgerGone

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from turngate import DispatcherClosed
-from turngate._words import counted
+from turngate._errors import counted
 from turngate.server import _models as models
 from turngate.server._backend import find_prompt, list_messages
 from turngate.server._event_log import EventLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from turngate._limits import seconds, whole_number
+from turngate._prompt import seconds, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)

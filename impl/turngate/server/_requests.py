@@ -11,9 +11,9 @@ import msgspec
 from starlette.requests import ClientDisconnect
 
 from turngate import WhenBusy
-from turngate._attachments import decode_attachment
+from turngate._errors import counted
 from turngate._keys import check_key
-from turngate._words import counted
+from turngate._prompt import decode_attachment
 from turngate.server._models import NewRunBody
 from turngate.server._problems import Problem
 

@@ -13,7 +13,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from turngate._words import counted
+from turngate._errors import counted
 from turngate.server._problems import Problem
 
 if TYPE_CHECKING:

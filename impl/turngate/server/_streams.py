@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from turngate import CursorExpired, DispatcherClosed
-from turngate._words import counted
+from turngate._errors import counted
 from turngate.durable import LedgerUnavailable
 from turngate.server._cursor import parsed
 from turngate.server._event_log import CHUNK, LogReader, missed_completions

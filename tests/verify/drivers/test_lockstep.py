@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from turngate import Dispatcher, Run, Turn
-from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
+from turngate._core import Decided, Queue, RunRecord, SessionCore, TurnRecord
 from turngate._places import Places
-from turngate._queue import Queue
 from turngate_model import Property
 from turngate_model.checker import Bounds
 from turngate_verify.drivers.lockstep import DECLARED, IN_LINE, WITH_PLACES, compare

@@ -9,7 +9,7 @@ import pytest
 
 from turngate import Covered, Dispatcher, Message, Moved, Run, SessionView
 from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
-from turngate._output import TurnOutput
+from turngate._handles import TurnOutput
 from turngate_model import Property
 from turngate_verify.drivers import sabotage
 from turngate_verify.world.expecting import Broken

@@ -22,14 +22,11 @@ from typing import Any
 
 from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._completions import CompletionStream
-from turngate._core import RunRecord, SessionCore, TurnRecord
-from turngate._handles import TextStream
-from turngate._lifecycle import Phase
-from turngate._output import TurnOutput
+from turngate._core import Phase, Queue, RunRecord, SessionCore, TurnRecord
+from turngate._events import Waiters
+from turngate._handles import TextStream, TurnOutput
 from turngate._places import Places
-from turngate._queue import Queue
 from turngate._settle import _Clock
-from turngate._waiters import Waiters
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.stage import Stage
 from turngate_verify.world.virtual_loop import VirtualLoop

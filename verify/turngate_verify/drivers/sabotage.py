@@ -15,15 +15,24 @@ from typing import Any, ClassVar, NamedTuple
 
 from turngate import Dispatcher, Message, Run, Turn
 from turngate._close import Close
-from turngate._core import CLEARED, Decided, Effect, RunRecord, SessionCore, TurnRecord
-from turngate._effects import Effects
+from turngate._core import (
+    ACCEPTED,
+    ACTIVE,
+    CANCEL_ON_ENTRY,
+    CLEARED,
+    QUEUED,
+    Decided,
+    Effect,
+    Queue,
+    RunRecord,
+    SessionCore,
+    TurnRecord,
+)
+from turngate._effects import Effects, Sessions
 from turngate._events import Outcome
-from turngate._lifecycle import ACCEPTED, ACTIVE, CANCEL_ON_ENTRY, QUEUED
+from turngate._handles import TurnOutput
 from turngate._loop import HomeLoop
 from turngate._messages import Messages
-from turngate._output import TurnOutput
-from turngate._queue import Queue
-from turngate._sessions import Sessions
 from turngate._turn import TurnRunner
 from turngate_model import DESIGNS, Property
 

@@ -23,7 +23,7 @@ from turngate import (
     TurngateError,
     UnknownRun,
 )
-from turngate._events import moved
+from turngate._core import moved
 from turngate.durable import LedgerUnavailable
 from turngate_verify.world.ledger_world import LedgerWorld
 from turngate_verify.world.memory_ledger import completions

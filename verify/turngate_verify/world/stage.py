@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from turngate import Dispatcher, DispatcherClosed, SessionBusy, Turn, TurngateError
-from turngate._clean_up import CleanUp
 from turngate._errors import AlreadyEntered
 from turngate._events import Subscription
+from turngate._loop import CleanUp
 from turngate_model.checker.counterexample import consequences
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.failures import RunnerFailed, StoreDown

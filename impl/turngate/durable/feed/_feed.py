@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from turngate._errors import DispatcherClosed, TurngateError
-from turngate._events import LoopCheck, Subscribers, Subscription
+from turngate._events import LoopCheck, Subscribers, Subscription, Waiters
 from turngate._log import describe, log_error
-from turngate._waiters import Waiters
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
 from turngate.durable.feed._delivery import BEHIND, Beginning, Delivery

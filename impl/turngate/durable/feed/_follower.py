@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from turngate._events import moved
+from turngate._core import moved
 from turngate._log import log_or_propagate
 from turngate.durable.feed._delivery import BEHIND, Batch, Gap, Lane
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from turngate import Run, RunComplete, State
-from turngate._lifecycle import STARTING, WAITING
+from turngate._core import STARTING, WAITING
 from turngate_model import Property, Violation
 from turngate_verify.world.ending import come_to_rest
 from turngate_verify.world.expecting import Broken, expect
