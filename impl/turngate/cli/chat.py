@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from turngate import Delta, Moved, RunComplete, State, TurngateError
-from turngate.cli.screen import PlainScreen, Screen, TerminalScreen
+from turngate.cli.screen import PlainScreen, TerminalScreen
 from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
 
@@ -59,7 +59,7 @@ async def _chat(url: str, session_id: str, token: str | None) -> None:
 class Chat:
     """One session, shown on a screen."""
 
-    def __init__(self, client: Client, session_id: str, screen: Screen) -> None:
+    def __init__(self, client: Client, session_id: str, screen: PlainScreen | TerminalScreen) -> None:
         self._client = client
         self._session_id = session_id
         self._screen = screen

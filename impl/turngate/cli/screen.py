@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
-import unicodedata
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from types import EllipsisType
 
 from prompt_toolkit import Application
 from prompt_toolkit.buffer import Buffer
@@ -18,9 +16,7 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
-from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.layout import (
-    BufferControl,
     ConditionalContainer,
     Dimension,
     FormattedTextControl,
@@ -29,7 +25,8 @@ from prompt_toolkit.layout import (
     Window,
 )
 from prompt_toolkit.output.vt100 import Vt100_Output
-from wcwidth import iter_graphemes, wcswidth, wcwidth
+from prompt_toolkit.widgets import TextArea
+from wcwidth import wrap
 
 from turngate.cli.visible import visible
 
@@ -41,26 +38,8 @@ _MOST_TYPED = 5
 """How many rows a long prompt may take while it is typed."""
 _JOINER = "\u200d"
 """What makes one emoji of several."""
-_CLOSES = frozenset({"Pe", "Pf", "Po"})
-"""Categories of characters that stay in the row of what comes before them."""
-_OPENS = frozenset({"Ps", "Pi"})
-"""Categories of characters that stay in the row of what comes after them."""
 CANCEL = None
 """What `lines` yields for a cancel of everything."""
-
-
-class Screen(Protocol):
-    """Shows text, and what waits; yields the lines that are typed, None for a cancel."""
-
-    def show(self, text: str) -> None:
-        """Show text behind what was shown before."""
-
-    def status(self, text: str) -> None:
-        """Show how things are, in the place of what was said of that before."""
-
-    def lines(self) -> AsyncIterator[str | None]:
-        """Yield what is typed."""
-        ...
 
 
 def shown(text: str) -> str:
@@ -100,42 +79,33 @@ class TerminalScreen:
         """The last lines that are complete, for a resize."""
         self._line = ""
         """The line that still grows."""
-        self._above = 0
-        """How many characters of it are in rows above."""
+        self._row = ""
+        """The last row of it, which is not above."""
         self._status = ""
         self._size: Size | None = None
-        self._typed: asyncio.Queue[str | None] = asyncio.Queue()
-        self._ended = False
-        self._buffer = Buffer(multiline=True, history=InMemoryHistory())
-        self._output = Vt100_Output(
-            sys.stdout, _size_of_terminal, term=os.environ.get("TERM"), enable_cpr=False
+        self._typed: asyncio.Queue[str | EllipsisType | None] = asyncio.Queue()
+        """The lines that were typed, and `...` at the end."""
+        self._output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
+        self._output.enable_cpr = False  # not every terminal says where its cursor is
+        self._input = TextArea(
+            accept_handler=self._take,
+            history=InMemoryHistory(),
+            height=Dimension(min=1, max=_MOST_TYPED),
+            dont_extend_height=True,
+            wrap_lines=True,
+            get_line_prefix=lambda number, wrapped: "  " if number or wrapped else "> ",
         )
+        growing = Window(FormattedTextControl(lambda: self._row.rstrip(" ")), height=1)
+        status = Window(FormattedTextControl(self._status_row), height=1, style="reverse")
+        grows = ConditionalContainer(growing, Condition(lambda: bool(self._row)))
         self._app: Application[None] = Application(
-            layout=Layout(
-                HSplit(
-                    [
-                        ConditionalContainer(
-                            Window(FormattedTextControl(self._growing), height=1), Condition(self._grows)
-                        ),
-                        Window(FormattedTextControl(self._status_line), height=1, style="reverse"),
-                        Window(
-                            BufferControl(self._buffer),
-                            height=Dimension(min=1, max=_MOST_TYPED),
-                            dont_extend_height=True,
-                            wrap_lines=True,
-                            get_line_prefix=_prefix,
-                        ),
-                    ]
-                )
-            ),
+            layout=Layout(HSplit([grows, status, self._input]), focused_element=self._input),
             key_bindings=self._keys(),
             output=self._output,
             erase_when_done=True,
         )
         self._app.ttimeoutlen = _A_MOMENT
         self._app.before_render += self._look_at_size
-
-    # The terminal.
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -144,7 +114,7 @@ class TerminalScreen:
         running = asyncio.create_task(
             self._app.run_async(pre_run=started.set, handle_sigint=False, set_exception_handler=False)
         )
-        running.add_done_callback(self._is_over)
+        running.add_done_callback(lambda _: self._typed.put_nowait(...))  # if the terminal is gone
         await started.wait()
         try:
             yield
@@ -153,17 +123,39 @@ class TerminalScreen:
                 self._app.exit()
             with suppress(EOFError):  # the terminal is gone
                 await running
-            if self._line:
-                self._write([row.rstrip(" ") for row in self._rows()])
+            if self._row:
+                self._write([self._row])
 
-    def _is_over(self, running: asyncio.Task[None]) -> None:
-        """Notice that the terminal is gone."""
-        if not self._ended:
-            self._end_input()
+    # What is shown.
+
+    def show(self, text: str) -> None:
+        """Show text where the last one ended."""
+        full: list[str] = []
+        *lines, rest = shown(text).split("\n")
+        for line in lines:
+            full += [*self._grow(line), self._row]
+            self._said.append(self._line)
+            self._line = self._row = ""
+        full += self._grow(rest)
+        if full:
+            self._app.renderer.erase()
+            self._write(full)
+        self._app.invalidate()
+
+    def _grow(self, text: str) -> list[str]:
+        """Add to the line that grows; return its rows that are full."""
+        self._line += text
+        full, self._row = self._wrapped(self._row + text)
+        return full
+
+    def _wrapped(self, line: str) -> tuple[list[str], str]:
+        """Return the full rows of a line, and the last one with the spaces behind it."""
+        rows = wrap(line, self._output.get_size().columns, break_on_hyphens=False) or [""]
+        return rows[:-1], rows[-1] + line[len(line.rstrip(" ")) :]
 
     def _write(self, rows: Iterable[str]) -> None:
         for row in rows:
-            self._output.write(row)
+            self._output.write(row.rstrip(" "))
             self._output.write_raw("\r\n")
         self._output.flush()
 
@@ -173,162 +165,43 @@ class TerminalScreen:
         if self._size is not None and size != self._size:
             self._output.erase_screen()
             self._output.cursor_goto(0, 0)
-            self._above = 0
-            rows = [row for line in self._said for row in wrap(line, size.columns)]
-            growing = wrap(self._line, size.columns)
-            self._above = sum(map(len, growing[:-1]))
-            rows += growing[:-1]
+            rows: list[str] = []
+            for line in self._said:
+                full, last = self._wrapped(line)
+                rows += [*full, last]
+            full, self._row = self._wrapped(self._line)
             room = max(size.rows - _MOST_TYPED - 2, 1)
-            self._write(row.rstrip(" ") for row in rows[-room:])
+            self._write([*rows, *full][-room:])
         self._size = size
 
-    # What is shown.
-
-    def show(self, text: str) -> None:
-        """Show text where the last one ended."""
-        full: list[str] = []
-        *lines, rest = shown(text).split("\n")
-        for line in lines:
-            self._line += line
-            full += self._rows()
-            self._said.append(self._line)
-            self._line, self._above = "", 0
-        self._line += rest
-        *rows, _ = self._rows()
-        self._above += sum(map(len, rows))
-        full += rows
-        if full:
-            self._app.renderer.erase()
-            self._write(row.rstrip(" ") for row in full)
+    def status(self, text: str) -> None:
+        """Show how things are, in the place of what was said of that before."""
+        self._status = text
         self._app.invalidate()
 
-    def _rows(self) -> list[str]:
-        """Return the part of the growing line that is not above, in rows."""
-        return wrap(self._line[self._above :], self._output.get_size().columns)
-
-    def _growing(self) -> str:
-        return self._rows()[-1].rstrip(" ")
-
-    def _grows(self) -> bool:
-        return len(self._line) > self._above
-
-    def status(self, text: str) -> None:
-        """Show how things are."""
-        if text != self._status:
-            self._status = text
-            self._app.invalidate()
-
-    def _status_line(self) -> str:
-        return wrap(visible(self._status, sys.stdout.encoding), self._output.get_size().columns)[0]
+    def _status_row(self) -> str:
+        full, last = self._wrapped(visible(self._status, sys.stdout.encoding))
+        return [*full, last][0]
 
     # What is typed.
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
-
-        @keys.add("enter", eager=True)
-        @keys.add("c-j", eager=True)
-        def _(_event: KeyPressEvent) -> None:
-            if self._buffer.text.strip():
-                self._typed.put_nowait(self._buffer.text)
-                self._buffer.append_to_history()
-            self._buffer.reset()
-
-        @keys.add("escape", eager=True)
-        def _(_event: KeyPressEvent) -> None:
-            self._typed.put_nowait(CANCEL)
-
-        @keys.add("c-c", eager=True)
-        @keys.add("c-d", eager=True)
-        def _(_event: KeyPressEvent) -> None:
-            self._end_input()
-
+        for names, do in (
+            (("enter", "c-j"), self._input.buffer.validate_and_handle),
+            (("escape",), lambda: self._typed.put_nowait(CANCEL)),
+            (("c-c", "c-d"), lambda: self._typed.put_nowait(...)),
+        ):
+            for name in names:
+                keys.add(name, eager=True)(lambda _event, do=do: do())
         return keys
 
-    def _end_input(self) -> None:
-        self._ended = True
-        self._typed.put_nowait(CANCEL)
+    def _take(self, buffer: Buffer) -> bool:
+        if buffer.text.strip():
+            self._typed.put_nowait(buffer.text)
+        return False  # the next prompt begins with nothing
 
     async def lines(self) -> AsyncIterator[str | None]:
         """Yield what is typed, until Ctrl-C or Ctrl-D."""
-        while not self._ended or self._typed.qsize() > 1:
-            line = await self._typed.get()
-            if self._ended and self._typed.empty():
-                return
+        while (line := await self._typed.get()) is not ...:
             yield line
-
-
-def _prefix(number: int, wrapped: int) -> str:
-    return "> " if number == 0 and wrapped == 0 else "  "
-
-
-def _size_of_terminal() -> Size:
-    """Return the size that the terminal has now; where it has none, what the environment says."""
-    try:
-        columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        columns = rows = 0
-    if not columns or not rows:
-        columns, rows = shutil.get_terminal_size()
-    return Size(rows=rows, columns=columns)
-
-
-# Text in rows: words stay whole, and no character is wider than the place that it gets.
-
-
-def wrap(line: str, columns: int) -> list[str]:
-    """Return a line in rows that fit, in order and with nothing left out.
-
-    Spaces at the end of a row may hang over; `row.rstrip(" ")` always fits. A word that is too long for any
-    row begins a row of its own and is broken where the row is full.
-    """
-    rows: list[str] = []
-    row, used = "", 0
-    for piece in _pieces(line):
-        needed = cells(piece.rstrip(" "))
-        if row and used + needed > columns:
-            rows.append(row)
-            row, used = "", 0
-        if needed <= columns:
-            row += piece
-            used += cells(piece)
-            continue
-        for character in iter_graphemes(piece):
-            width = cells(character)
-            if row and character != " " and used + width > columns:
-                rows.append(row)
-                row, used = "", 0
-            row += character
-            used += width
-    return [*rows, row]
-
-
-def cells(text: str) -> int:
-    """Return how many columns a text takes, at the most: terminals differ about joined emoji."""
-    return sum(
-        max(wcswidth(character), sum(max(wcwidth(each), 0) for each in character), 0)
-        for character in iter_graphemes(text)
-    )
-
-
-def _pieces(line: str) -> Iterator[str]:
-    """Yield what is not broken: words with the spaces behind them, and wide characters one by one."""
-    piece, before = "", ""
-    for character in iter_graphemes(line):
-        if piece and _may_break(before, character):
-            yield piece
-            piece = ""
-        piece += character
-        before = character
-    if piece:
-        yield piece
-
-
-def _may_break(before: str, after: str) -> bool:
-    if after == " ":
-        return False
-    if before == " ":
-        return True
-    if cells(before) < 2 and cells(after) < 2:
-        return False
-    return unicodedata.category(after[0]) not in _CLOSES and unicodedata.category(before[0]) not in _OPENS
