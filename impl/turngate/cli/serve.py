@@ -49,21 +49,6 @@ class Options(NamedTuple):
     verbose: bool
     inherited: str | None
 
-    def of_a_worker(self) -> list[str]:
-        """Return the arguments of one of several workers."""
-        arguments = ["--host", self.host, "--on-death", self.on_death, "--finish", str(self.finish)]
-        if self.ledger is not None:
-            arguments += ["--ledger", self.ledger]
-        if self.token_file is not None:
-            arguments += ["--token-file", str(self.token_file)]
-        for name in self.allow_host:
-            arguments += ["--allow-host", name]
-        for origin in self.allow_origin:
-            arguments += ["--allow-origin", origin]
-        if self.verbose:
-            arguments.append("--verbose")
-        return arguments if self.target is None else [*arguments, "--", self.target]
-
     def announce(self, port: int) -> None:
         """Say what is served, and where."""
         name = f"[{self.host}]" if ":" in self.host else self.host
@@ -121,49 +106,59 @@ def serve(**options: Any) -> int:
             "--workers above 1 needs --ledger: without one, each process would run a turn of the same session"
         )
     app = _app(asked)
-    if asked.workers > 1:
-        try:
-            own = listening(asked.host, asked.port)
-        except socket.gaierror as wrong:
-            raise click.UsageError(_no_such_host(asked.host, wrong)) from None
-        except OSError as wrong:
-            raise _no_address(asked, wrong) from None
-        with own:
-            port = own.getsockname()[1]
-            return Workers(asked.of_a_worker(), asked.workers, own).run(lambda: asked.announce(port))
     on_start: Callable[[int], object] = asked.announce
-    listener = None
     if asked.inherited is not None:
         inherited = Inherited(*map(int, asked.inherited.split(",")))
         listener, on_start = inherited.socket(), inherited.tell
+    else:
+        listener = _listen(asked)
+    if asked.workers > 1:
+        with listener:
+            port = listener.getsockname()[1]
+            workers = Workers(_arguments_of_a_worker(), asked.workers, listener)
+            return workers.run(lambda: asked.announce(port))
     try:
-        interrupted = serve_app(
-            app, asked.host, asked.port, verbose=asked.verbose, on_start=on_start, listener=listener
-        )
+        interrupted = serve_app(app, asked.host, verbose=asked.verbose, on_start=on_start, listener=listener)
     except TurngateError as wrong:
         at_an_address = asked.ledger is not None and asked.ledger.startswith(_POSTGRES)
         hint = "; check the address that --ledger gives" if at_an_address else ""
         raise click.ClickException(f"{wrong}{hint}") from None
-    except socket.gaierror as wrong:
-        raise click.UsageError(_no_such_host(asked.host, wrong)) from None
-    except OSError as wrong:
-        raise _no_address(asked, wrong) from None
     return INTERRUPTED if interrupted else 0
 
 
-def _no_address(asked: Options, wrong: OSError) -> Exception:
-    """Return what to raise when the address is not available."""
-    if wrong.errno == errno.EADDRINUSE:
-        return click.UsageError(f"port {asked.port} is already in use; choose another with --port")
-    if wrong.errno == errno.EACCES:
-        return click.UsageError(f"port {asked.port} needs privileges; choose another with --port")
-    if wrong.errno == errno.EADDRNOTAVAIL:
-        return click.UsageError(f"--host {asked.host} is not an address of this machine")
-    return wrong
+def _arguments_of_a_worker() -> list[str]:
+    """Return the arguments of one of several workers: what was asked for, but for the address."""
+    context = click.get_current_context()
+    arguments: list[str] = []
+    for option in context.command.params:
+        name, value = option.opts[0], context.params[option.name or ""]
+        if not isinstance(option, click.Option) or name in ("--port", "--workers", "--inherited"):
+            continue
+        if option.is_flag:
+            arguments += [name] if value else []
+        elif value is not None:
+            for each in value if option.multiple else [value]:
+                arguments += [name, str(each)]
+    target = context.params["target"]
+    return arguments if target is None else [*arguments, "--", target]
 
 
-def _no_such_host(host: str, wrong: socket.gaierror) -> str:
-    return f"--host {host}: {wrong.strerror}; give an address of this machine, such as 127.0.0.1"
+def _listen(asked: Options) -> socket.socket:
+    """Return a socket that listens on the address."""
+    try:
+        return listening(asked.host, asked.port)
+    except socket.gaierror as wrong:
+        said = f"--host {asked.host}: {wrong.strerror}; give an address of this machine, such as 127.0.0.1"
+    except OSError as wrong:
+        reasons = {
+            errno.EADDRINUSE: f"port {asked.port} is already in use; choose another with --port",
+            errno.EACCES: f"port {asked.port} needs privileges; choose another with --port",
+            errno.EADDRNOTAVAIL: f"--host {asked.host} is not an address of this machine",
+        }
+        if wrong.errno not in reasons:
+            raise
+        said = reasons[wrong.errno]
+    raise click.UsageError(said)
 
 
 def _app(asked: Options) -> App:

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from socket import socket
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from turngate.cli.endings import INTERRUPTED
 from turngate.cli.terminal import err
@@ -85,8 +85,8 @@ class Workers:
         started = [asyncio.Event() for _ in range(self._count - 1)]
         keeping = [asyncio.create_task(self._keep(event, None)) for event in started]
         keeping.append(asyncio.create_task(self._keep(asyncio.Event(), first)))
-        ending = asyncio.create_task(self._ending.wait())
-        serving = asyncio.create_task(_all_set(started))
+        ending: asyncio.Future[Any] = asyncio.ensure_future(self._ending.wait())
+        serving: asyncio.Future[Any] = asyncio.gather(*(event.wait() for event in started))
         await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             on_start()
@@ -150,9 +150,3 @@ class Workers:
         code = await process.wait()
         self._running.discard(process)
         return code
-
-
-async def _all_set(events: Sequence[asyncio.Event]) -> bool:
-    for event in events:
-        await event.wait()
-    return True

@@ -60,7 +60,7 @@ class App:
         self._has_lifespan = False
         self._begun: asyncio.Task[None] | None = None
         self._ended: asyncio.Task[None] | None = None
-        self._hastening: asyncio.Task[None] | None = None
+        self._hastening: asyncio.Task[Any] | None = None
         self._handlers: Handlers
         self._key_life = ""
 
@@ -138,13 +138,10 @@ class App:
         return self._ended if self._owns else None
 
     def _hasten(self) -> None:
-        self._hastening = asyncio.create_task(self.hasten(), name="turngate hasten")
-
-    async def hasten(self) -> None:
         """Let what is in flight end no longer by itself, if the dispatcher is closed here."""
         self.finish = 0.0
         if self._owns and self._ended is not None and not self._ended.done():
-            await self._backend.hasten_close()
+            self._hastening = asyncio.create_task(self._backend.hasten_close(), name="turngate hasten")
 
     async def end(self) -> None:
         """Take no more prompts, let what is in flight end, deliver every RunComplete, end the streams."""

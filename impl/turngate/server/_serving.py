@@ -3,12 +3,12 @@
 uvicorn closes its sockets first, then waits for open connections, and tells the application last: event
 streams would keep it waiting, and clients would never hear how their runs ended. So the application comes to
 its end first, while the server still answers (readyz says 503, prompts are refused); then uvicorn shuts down.
+It is the lifespan of the application that hears the signals (see `heard_by`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from typing import TYPE_CHECKING, Any, Final
@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from turngate.server._signals import ENDING
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from turngate.server._app import App
 
@@ -70,7 +68,7 @@ class HttpProtocol(H11Protocol):
 
 
 class HttpServer(uvicorn.Server):
-    """Lets the application end before the connections, and takes a signal for the ordinary end that it is."""
+    """Lets the application begin and end before the connections; a signal is the ordinary end that it is."""
 
     def __init__(self, app: App, config: uvicorn.Config, on_start: Callable[[int], object]) -> None:
         super().__init__(config)
@@ -90,28 +88,12 @@ class HttpServer(uvicorn.Server):
             self._on_start(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Have the application end; a second signal cancels what is still in flight."""
-        ending = asyncio.ensure_future(self._app.end())
-        hastened = False
-        while not ending.done():
-            await asyncio.wait([ending], timeout=0.1)
-            if self.force_exit and not hastened:
-                hastened = True
-                await self._app.hasten()
+        """Have the application end first, if no signal has done that."""
+        await self._app.end()
         await super().shutdown(sockets)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle the signals that end the process, and let them have no other meaning afterwards."""
-        before = {number: signal.signal(number, self.handle_exit) for number in ENDING}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to end; from the second signal on, in haste."""
+        """Shut down; in haste from the second signal on. The signal has no other meaning afterwards."""
         self.interrupted = self.interrupted or sig == signal.SIGINT
         self.force_exit = self.should_exit
         self.should_exit = True
