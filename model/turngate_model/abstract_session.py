@@ -1,8 +1,8 @@
 """The abstract session: what must hold, said without any mechanism.
 
 An abstract session knows sets and history only: which runs are accepted, queued, active or complete, in which
-order they were accepted, and which of them a cancel covers. It has no sequence, no mark and no lock; those
-belong to the mechanism (``mechanism.py``). A judge that shared them would prove nothing.
+order they wait, which of them a cancel covers and which are held. It has no sequence, no rank, no mark and no
+lock; those belong to the mechanism (``mechanism.py``). A judge that shared them would prove nothing.
 
 ``observe`` takes one event of a history and returns the properties that the event breaks. It never refuses an
 event, because the event has already happened. It goes on from there and judges the next one.
@@ -10,7 +10,6 @@ event, because the event has already happened. It goes on from there and judges 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from typing import assert_never
 
@@ -20,15 +19,19 @@ from turngate_model.history import (
     Cancel,
     Clear,
     Complete,
+    Edit,
     Ended,
     Enter,
     Event,
     FinishReason,
     Fold,
     Handoff,
+    Hold,
+    Move,
+    Resume,
     Wrote,
 )
-from turngate_model.lifecycle import DeclaredState, Guard, Successor, Trigger, successor
+from turngate_model.lifecycle import WAITING, DeclaredState, Guard, Successor, Trigger, successor
 from turngate_model.properties import Property, Violation
 
 _COMPLETING = {
@@ -43,7 +46,18 @@ _SAYS_CANCELED = ("canceled", "unwritten")
 """What the messages of a cancelled run may say. A store that failed to write them is excused."""
 
 # The guards as plain integers: enum flags are slow to combine.
-_COVERED, _OCCUPIED, _FIRST, _VACATED, _JOINABLE, _FOLDABLE, _CLEARED, _SETTLED = map(int, Guard)
+(
+    _COVERED,
+    _OCCUPIED,
+    _FIRST,
+    _VACATED,
+    _JOINABLE,
+    _FOLDABLE,
+    _CLEARED,
+    _SETTLED,
+    _HELD,
+    _BOUND,
+) = map(int, Guard)
 
 
 class AbstractSession:
@@ -59,8 +73,15 @@ class AbstractSession:
         self._limited = limited
         self.states: dict[str, DeclaredState] = {}
         """The state of every run that the session ever had, in the order of acceptance."""
-        self.queue: list[str] = []
-        """The queued runs, in the order of acceptance. The order in which they entered does not matter."""
+        self.line: list[str] = []
+        """The runs that wait, accepted or queued, in the order of acceptance, except where one was moved.
+
+        The order in which they entered does not matter.
+        """
+        self.held: set[str] = set()
+        """The runs that wait and were held, and have not been resumed since."""
+        self.bound: dict[str, str] = {}
+        """The runs that wait and are for one turn alone, each with the lead of that turn."""
         self.covered: set[str] = set()
         """The runs in flight that a cancel covers."""
         self.foldable: set[str] = set()
@@ -86,6 +107,17 @@ class AbstractSession:
         return [run for run, at in self.states.items() if at is state]
 
     @property
+    def queue(self) -> list[str]:
+        """The queued runs, in line."""
+        return [run for run in self.line if self.states[run] is DeclaredState.QUEUED]
+
+    @property
+    def first(self) -> str:
+        """The first queued run that is not held: the one that goes next. Empty if there is none."""
+        queued = DeclaredState.QUEUED
+        return next((run for run in self.line if self.states[run] is queued and run not in self.held), "")
+
+    @property
     def in_flight(self) -> list[str]:
         """The runs that are not complete."""
         return [run for run, at in self.states.items() if at is not DeclaredState.COMPLETE]
@@ -94,6 +126,11 @@ class AbstractSession:
     def quiet(self) -> bool:
         """Whether every run of the session is complete."""
         return all(at is DeclaredState.COMPLETE for at in self.states.values())
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a turn runs that no cancel covers."""
+        return self.running and not self.covered.intersection(self.turn)
 
     def covered_by_cancel(self, run: str | None = None) -> list[str]:
         """Return the runs that a cancel of the session, or of one run, covers, in the order of acceptance.
@@ -113,13 +150,14 @@ class AbstractSession:
         facts = 0
         if run in self.covered:
             facts |= _COVERED
-        if self.turn or self.queue:
+        first = self.first
+        if self.turn or first:
             facts |= _OCCUPIED
-        if self.queue and self.queue[0] == run:
+        if first == run:
             facts |= _FIRST
         if not self.turn:
             facts |= _VACATED
-        if self.running and not self.covered.intersection(self.turn):
+        if self.joinable:
             facts |= _JOINABLE
         if run in self.foldable:
             facts |= _FOLDABLE
@@ -127,21 +165,30 @@ class AbstractSession:
             facts |= _CLEARED
         if run in self.record:
             facts |= _SETTLED
+        if run in self.held:
+            facts |= _HELD
+        if run in self.bound:
+            facts |= _BOUND
         return facts
 
     def owed(self) -> list[Violation]:
         """Return what is broken if nothing more will happen unless a caller acts.
 
-        Every run that has entered must then be complete.
+        Every run that has entered must then be complete, or wait in the queue because it is held. A run that
+        is for one turn alone must be complete when that turn is.
         """
-        waiting = [run for run in self.queue if run not in self.covered | self.cleared]
+        gone = self.covered | self.cleared | {run for run, lead in self.bound.items() if lead != self.lead}
+        queue = [run for run in self.queue if run not in gone]
+        waiting = [run for run in queue if run not in self.held]
         if waiting and not self.turn:
             strands = f"{_listed(waiting)} waits in the queue of a session with no turn: it should run next"
             return [Violation(Property.NO_STRAND, strands)]
+        may_wait = {run for run in queue if run in self.held}
+        may_wait |= {run for run in self.in_state(DeclaredState.ACCEPTED) if run not in self.bound}
         return [
             Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} has ended without a RunComplete: it is owed one")
-            for run, at in self.states.items()
-            if at not in (DeclaredState.ACCEPTED, DeclaredState.COMPLETE)
+            for run in self.in_flight
+            if run not in may_wait
         ]
 
     # Events.
@@ -149,19 +196,33 @@ class AbstractSession:
     def observe(self, event: Event) -> list[Violation]:
         """Take one event in and return what it breaks."""
         match event:
-            case Accept(run, foldable):
+            case Accept(run, foldable, into):
                 self.states[run] = DeclaredState.ACCEPTED
                 self._nth[run] = self._accepts = self._accepts + 1
+                self.line.append(run)
                 if foldable:
                     self.foldable.add(run)
-                return []
+                return list(self._bind(run, into)) if into else []
             case Cancel(runs):
                 # A cancel covers exactly the runs that were accepted before it and are not complete.
                 self.covered.update(self.covered_by_cancel() if runs is None else runs)
                 return []
-            case Clear():
-                self.cleared.update(self.queue)
+            case Clear(runs):
+                self.cleared.update(self.queue if runs is None else runs.intersection(self.queue))
                 return []
+            case Hold(runs):
+                # A hold holds exactly the runs that wait at it.
+                self.held.update(self.line if runs is None else runs.intersection(self.line))
+                return []
+            case Resume(runs, unbinds):
+                self.held -= self.held.copy() if runs is None else runs
+                for run in runs or () if unbinds else ():
+                    self.bound.pop(run, None)
+                return []
+            case Move(run, before):
+                return list(self._reorder(run, before))
+            case Edit(run, foldable):
+                return list(self._edit(run, foldable))
             case Called(run):
                 if run == self.lead:
                     self.running = True
@@ -201,12 +262,14 @@ class AbstractSession:
             undeclared = f"the machine declares no {trigger} of {run} from {source} to {target} here"
             violations.append(Violation(Property.DECLARED_MOVE, undeclared))
         self.states[run] = target
-        if source is DeclaredState.QUEUED:
-            del self.queue[bisect_left(self.queue, self._nth[run], key=self._nth.__getitem__)]
-        if target is DeclaredState.QUEUED:
-            insort(self.queue, run, key=self._nth.__getitem__)
-        else:
+        if target is not DeclaredState.QUEUED:
+            if source in WAITING:
+                self.line.remove(run)
             self.foldable.discard(run)
+            self.held.discard(run)
+            self.bound.pop(run, None)
+        elif source not in WAITING:
+            self.line.append(run)
         if target is DeclaredState.ACTIVE and trigger is not Trigger.FOLD:
             self.turn, self.lead, self.running = [run], run, not self._limited
         elif target is DeclaredState.ACTIVE:
@@ -234,6 +297,8 @@ class AbstractSession:
             yield _uncovered(run, f"it should be cancelled on entry, not {state}")
         if state is DeclaredState.ACTIVE:
             yield from self._turn_begins(run)
+        elif run not in self.covered and self.bound.get(run, self.lead) != self.lead:
+            yield _misdirected(run, self.bound[run], "that turn is over: it should be complete")
 
     def _started(self, run: str) -> Iterator[Violation]:
         if run in self.covered:
@@ -258,15 +323,44 @@ class AbstractSession:
             yield Violation(
                 Property.DECLARED_MOVE, f"{run} is folded into {into}, which leads no active turn"
             )
+        elif self.bound.get(run, into) != into:
+            yield _misdirected(run, self.bound[run], f"it must not join that of {into}")
         if run in self.covered:
             yield _uncovered(run, "it must not become active by fold")
         yield from self._overtakes(run)
 
     def _overtakes(self, run: str) -> Iterator[Violation]:
-        if self.queue and self.queue[0] != run:
-            yield Violation(
-                Property.FIFO, f"{run} becomes active ahead of {self.queue[0]}, which should go first"
+        first = self.first
+        if run in self.held:
+            yield Violation(Property.HELD, f"{run} is held: it must not become active before it is resumed")
+        elif first and first != run:
+            yield Violation(Property.FIFO, f"{run} becomes active ahead of {first}, which should go first")
+
+    def _bind(self, run: str, into: str) -> Iterator[Violation]:
+        if into not in self.turn or not self.joinable:
+            refused = f"{run} is for the turn of {into}, which does not run: it should be refused"
+            yield Violation(Property.DECLARED_MOVE, refused)
+        self.bound[run] = self.lead if into in self.turn else into
+
+    def _reorder(self, run: str, before: str) -> Iterator[Violation]:
+        for each in (run, before) if before else (run,):
+            if self.states.get(each) not in WAITING:
+                late = f"{run} is moved, but {each} does not wait: it should be refused"
+                yield Violation(Property.DECLARED_MOVE, late)
+                return
+        if run != before:
+            self.line.remove(run)
+            self.line.insert(self.line.index(before) if before else len(self.line), run)
+
+    def _edit(self, run: str, foldable: bool | None) -> Iterator[Violation]:
+        if self.states[run] not in WAITING:
+            late = (
+                f"the edit of {run} is acknowledged, but its runner has the old prompt: it should be refused"
             )
+            yield Violation(Property.AS_EDITED, late)
+        elif foldable is not None:
+            self.bound.pop(run, None)
+            (self.foldable.add if foldable else self.foldable.discard)(run)
 
     def _wrote(self, run: str, reason: FinishReason) -> Iterator[Violation]:
         state = self.states[run]
@@ -317,6 +411,9 @@ class AbstractSession:
             frozenset(self.covered),
             frozenset(self.foldable - self.covered),
             frozenset(self.cleared),
+            tuple(self.line),
+            frozenset(self.held),
+            frozenset(self.bound.items()),
             frozenset((run, said in _SAYS_CANCELED) for run, said in self.record.items()),
             tuple(self.turn),
             self.lead,
@@ -334,7 +431,9 @@ class AbstractSession:
         twin.turn = list(self.turn)
         twin.lead = self.lead
         twin.running = self.running
-        twin.queue = list(self.queue)
+        twin.line = list(self.line)
+        twin.held = set(self.held)
+        twin.bound = dict(self.bound)
         twin._nth = dict(self._nth)
         twin._accepts = self._accepts
         return twin
@@ -348,6 +447,10 @@ def _poisoned(run: str) -> Violation:
 
 def _uncovered(run: str, should: str) -> Violation:
     return Violation(Property.FULL_COVERAGE, f"{run} was accepted before the cancel: {should}")
+
+
+def _misdirected(run: str, lead: str, should: str) -> Violation:
+    return Violation(Property.DECLARED_MOVE, f"{run} is for the turn of {lead} alone: {should}")
 
 
 def _listed(runs: list[str]) -> str:

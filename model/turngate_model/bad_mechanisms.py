@@ -62,7 +62,7 @@ class UnlockedDrain(Mechanism):
         s.unfinished.append(Half("now look at the mark, and fold", taken))
         turn.writing = "paused"
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         turn = s.turns[0]
         turn.writing = ""
         for run in half.runs:
@@ -108,7 +108,7 @@ class IdleGap(Mechanism):
         if s.queue:
             s.unfinished.append(Half("choose the successor"))
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         self.start_next(s)
 
 
@@ -120,7 +120,7 @@ class UnserializedEntry(Mechanism):
             self.leave_accepted(s, run)
             s.unfinished.append(Half("having seen an idle session, start", (run,)))
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         self.start(s, half.runs[0])
         self.see(Enter(half.runs[0].name, DeclaredState.ACTIVE))
 
@@ -131,7 +131,7 @@ class BlindRelease(Mechanism):
         if s.active:
             s.unfinished.append(Half("remove the active entry of the session"))
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         s.active = ""
 
 
@@ -140,7 +140,7 @@ class UnlockedClear(Mechanism):
         self.see(Clear())
         s.unfinished.append(Half("delete the queue that was read:", tuple(s.queue)))
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         s.queue.clear()
         for run in half.runs:
             self.see(Complete(run.name, False, "cleared from the queue"))
@@ -168,7 +168,7 @@ class LateMark(Untracked):
         if s.accepted and not s.unfinished:
             s.unfinished.append(Half("set the mark, having seen an accepted run", mark=s.in_flight[-1].seq))
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         s.mark = max(s.mark, half.mark)
 
 
@@ -181,10 +181,10 @@ class LateOwnComplete(Mechanism):
         else:
             super().complete_turn(s, turn, error)
 
-    def resumable(self, s: ModelSession, half: Half) -> bool:
+    def can_do_second_half(self, s: ModelSession, half: Half) -> bool:
         return not s.active
 
-    def resume(self, s: ModelSession, half: Half) -> None:
+    def second_half(self, s: ModelSession, half: Half) -> None:
         for run in half.runs:
             self.see(Complete(run.name, bool(half.mark)))
 

@@ -6,6 +6,7 @@ events and looks at nothing else. An event belongs to one session, and names its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 from turngate_model.lifecycle import DeclaredState
@@ -19,6 +20,8 @@ class Accept(NamedTuple):
 
     run: str
     foldable: bool = True
+    into: str = ""
+    """A run of the one turn that the new run may join; empty if it may have a turn of its own."""
 
 
 class Enter(NamedTuple):
@@ -36,7 +39,7 @@ class Fold(NamedTuple):
 
 
 class Handoff(NamedTuple):
-    """A queued run became active, because the turn before it ended."""
+    """A queued run became active, because the turn before it ended, or because it was resumed."""
 
     run: str
 
@@ -48,7 +51,37 @@ class Cancel(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """A caller cleared the queue."""
+    """A caller cleared the queue, or only the queued runs named here were cleared."""
+
+    runs: frozenset[str] | None = None
+
+
+class Hold(NamedTuple):
+    """A caller held every run of the session that waits, or only the runs named here."""
+
+    runs: frozenset[str] | None = None
+
+
+class Resume(NamedTuple):
+    """A caller resumed every held run of the session, or only the runs named here."""
+
+    runs: frozenset[str] | None = None
+    unbinds: bool = False
+    """Whether a run named here may have a turn of its own from now on, although it was for one turn alone."""
+
+
+class Move(NamedTuple):
+    """A caller put a waiting run before another one, or, if none is named, behind all that wait."""
+
+    run: str
+    before: str = ""
+
+
+class Edit(NamedTuple):
+    """A caller changed a waiting run, and was told so. ``foldable`` is None if its ``when_busy`` stays."""
+
+    run: str
+    foldable: bool | None = None
 
 
 class Called(NamedTuple):
@@ -82,4 +115,34 @@ class Complete(NamedTuple):
     error: str | None = None
 
 
-Event: TypeAlias = Accept | Enter | Fold | Handoff | Cancel | Clear | Called | Ended | Wrote | Complete
+Event: TypeAlias = (
+    Accept
+    | Enter
+    | Fold
+    | Handoff
+    | Cancel
+    | Clear
+    | Hold
+    | Resume
+    | Move
+    | Edit
+    | Called
+    | Ended
+    | Wrote
+    | Complete
+)
+
+
+def with_names(event: Event, name: Callable[[str], str]) -> Event:
+    """Return an event in which every run has another name."""
+    match event:
+        case Cancel(runs) | Clear(runs) | Hold(runs) | Resume(runs):
+            return event if runs is None else event._replace(runs=frozenset(map(name, runs)))
+        case Accept(run, _, into):
+            return event._replace(run=name(run), into=name(into) if into else "")
+        case Fold(run, into):
+            return Fold(name(run), name(into))
+        case Move(run, before):
+            return Move(name(run), name(before) if before else "")
+        case _:
+            return event._replace(run=name(event.run))

@@ -20,12 +20,18 @@ A caller's accept creates a run. Its enter decides, once, what becomes of the
 run: cancel_on_entry, queued or active. After that others move it:
 
 * A turn that ends moves its own runs to complete (finish), and the first
-  queued run to active (handoff).
+  queued run that is not held to active (handoff).
+* A caller who resumes held runs moves the first of the queue to active, if no
+  turn is active (handoff).
 * A runner that asks for follow-ups moves queued runs into its turn (fold).
 * A cancel, or a caller who clears the queue, moves queued runs to complete
   (drop).
 * A store that has written the messages of a run cancelled on entry, or has
   failed to, moves the run to complete (settle).
+
+A run waits while it is accepted or queued. To hold, resume, move or edit a
+run that waits is no move of the table: the run keeps its state, and only the
+facts about it change.
 
 A run is active as soon as it is its turn. Where the number of runner calls is
 limited, the runner may be called later: the run is active while it waits.
@@ -57,6 +63,8 @@ class DeclaredState(StrEnum):
 
 INITIAL = DeclaredState.ACCEPTED
 TERMINAL = DeclaredState.COMPLETE
+WAITING = (DeclaredState.ACCEPTED, DeclaredState.QUEUED)
+"""The states of a run that waits. Only such a run can be held, moved and edited."""
 
 
 class Trigger(StrEnum):
@@ -82,6 +90,8 @@ class Guard(IntFlag):
     FOLDABLE = auto()
     CLEARED = auto()
     SETTLED = auto()
+    HELD = auto()
+    BOUND = auto()
 
     @property
     def label(self) -> str:
@@ -91,13 +101,15 @@ class Guard(IntFlag):
 
 GUARD_MEANINGS = {
     Guard.COVERED: "a cancel applies to the run: it came after the accept and before the RunComplete",
-    Guard.OCCUPIED: "a turn of the session is active, or runs are queued",
-    Guard.FIRST: "no other run queued in the session was accepted earlier",
+    Guard.OCCUPIED: "a turn of the session is active, or a run is queued that is not held",
+    Guard.FIRST: "no other run that is queued in the session and not held is ahead of it",
     Guard.VACATED: "the turn before it has ended and its runs are complete",
     Guard.JOINABLE: "a turn of the session is running that no cancel covers",
     Guard.FOLDABLE: "the run may join a turn that is already active",
-    Guard.CLEARED: "the queue was cleared while the run was in it",
+    Guard.CLEARED: "the queue was cleared while the run was in it, or the one turn that it was for has ended",
     Guard.SETTLED: "the messages of the run are written, or writing them has failed",
+    Guard.HELD: "a hold came while the run waited, and the run has not been resumed since",
+    Guard.BOUND: "the run is for one turn alone, and may have none of its own",
 }
 
 
@@ -121,16 +133,24 @@ TABLE = (
         DeclaredState.ACCEPTED,
         DeclaredState.QUEUED,
         (Guard.OCCUPIED,),
+        (Guard.COVERED, Guard.HELD),
+        "neither covered nor held, and the session is busy or has a queue",
+    ),
+    Row(
+        Trigger.ENTER,
+        DeclaredState.ACCEPTED,
+        DeclaredState.QUEUED,
+        (Guard.HELD,),
         (Guard.COVERED,),
-        "not covered, and the session is busy or has a queue",
+        "held and not covered, whether or not the session is busy",
     ),
     Row(
         Trigger.ENTER,
         DeclaredState.ACCEPTED,
         DeclaredState.ACTIVE,
         (),
-        (Guard.COVERED, Guard.OCCUPIED),
-        "not covered, session idle, queue empty",
+        (Guard.COVERED, Guard.OCCUPIED, Guard.HELD, Guard.BOUND),
+        "neither covered nor held, no turn active, nothing queued that is not held",
     ),
     Row(
         Trigger.RELEASE,
@@ -145,16 +165,16 @@ TABLE = (
         DeclaredState.QUEUED,
         DeclaredState.ACTIVE,
         (Guard.FIRST, Guard.VACATED),
-        (Guard.COVERED,),
-        "the turn before it ended, whatever its outcome; first of the queue",
+        (Guard.COVERED, Guard.HELD, Guard.BOUND),
+        "the turn before it ended (any outcome), or it was resumed; first of the queue, held runs aside",
     ),
     Row(
         Trigger.FOLD,
         DeclaredState.QUEUED,
         DeclaredState.ACTIVE,
         (Guard.FIRST, Guard.JOINABLE, Guard.FOLDABLE),
-        (Guard.COVERED,),
-        "the runner asks for follow-ups; one after another from the head of the queue",
+        (Guard.COVERED, Guard.HELD),
+        "the runner asks for follow-ups; one after another from the head of the queue, held runs aside",
     ),
     Row(
         Trigger.DROP, DeclaredState.QUEUED, DeclaredState.COMPLETE, (Guard.COVERED,), (), "a cancel covers it"

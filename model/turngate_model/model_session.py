@@ -10,8 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from turngate_model.history import FinishReason
 
-Mode: TypeAlias = Literal["fold", "queue", "interrupt", "in-process"]
-"""The caller's ``when_busy``. Only some known-bad designs have ``in-process``."""
+Mode: TypeAlias = Literal["fold", "queue", "interrupt", "into", "in-process"]
+"""The caller's ``when_busy``, or ``into``: for the turn that runs now, and for no other.
+
+Only some known-bad designs have ``in-process``.
+"""
 
 
 class ModelRun(NamedTuple):
@@ -84,7 +87,13 @@ class ModelSession:
     entering: list[ModelRun] = field(default_factory=list)
     """The runs that were cancelled on entry and that the store is writing."""
     queue: list[ModelRun] = field(default_factory=list)
-    """The queued runs, in sequence order."""
+    """The queued runs, in the order of their ranks."""
+    held: set[str] = field(default_factory=set)
+    """The waiting runs that are held. A run waits while it is accepted or queued."""
+    bound: set[str] = field(default_factory=set)
+    """The waiting runs that may join the active turn, and may have no turn of their own."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    """The ranks of the waiting runs whose rank is not their sequence, because something was moved."""
     active: str = ""
     """The lead of the turn that the dispatcher takes for the active one."""
     turns: list[ModelTurn] = field(default_factory=list)
@@ -108,6 +117,9 @@ class ModelSession:
             frozenset(self.singled_out - marked),
             tuple(self.entering),
             tuple(self.queue),
+            frozenset(self.held),
+            frozenset(self.bound),
+            tuple(sorted(self.ranks.items())),
             self.active,
             tuple(turn.frozen() for turn in self.turns),
             self.pending,
@@ -123,6 +135,9 @@ class ModelSession:
             set(self.singled_out),
             list(self.entering),
             list(self.queue),
+            set(self.held),
+            set(self.bound),
+            dict(self.ranks),
             self.active,
             [
                 ModelTurn(turn.lead, list(turn.folded), turn.cancelled, turn.writing, turn.called)

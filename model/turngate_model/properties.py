@@ -1,6 +1,6 @@
 """The properties: what always holds, each by its id and with one sentence.
 
-The first twelve are promises to users: an observer of a dispatcher can see whether it keeps them. The last
+The first fourteen are promises to users: an observer of a dispatcher can see whether it keeps them. The last
 two are about the model: DECLARED_MOVE ties what runs do to the lifecycle, and REFINES ties the mechanism to
 the abstract session and the abstract places. Beside them stand the promises of a dispatcher whose sessions
 are on a ledger that processes share.
@@ -27,6 +27,8 @@ class Property(StrEnum):
     ISOLATION = "ISOLATION"
     NO_RESIDUE = "NO_RESIDUE"
     TERMINAL_IS_FINAL = "TERMINAL_IS_FINAL"
+    HELD = "HELD"
+    AS_EDITED = "AS_EDITED"
     DECLARED_MOVE = "DECLARED_MOVE"
     REFINES = "REFINES"
 
@@ -48,11 +50,14 @@ _SENTENCES = {
     ),
     Property.ONE_TURN: "At most one turn runs per session at any instant.",
     Property.NO_STRAND: (
-        "When no turn is active the queue is empty: a turn that fails or is cancelled hands off like one "
-        "that finishes."
+        "When no turn is active every queued run is held: a turn that fails or is cancelled hands off like "
+        "one that finishes."
     ),
-    Property.FIFO: "Queued runs become active in sequence order; a newcomer never overtakes a queue.",
-    Property.IDLE_CANCEL: "A cancel of a session with nothing in flight changes nothing.",
+    Property.FIFO: (
+        "Queued runs become active in sequence order, except where a caller moved one; no run overtakes a "
+        "queued run that is not held."
+    ),
+    Property.IDLE_CANCEL: ("A cancel, a stop or a hold of a session with nothing in flight changes nothing."),
     Property.LAST_WORD: (
         "RunComplete is the last event of its run, comes after the run's messages are written, and before "
         "the next turn of the session starts."
@@ -64,6 +69,13 @@ _SENTENCES = {
     Property.ISOLATION: "What happens in one session changes nothing in another.",
     Property.NO_RESIDUE: "A quiet session holds no memory in the dispatcher.",
     Property.TERMINAL_IS_FINAL: "The outcome of a complete run never changes, and stays queryable.",
+    Property.HELD: (
+        "A hold keeps every run that waits at it, accepted or queued, from becoming active until the run is "
+        "resumed; it keeps no run that is accepted later."
+    ),
+    Property.AS_EDITED: (
+        "An acknowledged edit is what the runner is given; once the run is active an edit is refused."
+    ),
     Property.DECLARED_MOVE: "Every move of a run is one that the machine declares.",
     Property.REFINES: "Every state of the mechanism maps to the state of the abstract session beside it.",
 }

@@ -5,7 +5,23 @@ from __future__ import annotations
 import pytest
 
 from turngate_model import AbstractSession, DeclaredState, Property
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Ended,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+    Wrote,
+    with_names,
+)
 
 
 def broken_by(*events: Event) -> list[Property]:
@@ -19,6 +35,9 @@ def broken_by(*events: Event) -> list[Property]:
 ACTIVE, QUEUED, ON_ENTRY = DeclaredState.ACTIVE, DeclaredState.QUEUED, DeclaredState.CANCEL_ON_ENTRY
 A_ACTIVE = (Accept("a"), Enter("a", ACTIVE))
 B_QUEUED = (*A_ACTIVE, Accept("b"), Enter("b", QUEUED))
+C_QUEUED = (*B_QUEUED, Accept("c"), Enter("c", QUEUED))
+B_FOR_A = (*A_ACTIVE, Accept("b", into="a"), Enter("b", QUEUED))
+C_ACTIVE = (Hold(frozenset("b")), Accept("c"), Enter("c", ACTIVE), Resume(frozenset("b")))
 A_OVER = (Ended("a"), Wrote("a", "end_turn"))
 
 HISTORIES = {
@@ -85,6 +104,56 @@ HISTORIES = {
         (*A_ACTIVE, Accept("b", foldable=False), Enter("b", QUEUED), Fold("b", "a")),
         Property.DECLARED_MOVE,
     ),
+    "a held run becomes active": ((Accept("a"), Hold(), Enter("a", ACTIVE)), Property.HELD),
+    "a run that was held alone becomes active": (
+        (Accept("a"), Accept("b"), Hold(frozenset("b")), Enter("b", ACTIVE)),
+        Property.HELD,
+    ),
+    "a held run is handed off": (
+        (*B_QUEUED, Hold(), *A_OVER, Complete("a", cancelled=False), Handoff("b")),
+        Property.HELD,
+    ),
+    "a held run is folded": ((*B_QUEUED, Hold(), Fold("b", "a")), Property.HELD),
+    "a run is queued because something else is held": (
+        (Accept("a"), Hold(), Enter("a", QUEUED), Accept("b"), Enter("b", QUEUED)),
+        Property.DECLARED_MOVE,
+    ),
+    "what was moved to the front is passed": (
+        (*C_QUEUED, Move("c", "b"), *A_OVER, Complete("a", cancelled=False), Handoff("b")),
+        Property.FIFO,
+    ),
+    "what was resumed is passed": (
+        (*C_QUEUED, Hold(), Resume(), *A_OVER, Complete("a", cancelled=False), Handoff("c")),
+        Property.FIFO,
+    ),
+    "an active run is moved": ((*B_QUEUED, Move("a")), Property.DECLARED_MOVE),
+    "a run is moved before an active one": ((*B_QUEUED, Move("b", "a")), Property.DECLARED_MOVE),
+    "an active run is edited": ((*A_ACTIVE, Edit("a")), Property.AS_EDITED),
+    "a run is folded that an edit gave its own turn": (
+        (*B_QUEUED, Edit("b", foldable=False), Fold("b", "a")),
+        Property.DECLARED_MOVE,
+    ),
+    "a prompt is for a turn that is covered": (
+        (*A_ACTIVE, Cancel(), Accept("b", into="a")),
+        Property.DECLARED_MOVE,
+    ),
+    "a prompt is for a turn that has ended": (
+        (*A_ACTIVE, Ended("a"), Accept("b", into="a")),
+        Property.DECLARED_MOVE,
+    ),
+    "a prompt is for a run that is queued": ((*B_QUEUED, Accept("c", into="b")), Property.DECLARED_MOVE),
+    "a prompt for one turn is handed off": (
+        (*B_FOR_A, *A_OVER, Complete("a", cancelled=False), Handoff("b")),
+        Property.DECLARED_MOVE,
+    ),
+    "a prompt for one turn joins another": (
+        (*B_FOR_A, *A_OVER, Complete("a", cancelled=False), *C_ACTIVE, Fold("b", "c")),
+        Property.DECLARED_MOVE,
+    ),
+    "a prompt enters whose turn is over": (
+        (*A_ACTIVE, Accept("b", into="a"), *A_OVER, Complete("a", cancelled=False), Enter("b", QUEUED)),
+        Property.DECLARED_MOVE,
+    ),
     "a run is folded into a dying turn": (
         (*A_ACTIVE, Cancel(), Accept("b"), Enter("b", QUEUED), Fold("b", "a")),
         Property.DECLARED_MOVE,
@@ -143,6 +212,91 @@ def test_what_is_owed() -> None:
     session.observe(Complete("b", False, "cleared"))
     session.observe(Accept("c"))
     assert session.owed() == [], "whoever holds an accepted run has to enter or release it"
+
+
+GOOD: dict[str, tuple[Event, ...]] = {
+    "a held run waits without a turn": (Accept("a"), Hold(), Enter("a", QUEUED)),
+    "a later run passes it": (
+        Accept("a"),
+        Hold(),
+        Accept("b"),
+        Enter("b", ACTIVE),
+        Enter("a", QUEUED),
+        *(Ended("b"), Wrote("b", "end_turn"), Complete("b", cancelled=False)),
+    ),
+    "a resume hands off": (
+        *(Accept("a"), Hold(), Enter("a", QUEUED), Resume(), Handoff("a")),
+        *(*A_OVER, Complete("a", cancelled=False)),
+    ),
+    "a stop and a resume": (
+        *(*B_QUEUED, Cancel(frozenset("a")), Hold(), Ended("a"), Wrote("a", "canceled")),
+        *(Complete("a", cancelled=True), Resume(frozenset("b")), Handoff("b")),
+        *(Ended("b"), Wrote("b", "end_turn"), Complete("b", cancelled=False)),
+    ),
+    "sent now": (
+        *(*C_QUEUED, Move("c", "b"), Cancel(frozenset("a")), Resume(frozenset("c"))),
+        *(Ended("a"), Wrote("a", "canceled"), Complete("a", cancelled=True), Handoff("c")),
+        *(Cancel(), Complete("b", cancelled=True), Ended("c"), Wrote("c", "canceled")),
+        Complete("c", cancelled=True),
+    ),
+    "a move of what has not entered": (
+        *(Accept("a"), Accept("b"), Move("a"), Enter("b", ACTIVE), Enter("a", QUEUED), Fold("a", "b")),
+        *(Ended("b"), Wrote("b", "end_turn"), Wrote("a", "end_turn")),
+        *(Complete("b", cancelled=False), Complete("a", cancelled=False)),
+    ),
+    "for one turn, and folded": (
+        *(*B_FOR_A, Fold("b", "a"), *A_OVER, Wrote("b", "end_turn")),
+        *(Complete("a", cancelled=False), Complete("b", cancelled=False)),
+    ),
+    "for one turn, and cleared with it": (
+        *(*B_FOR_A, *A_OVER, Complete("a", cancelled=False)),
+        *(Clear(frozenset("b")), Complete("b", cancelled=False, error="cleared from the queue")),
+    ),
+    "for one turn, and released with it": (
+        *(*A_ACTIVE, Accept("b", into="a"), *A_OVER, Complete("a", cancelled=False)),
+        Complete("b", cancelled=False, error="released before entry"),
+    ),
+    "for one turn until it is edited": (
+        *(*B_FOR_A, Edit("b", foldable=True), *A_OVER, Complete("a", cancelled=False), Handoff("b")),
+        *(Ended("b"), Wrote("b", "end_turn"), Complete("b", cancelled=False)),
+    ),
+    "for one turn until it is sent now": (
+        *(*B_FOR_A, Cancel(frozenset("a")), Resume(frozenset("b"), unbinds=True)),
+        *(Ended("a"), Wrote("a", "canceled"), Complete("a", cancelled=True), Handoff("b")),
+        *(Ended("b"), Wrote("b", "end_turn"), Complete("b", cancelled=False)),
+    ),
+}
+
+
+@pytest.mark.requirement("HELD", "AS_EDITED", "NO_STRAND", "FIFO")
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_history_with_the_line_in_hand_breaks_nothing(name: str) -> None:
+    session = AbstractSession()
+    for event in GOOD[name]:
+        assert session.observe(event) == [], event
+    assert session.owed() == []
+    assert session.quiet or session.held
+
+
+def test_a_run_for_one_turn_is_owed_its_end_when_the_turn_is_over() -> None:
+    for entered in ((), (Enter("b", QUEUED),)):
+        session = AbstractSession()
+        for event in (*A_ACTIVE, Accept("b", into="a"), *entered, *A_OVER, Complete("a", cancelled=False)):
+            session.observe(event)
+        assert [violation.property for violation in session.owed()] == [Property.EXACTLY_ONE_COMPLETE]
+
+
+def test_an_event_is_told_with_other_names() -> None:
+    events: tuple[Event, ...] = (
+        *(Accept("a"), Accept("b", False, "a"), Enter("a", ACTIVE), Fold("b", "a"), Hold(frozenset("ab"))),
+        *(Cancel(), Clear(frozenset("b")), Resume(frozenset("a"), unbinds=True), Move("a"), Move("a", "b")),
+        *(Edit("a", False), Complete("b", True, "failed")),
+    )
+    assert [with_names(event, str.upper) for event in events] == [
+        *(Accept("A"), Accept("B", False, "A"), Enter("A", ACTIVE), Fold("B", "A"), Hold(frozenset("AB"))),
+        *(Cancel(), Clear(frozenset("B")), Resume(frozenset("A"), unbinds=True), Move("A"), Move("A", "B")),
+        *(Edit("A", False), Complete("B", True, "failed")),
+    ]
 
 
 def test_a_copy_goes_its_own_way() -> None:

@@ -17,6 +17,7 @@ def test_the_moves_are_those_of_the_contract() -> None:
     assert [(row.trigger, row.source, row.target) for row in TABLE] == [
         ("enter", "accepted", "cancel_on_entry"),
         ("enter", "accepted", "queued"),
+        ("enter", "accepted", "queued"),
         ("enter", "accepted", "active"),
         ("release", "accepted", "complete"),
         ("handoff", "queued", "active"),

@@ -10,17 +10,21 @@ from turngate_model import TABLE, DeclaredState, Guard, Mechanism, Property, Row
 from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.history import Complete, Handoff
 from turngate_model.lifecycle import successor
-from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
+from turngate_model.model_session import Mode, ModelRun, ModelSession, ModelTurn
 
 SMALL = Bounds(prompts=3, cancels=1, sessions=1)
+HELD = Bounds(prompts=2, cancels=1, sessions=1, holds=1, moves=1, into=True)
 
 
 def broken(
-    mechanism: type[Mechanism] = Mechanism, declared: Successor = successor, claimed: Property | None = None
+    mechanism: type[Mechanism] = Mechanism,
+    declared: Successor = successor,
+    claimed: Property | None = None,
+    bounds: Bounds = SMALL,
 ) -> set[str]:
     """Return the ids that exploring a broken mechanism reports."""
     wanted = (claimed,) if claimed else ()
-    result = Explorer(MemoryModel(SMALL, mechanism, declared=declared), claimed=wanted).run()
+    result = Explorer(MemoryModel(bounds, mechanism, declared=declared), claimed=wanted).run()
     return set(map(str, result.counterexamples))
 
 
@@ -175,7 +179,8 @@ def test_a_broken_mechanism_is_reported_under_the_right_id(mechanism: type[Mecha
 )
 def test_a_dropped_transition_is_reported(dropped: int) -> None:
     without = Successor(TABLE[:dropped] + TABLE[dropped + 1 :])
-    assert broken(declared=without) == {"DECLARED_MOVE"}
+    bounds = HELD if Guard.HELD in TABLE[dropped].conditions else SMALL
+    assert broken(declared=without, bounds=bounds) == {"DECLARED_MOVE"}
 
 
 def _with(row: Row, **changes: Any) -> Successor:
@@ -187,14 +192,91 @@ def _with(row: Row, **changes: Any) -> Successor:
     [
         (TABLE[0], {"conditions": (Guard.OCCUPIED,)}),
         (TABLE[1], {"conditions": ()}),
-        (TABLE[4], {"conditions": (Guard.FIRST, Guard.JOINABLE)}),
-        (TABLE[5], {"conditions": (Guard.VACATED,)}),
-        (TABLE[8], {"conditions": (Guard.CLEARED,)}),
+        (TABLE[5], {"conditions": (Guard.FIRST, Guard.JOINABLE)}),
+        (TABLE[6], {"conditions": (Guard.VACATED,)}),
+        (TABLE[9], {"conditions": (Guard.CLEARED,)}),
     ],
     ids=lambda value: str(getattr(value, "trigger", "")),
 )
 def test_a_broken_guard_is_reported(row: Row, changes: dict[str, Any]) -> None:
     assert broken(declared=_with(row, **changes)) == {"DECLARED_MOVE"}
+
+
+@pytest.mark.parametrize(
+    ("row", "guard"),
+    [(row, guard) for row in TABLE for guard in (Guard.HELD, Guard.BOUND) if guard in row.unless],
+    ids=lambda value: value.label if isinstance(value, Guard) else f"{value.trigger} to {value.target}",
+)
+def test_a_guard_of_holds_that_is_turned_round_is_reported(row: Row, guard: Guard) -> None:
+    """Where a row forbids that a run is held, or is for one turn alone, make it ask for that."""
+    unless = tuple(each for each in row.unless if each is not guard)
+    turned = _with(row, unless=unless, conditions=(*row.conditions, guard))
+    assert broken(declared=turned, bounds=HELD) == {"DECLARED_MOVE"}
+
+
+class HoldsWhatComesLater(Mechanism):
+    """A hold is remembered for the next prompt as well."""
+
+    def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
+        super().accept(s, run, mode)
+        s.held.update({run.name} if s.held else ())
+
+
+class HandsOffAHeldRun(Mechanism):
+    def start_next(self, s: ModelSession) -> None:
+        if s.queue:
+            run = s.queue.pop(0)
+            self.start(s, run)
+            self.see(Handoff(run.name))
+
+
+class ForgetsAMove(Mechanism):
+    def rank(self, s: ModelSession, run: ModelRun) -> int:
+        return run.seq
+
+
+class RemembersIdleHolds(Mechanism):
+    def hold(self, s: ModelSession) -> None:
+        super().hold(s)
+        s.pending = 1
+
+
+class KeepsWhatWasForATurn(Mechanism):
+    """A run that was for a turn which is over goes on waiting."""
+
+    def drop_bound(self, s: ModelSession) -> None:
+        """Leave it where it is."""
+
+
+class BindsToATurnThatIsTold(Mechanism):
+    """A prompt may be for a turn that a cancel covers already."""
+
+    def can_bind(self, s: ModelSession) -> bool:
+        return bool(s.turns) and s.turns[0].writing == ""
+
+
+class StaysBoundWhenSentNow(Mechanism):
+    def send_now(self, s: ModelSession, run: ModelRun) -> None:
+        bound = run.name in s.bound
+        super().send_now(s, run)
+        s.bound.update({run.name} if bound else ())
+
+
+IN_LINE: dict[type[Mechanism], Property] = {
+    HoldsWhatComesLater: Property.REFINES,
+    HandsOffAHeldRun: Property.HELD,
+    ForgetsAMove: Property.REFINES,
+    RemembersIdleHolds: Property.IDLE_CANCEL,
+    KeepsWhatWasForATurn: Property.REFINES,
+    BindsToATurnThatIsTold: Property.DECLARED_MOVE,
+    StaysBoundWhenSentNow: Property.REFINES,
+}
+
+
+@pytest.mark.requirement("HELD", "IDLE_CANCEL", "REFINES", "DECLARED_MOVE")
+@pytest.mark.parametrize("mechanism", IN_LINE, ids=lambda mechanism: mechanism.__name__)
+def test_a_mechanism_that_breaks_the_line_is_reported(mechanism: type[Mechanism]) -> None:
+    assert str(IN_LINE[mechanism]) in broken(mechanism, claimed=IN_LINE[mechanism], bounds=HELD)
 
 
 def test_a_wrong_target_is_reported() -> None:

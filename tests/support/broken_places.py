@@ -47,7 +47,7 @@ class CallsACancelledTurn(Mechanism):
 
 
 class LosesThePlaceOfACancelledTurn(Mechanism):
-    def leave_line(self) -> None:
+    def give_up_waiting(self) -> None:
         assert self.places is not None
         self.places = self.places.taken(self.session)
 

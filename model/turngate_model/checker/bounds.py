@@ -20,7 +20,9 @@ What is left without them: accept, enter, cancel, fold, end, settle and handoff.
 class Bounds:
     """How much can happen: how many prompts and cancels, in how many sessions, without which operations.
 
-    ``turns_limit`` is the limit on runner calls at once, over all sessions.
+    ``turns_limit`` is the limit on runner calls at once, over all sessions. ``holds`` bounds hold, hold_run
+    and stop together, ``moves`` bounds move, edit and send_now together; a held run can be resumed at any
+    time. With ``into`` a prompt may be for one turn alone.
     """
 
     prompts: int = 3
@@ -28,6 +30,9 @@ class Bounds:
     sessions: int = 2
     without: frozenset[str] = frozenset()
     turns_limit: int | None = None
+    holds: int = 0
+    moves: int = 0
+    into: bool = False
 
     def __post_init__(self) -> None:
         _check_ranges(
@@ -35,6 +40,8 @@ class Bounds:
             prompts=(1, len(NAMES)),
             cancels=(0, 16),
             sessions=(1, MOST_SESSIONS),
+            holds=(0, 16),
+            moves=(0, 16),
             **({} if self.turns_limit is None else {"turns_limit": (1, MOST_SESSIONS)}),
         )
 

@@ -94,6 +94,8 @@ def told(action: Action) -> str:
     match action.name, action.how:
         case "accept", "fold":
             return f"accept {action.run}"
+        case "accept", "into":
+            return f"accept {action.run}, for the active turn alone"
         case "accept", how:
             return f"accept {action.run} ({how})"
         case "again", _:
@@ -106,6 +108,20 @@ def told(action: Action) -> str:
             return "clear the queue"
         case "close", _:
             return "shut down"
+        case (("hold" | "resume"), _):
+            return f"{action.name} the session"
+        case (("hold_run" | "resume_run"), _):
+            return f"{action.name.removesuffix('_run')} run {action.run}"
+        case "stop", _:
+            return "stop"
+        case "send_now", _:
+            return f"send {action.run} now"
+        case "edit", how:
+            return f"edit {action.run} ({how})"
+        case "move", "last":
+            return f"move {action.run} behind all"
+        case "move", _:
+            return "move {} before {}".format(*action.run.split())
         case "call", _:
             return f"the runner is called for {action.run}"
         case "fold", _:
@@ -120,7 +136,7 @@ def told(action: Action) -> str:
             return f"the messages of {action.run} are written"
         case (("written" | "settle"), _):
             return f"writing the messages of {action.run} fails"
-        case "resume", how:
+        case "second_half", how:
             return how + (f" {action.run}" if action.run else "")
         case name, _:
             return f"{name} {action.run}".rstrip()

@@ -5,7 +5,7 @@ explorer works out, and notes four things:
 
 1. which actions were taken,
 2. which guards were true and which were false, in the states whose rows ask for them,
-3. in which ways runs ended, and turns waited,
+3. in which ways runs ended and were passed by, and turns waited,
 4. which properties were put to the test.
 """
 
@@ -17,7 +17,7 @@ from typing import TypeAlias
 from turngate_model.abstract_places import AbstractPlaces
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.bounds import Bounds, DurableBounds
-from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import Accept, Cancel, Complete, Edit, Enter, Event, Fold, Handoff, Resume, Wrote
 from turngate_model.lifecycle import TABLE, DeclaredState, Guard
 from turngate_model.mechanism import Action
 from turngate_model.properties import AnyProperty, Property
@@ -87,6 +87,29 @@ SESSION_NEEDS: Needs = {
     "a turn waits while every place is taken": {"turns_limit": 1},
     "two turns wait for a place": {"turns_limit": 1},
     "a cancel covers a turn that waits for a place": {"turns_limit": 1},
+    "guard held false": {},
+    "guard held true": {"holds": 1},
+    "action hold": {"holds": 1},
+    "action hold_run": {"holds": 1},
+    "action stop": {"holds": 1},
+    "action resume": {"holds": 1},
+    "action resume_run": {"holds": 1},
+    "a held run enters a session without a turn": {"holds": 1},
+    "a run passes one that is held": {"holds": 1, "prompts": 2},
+    "a cancel drops a held run": {"holds": 1},
+    "a run is resumed while a turn settles": {"holds": 1, "prompts": 2},
+    "a resume starts a turn": {"holds": 1},
+    "action move": {"moves": 1, "prompts": 2},
+    "action edit": {"moves": 1},
+    "action send_now": {"moves": 1, "prompts": 2},
+    "a moved run passes an earlier one": {"moves": 1, "prompts": 3},
+    "action accept into": {"into": 1, "prompts": 2},
+    "guard bound false": {},
+    "guard bound true": {"into": 1, "prompts": 2},
+    "a run joins the one turn that it is for": {"into": 1, "prompts": 2},
+    "ending cleared with its turn": {"into": 1, "prompts": 2},
+    "ending released with its turn": {"into": 1, "prompts": 2},
+    "a run is sent now that was for one turn": {"into": 1, "moves": 1, "prompts": 2},
 }
 
 
@@ -95,7 +118,7 @@ def required(needs: Needs, bounds: Bounds | DurableBounds) -> frozenset[str]:
     return frozenset(
         what
         for what, least in needs.items()
-        if all((getattr(bounds, name) or 0) >= amount for name, amount in least.items())
+        if all((getattr(bounds, name, None) or 0) >= amount for name, amount in least.items())
     )
 
 
@@ -122,13 +145,23 @@ class SessionWitness(Witness):
                 self.exercised.add(Property.NEVER_POISONED)
             case Cancel() if not abstract.quiet:
                 self.exercised.add(Property.FULL_COVERAGE)
+            case Edit():
+                self.exercised.add(Property.AS_EDITED)
+            case Resume(runs, unbinds=True) if runs and runs.intersection(abstract.bound):
+                self.seen.add("a run is sent now that was for one turn")
             case Enter(run, state):
                 self._guards(run, abstract)
                 self.exercised.add(Property.DECLARED_MOVE)
                 if state is DeclaredState.ACTIVE:
                     self.exercised.add(Property.ONE_TURN)
+                    self._passes(run, abstract)
+                elif run in abstract.held and not abstract.turn:
+                    self.seen.add("a held run enters a session without a turn")
             case Handoff(run) | Fold(run, _):
                 self._guards(run, abstract)
+                self._passes(run, abstract)
+                if run in abstract.bound:
+                    self.seen.add("a run joins the one turn that it is for")
                 self.exercised |= {Property.FIFO, Property.NO_STRAND}
             case Wrote(run, reason) if run in abstract.covered and reason in ("end_turn", "error"):
                 self.seen.add("a cancel during the write of a turn")
@@ -145,6 +178,9 @@ class SessionWitness(Witness):
         self.exercised.add(Property.REFINES)
         if action.name == "cancel" and was_quiet:
             self.exercised.add(Property.IDLE_CANCEL)
+        if action.name in ("resume", "resume_run") and abstract.turn:
+            settles = "a run is resumed while a turn settles"
+            self.seen.add("a resume starts a turn" if abstract.running else settles)
         if abstract.quiet and not was_quiet:
             self.exercised.add(Property.NO_RESIDUE)
         if action.name == "again" and abstract.states[action.run] is DeclaredState.COMPLETE:
@@ -158,6 +194,16 @@ class SessionWitness(Witness):
             self.seen.add("a turn waits while every place is taken")
         if len(after.waiting) > 1:
             self.seen.add("two turns wait for a place")
+
+    def _passes(self, run: str, abstract: AbstractSession) -> None:
+        """Note which queued runs a run passes as it becomes active."""
+        queue = [other for other in abstract.queue if other != run]
+        if abstract.held.intersection(queue):
+            self.exercised.add(Property.HELD)
+            self.seen.add("a run passes one that is held")
+        accepted = [*abstract.states]
+        if any(accepted.index(other) < accepted.index(run) for other in queue if other not in abstract.held):
+            self.seen.add("a moved run passes an earlier one")
 
     def _guards(self, run: str, abstract: AbstractSession) -> None:
         facts = abstract.facts(run)
@@ -175,8 +221,14 @@ class SessionWitness(Witness):
         match state, cancelled, error:
             case DeclaredState.ACCEPTED, _, _:
                 ending = "released and cancelled" if cancelled else "released"
+                if run in abstract.bound and not abstract.turn:
+                    ending = "released with its turn"
             case DeclaredState.QUEUED, _, _:
                 ending = "cancelled while queued" if cancelled else "cleared"
+                if run in abstract.bound and not abstract.turn:
+                    ending = "cleared with its turn"
+                if cancelled and run in abstract.held:
+                    self.seen.add("a cancel drops a held run")
             case _, _, "store failed":
                 ending = "store failed"
             case DeclaredState.CANCEL_ON_ENTRY, _, _:

@@ -3,10 +3,10 @@
 Theory of operation
 ===================
 
-A state of the world has five parts: one node per session, what the sessions share, how many cancels have been
-used, and whether the dispatcher has been closed. The steps of a session depend on its node and on what is
-shared, and on nothing else. So they are worked out once per node and shared part (``nodes.py``), and kept as
-a menu. A state is then a single integer, and a step adds to it.
+A state of the world has five parts: one node per session, what the sessions share, how many cancels, holds
+and moves have been used, and whether the dispatcher has been closed. The steps of a session depend on its
+node and on what is shared, and on nothing else. So they are worked out once per node and shared part
+(``nodes.py``), and kept as a menu. A state is then a single integer, and a step adds to it.
 
 The abstract session judges the events of every step and the node that the step leads to. With a limit on
 turns, every state is judged as well: the turn that the abstract places would call next must be the one whose
@@ -39,20 +39,25 @@ from turngate_model.properties import AnyProperty, AnyViolation, Property, Viola
 CLOSE = Action("caller", "close")
 
 # A state of the world as an integer, from its lowest bit: the nodes of three sessions, the number of what
-# they share, the cancels used, and one bit for a dispatcher that has been closed.
+# they share, the cancels, holds and moves used, and one bit for a dispatcher that has been closed.
 _NODE_BITS = 24
 _NODE = (1 << _NODE_BITS) - 1
 _SHIFTS = (0, _NODE_BITS, 2 * _NODE_BITS)
 _SHARED_SHIFT = 3 * _NODE_BITS
 _USED_SHIFT = _SHARED_SHIFT + 8
-_ONE_CANCEL = 1 << _USED_SHIFT
-_CLOSED = 1 << (_USED_SHIFT + 8)
+_CLOSED = 1 << (_USED_SHIFT + 24)
 _SHARED = 0xFF << _SHARED_SHIFT
 _OTHERS = tuple(~(_NODE << shift | _SHARED) for shift in _SHIFTS)
 """For each session, the bits of a state that a step of the session leaves as they are."""
 
-_FREE, _BUDGETED, _ACCEPTS, _CLOSING = range(4)
-"""The kinds of steps that a node has."""
+_FREE, _ACCEPTS, _CLOSING, _CANCELS, _HOLDS, _MOVES = range(6)
+"""The kinds of steps that a node has. The last three are those that the bounds allow only so often."""
+_KIND_OF = {
+    name: {"cancels": _CANCELS, "holds": _HOLDS, "moves": _MOVES}[bound] for name, bound in BUDGETED.items()
+}
+_KIND_BITS = 3
+_ONE_OF = {kind: 1 << (_USED_SHIFT + 8 * nth) for nth, kind in enumerate((_CANCELS, _HOLDS, _MOVES))}
+"""What a step of a kind adds to a state, because one of so many has been used."""
 
 
 class WorldStep(NamedTuple):
@@ -85,14 +90,25 @@ class MemoryModel:
     ) -> None:
         self.bounds = bounds
         self.design = name
-        self.properties: tuple[AnyProperty, ...] = tuple(Property)
+        untested = {
+            *(() if bounds.holds else (Property.HELD,)),
+            *(() if bounds.moves else (Property.AS_EDITED,)),
+        }
+        self.properties: tuple[AnyProperty, ...] = tuple(each for each in Property if each not in untested)
         # A known-bad design need not map to the abstract session: what counts is what its users lose.
         self.nodes = Nodes(mechanism, declared, refine=name is None, turns_limit=bounds.turns_limit)
         self.witness: Witness = self.nodes.witness
         self._mechanism, self._declared, self._symmetry = mechanism, declared, symmetry
         self._sessions = range(bounds.sessions)
         self._limited = bounds.turns_limit is not None
-        self._modes: list[Mode] = [mode for mode in mechanism.modes if mode not in bounds.without]
+        modes: tuple[Mode, ...] = (*mechanism.modes, *(("into",) if bounds.into else ()))
+        self._modes = [mode for mode in modes if mode not in bounds.without]
+        self._in_line = bool(bounds.holds or bounds.moves)
+        self._budgets = (
+            (_CANCELS, _USED_SHIFT, bounds.cancels),
+            (_HOLDS, _USED_SHIFT + 8, bounds.holds),
+            (_MOVES, _USED_SHIFT + 16, bounds.moves),
+        )
         self._may_close = "close" not in bounds.without
         self._edges: dict[int, list[Edge]] = {}
         self._menus: dict[int, list[WorldStep]] = {}
@@ -107,7 +123,7 @@ class MemoryModel:
     def actions(self, state: int) -> list[WorldStep]:
         """Return every step that can be taken in a state."""
         nodes, shared = self.nodes_of(state), state >> _SHARED_SHIFT & 0xFF
-        may_cancel = state >> _USED_SHIFT & 0xFF < self.bounds.cancels
+        left = [kind for kind, shift, most in self._budgets if state >> shift & 0xFF < most]
         may_accept, accepted = not state & _CLOSED, 0
         for each in nodes:
             accepted += self.nodes.runs[each]
@@ -118,8 +134,8 @@ class MemoryModel:
                 steps += [_in(session, edge) for edge in self._named_accepts(nodes, session, shared)]
             elif may_accept and (session == 0 or self.nodes.runs[nodes[session - 1]]):
                 steps += self._menu(_ACCEPTS, node, shared, session)
-            if may_cancel:
-                steps += self._menu(_BUDGETED, node, shared, session)
+            for kind in left:
+                steps += self._menu(kind, node, shared, session)
             steps += self._menu(_FREE, node, shared, session)
         if self._may_close and not state & _CLOSED:
             steps.append(self._closing(state, nodes))
@@ -184,7 +200,7 @@ class MemoryModel:
         key = _key(kind, node, shared, session)
         menu = self._menus.get(key)
         if menu is None:
-            extra = _ONE_CANCEL if kind == _BUDGETED else 0
+            extra = _ONE_OF.get(kind, 0)
             edges = self._edges_of(kind, node, shared, session)
             menu = self._menus[key] = [_in(session, edge, extra) for edge in edges]
         return menu
@@ -200,13 +216,16 @@ class MemoryModel:
     def _worked_out(self, kind: int, node: int, shared: int, session: int) -> Iterator[Edge]:
         if kind == _ACCEPTS:
             runs = self.nodes.runs[node]
-            for mode in self._modes:
+            for mode in self.nodes.modes(node, self._modes):
                 yield self.nodes.accept(node, shared, session, ModelRun(NAMES[runs], runs + 1), mode)
+        elif kind == _CLOSING:
+            yield self.nodes.step(node, shared, session, CLOSE)
         else:
-            actions = [CLOSE] if kind == _CLOSING else self.nodes.actions(node, shared, session)
+            actions = self.nodes.actions(node, shared, session)
+            actions += self.nodes.line_actions(node) if self._in_line else []
             for action in actions:
                 left_out = action.name in self.bounds.without or action.how in self.bounds.without
-                if (action.name in BUDGETED) == (kind == _BUDGETED) and not left_out:
+                if _KIND_OF.get(action.name, _FREE) == kind and not left_out:
                     yield self.nodes.step(node, shared, session, action)
 
     def _named_accepts(self, nodes: tuple[int, ...], session: int, shared: int) -> Iterator[Edge]:
@@ -215,7 +234,7 @@ class MemoryModel:
         for name in NAMES[: self.bounds.prompts]:
             if name not in taken:
                 run = ModelRun(name, len(taken) + 1)
-                for mode in self._modes:
+                for mode in self.nodes.modes(nodes[session], self._modes):
                     yield self.nodes.accept(nodes[session], shared, session, run, mode)
 
     def _closing(self, state: int, nodes: tuple[int, ...]) -> WorldStep:
@@ -253,11 +272,15 @@ class MemoryModel:
         """Yield every step of a session that has been worked out: before, action, after."""
         for key, edges in self._edges.items():
             for edge in edges:
-                yield self.nodes.abstract(key >> 4 & _NODE), edge.action, self.nodes.abstract(edge.target)
+                yield (
+                    self.nodes.abstract(key >> 2 + _KIND_BITS & _NODE),
+                    edge.action,
+                    self.nodes.abstract(edge.target),
+                )
 
     def sessions_of(self, state: int) -> int:
         """Return the part of a state that tells what its sessions hold and share."""
-        return state & (_ONE_CANCEL - 1)
+        return state & ((1 << _USED_SHIFT) - 1)
 
     def events_of(self, state: int, session: int, action: Action) -> list[tuple[int, Event]]:
         """Return the events of a step of a state, each with the number of its session."""
@@ -280,7 +303,7 @@ class MemoryModel:
 
 
 def _key(kind: int, node: int, shared: int, session: int) -> int:
-    return (shared << _NODE_BITS | node) << 4 | session << 2 | kind
+    return ((shared << _NODE_BITS | node) << 2 | session) << _KIND_BITS | kind
 
 
 def _in(session: int, edge: Edge, extra: int = 0) -> WorldStep:

@@ -6,6 +6,7 @@ a node by its number, and a ``Shared`` likewise. The mechanism's own code works 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
@@ -17,8 +18,17 @@ from turngate_model.mechanism import Action, Mechanism
 from turngate_model.model_session import Mode, ModelRun, ModelSession
 from turngate_model.properties import Violation
 
-BUDGETED = ("cancel", "cancel_run")
-"""The steps, besides accept, that the bounds allow only so often."""
+BUDGETED = {
+    "cancel": "cancels",
+    "cancel_run": "cancels",
+    "hold": "holds",
+    "hold_run": "holds",
+    "stop": "holds",
+    "move": "moves",
+    "edit": "moves",
+    "send_now": "moves",
+}
+"""The steps, besides accept, that the bounds allow only so often, each with its bound."""
 _MOST_SHARED = 256
 """So many different ``Shared`` fit into a state of the explorer."""
 
@@ -74,10 +84,19 @@ class Nodes:
         return self._shared[shared]
 
     def actions(self, node: int, shared: int, session: int) -> list[Action]:
-        """Return every step that could be taken next in a node's session, except accept and close."""
+        """Return the steps that could be taken next in a node's session: those of ``Mechanism.actions``."""
         held, abstract = self._sessions[node]
         mechanism = at(self.design, unseen, self._shared[shared], session)
         return list(mechanism.actions(held, abstract.in_state(DeclaredState.COMPLETE)))
+
+    def line_actions(self, node: int) -> list[Action]:
+        """Return the steps that hold, resume, move or edit what waits in a node's session."""
+        return list(self.design(unseen).line_actions(self._sessions[node][0]))
+
+    def modes(self, node: int, modes: Iterable[Mode]) -> list[Mode]:
+        """Return which of these modes an accept in a node's session can have."""
+        can_bind = self.design(unseen).can_bind(self._sessions[node][0])
+        return [mode for mode in modes if mode != "into" or can_bind]
 
     def step(self, node: int, shared: int, session: int, action: Action, run: ModelRun | None = None) -> Edge:
         """Take one step of a node and return it as an edge."""

@@ -93,7 +93,7 @@ def take(
     if run is None and action.name == "accept":
         run = ModelRun(action.run, len(abstract.states) + 1)
     was_quiet = abstract.quiet
-    before = (held.frozen(), shared[:2]) if was_quiet and action.name == "cancel" else None
+    before = (held.frozen(), shared[:2]) if was_quiet and action.name in ("cancel", "hold", "stop") else None
     judge = _Judge(abstract, shared.abstract_places, session, witness)
     mechanism = at(design, judge.see, shared, session)
     if run:
@@ -105,7 +105,7 @@ def take(
     if witness:
         witness.step(action, was_quiet, abstract)
     if before and (held.frozen(), after[:2]) != before:
-        unchanged = "the session was idle: the cancel should have changed nothing"
+        unchanged = f"the session was idle: the {action.name} should have changed nothing"
         judge.violations.append(Violation(Property.IDLE_CANCEL, unchanged))
     judge.violations += _unrefined_places(after)
     return JudgedStep(tuple(judge.events), tuple(judge.violations), after)
@@ -138,10 +138,10 @@ def at_rest(
         if abstract.quiet and held.frozen() != ModelSession().frozen():
             yield Violation(Property.NO_RESIDUE, "nothing is in flight: the session should hold nothing")
     if refine:
-        yield from _unrefined(held, abstract)
+        yield from _unrefined(design(unseen).line(held), held, abstract)
 
 
-def _unrefined(held: ModelSession, abstract: AbstractSession) -> Iterator[Violation]:
+def _unrefined(line: list[ModelRun], held: ModelSession, abstract: AbstractSession) -> Iterator[Violation]:
     """Yield every difference between a session of the mechanism and the abstract session beside it."""
     turn = held.turns[0] if held.turns else None
     runs = [run.name for run in turn.runs] if turn else []
@@ -156,10 +156,14 @@ def _unrefined(held: ModelSession, abstract: AbstractSession) -> Iterator[Violat
             set(abstract.in_state(DeclaredState.CANCEL_ON_ENTRY)),
         ),
         "queued": ([run.name for run in held.queue], abstract.queue),
+        "in line": ([run.name for run in line], abstract.line),
+        "held": (held.held, abstract.held),
+        "for one turn": (held.bound, set(abstract.bound)),
+        "for another turn": ([], [run for run, lead in abstract.bound.items() if lead != abstract.lead]),
         "active": (runs, abstract.turn),
         "covered": (covered, abstract.covered),
         "running": (bool(turn and turn.called and turn.writing == ""), abstract.running),
-        "stranded": (False, bool(abstract.queue and not abstract.turn)),
+        "stranded": (False, bool(abstract.first and not abstract.turn)),
         "foldable": (held.foldable, abstract.foldable),
         "turns": (len(held.turns), bool(abstract.turn)),
     }

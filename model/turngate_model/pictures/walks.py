@@ -115,7 +115,11 @@ def beside(steps: Iterable[PlayedStep]) -> Walk:
     for step in steps:
         action = _sound_form(world, step)
         if action is None:
-            why = "there is nothing left to do" if step.action.name == "resume" else "there is no such step"
+            why = (
+                "there is nothing left to do"
+                if step.action.name == "second_half"
+                else "there is no such step"
+            )
             walk.append(_moment(step, (), world.view())._replace(missing=why))
             continue
         taken = world.take(step.session, action)

@@ -36,12 +36,23 @@ from turngate_verify.cli.show import (
 from turngate_verify.report.play import BOUNDS, MOST_CANCELS, MOST_PROMPTS, space, write_play
 from turngate_verify.words import counted
 
+_NOT_IN_PROCESSES = {
+    "turns_limit": "limit on turns",
+    "holds": "holds",
+    "moves": "moves",
+    "into": "prompts for one turn",
+}
+"""The options that the model of processes does not have, each with what it is about."""
+
 
 @click.command()
 @click.option("--prompts", default=3, show_default=True, help="Prompts that may be accepted, 1 to 8.")
 @click.option("--cancels", default=2, show_default=True, help="Cancels that may be issued, 0 to 16.")
 @click.option("--sessions", default=2, show_default=True, help="Sessions there are, 1 to 3.")
 @click.option("--turns-limit", type=int, metavar="N", help="Runner calls at once over all sessions, 1 to 3.")
+@click.option("--holds", default=0, help="Holds and stops that may be issued, 0 to 16 (default: none).")
+@click.option("--moves", default=0, help="Moves, edits and send-nows, 0 to 16 (default: none).")
+@click.option("--into", is_flag=True, help="Have prompts that are for one turn alone.")
 @click.option("--design", metavar="NAME", help="Explore a known-bad design instead ('list' names them).")
 @click.option(
     "--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default)."
@@ -69,6 +80,9 @@ def explore(
     cancels: int,
     sessions: int,
     turns_limit: int | None,
+    holds: int,
+    moves: int,
+    into: bool,
     design: str | None,
     symmetry: bool,
     max_seconds: float,
@@ -99,7 +113,9 @@ def explore(
         if durable or design in DURABLE_DESIGNS:
             return _explore_processes(design, limits, as_json)
         _refuse(processes)
-        bounds = Bounds(prompts, cancels, sessions, turns_limit=turns_limit)
+        bounds = Bounds(
+            prompts, cancels, sessions, turns_limit=turns_limit, holds=holds, moves=moves, into=into
+        )
         explorer = _explorer(bounds, design, symmetry, limits)
     except ValueError as wrong:
         raise click.UsageError(str(wrong)) from None
@@ -122,7 +138,7 @@ def _asked(name: str) -> Any:
 
 def _write_page(path: Path, has_more: bool) -> int:
     """Write the page to play with."""
-    if has_more or any(_asked(name) is not None for name in ("turns_limit", *OPTIONS, "on_death")):
+    if has_more or any(_asked(name) is not None for name in (*_NOT_IN_PROCESSES, *OPTIONS, "on_death")):
         raise click.UsageError("--html goes with --prompts and --cancels only: the page has every design")
     if _asked("sessions") not in (None, 1):
         raise click.UsageError("the page has one session")
@@ -157,8 +173,9 @@ def _explore_processes(design: str | None, limits: SearchLimits, as_json: bool) 
     """Explore processes that share a ledger, within the bounds that were asked for."""
     if _asked("sessions") not in (None, 1):
         raise ValueError("the model of processes has one session")
-    if _asked("turns_limit") is not None:
-        raise ValueError("the model of processes has no limit on turns: leave --turns-limit out")
+    for name, said in _NOT_IN_PROCESSES.items():
+        if _asked(name) is not None:
+            raise ValueError(f"the model of processes has no {said}: leave --{name.replace('_', '-')} out")
     bounds = durable_bounds({name: _asked(name) for name in ("prompts", "cancels", "on_death", *OPTIONS)})
     symmetry = click.get_current_context().params["symmetry"]
     result = explore_durable(bounds, design, limits, symmetry=symmetry)
@@ -194,6 +211,7 @@ def as_object(result: Exploration[Bounds]) -> dict[str, Any]:
         "cancels": result.bounds.cancels,
         "sessions": result.bounds.sessions,
         **({} if result.bounds.turns_limit is None else {"turns_limit": result.bounds.turns_limit}),
+        **{name: value for name in ("holds", "moves", "into") if (value := getattr(result.bounds, name))},
         **found(result),
     }
 
@@ -204,9 +222,11 @@ def print_exploration(result: Exploration[Bounds]) -> None:
         out.print(bold(result.design), f": {DESIGNS[result.design].flaw}", sep="")
     bounds = result.bounds
     limited = "" if bounds.turns_limit is None else f", turns limit {bounds.turns_limit}"
+    held = f", {counted(bounds.holds, 'hold')}" if bounds.holds else ""
+    moved = f", {counted(bounds.moves, 'move')}" if bounds.moves else ""
     out.print(
         f"{counted(bounds.prompts, 'prompt')}, {counted(bounds.cancels, 'cancel')}, "
-        f"{counted(bounds.sessions, 'session')}{limited}: "
+        f"{counted(bounds.sessions, 'session')}{limited}{held}{moved}{', into' if bounds.into else ''}: "
         f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}, "
         f"depth {result.depth}, {result.seconds:.1f} s"
     )

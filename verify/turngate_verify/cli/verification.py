@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from turngate_model import DESIGNS, Property
+from turngate_model import DESIGNS, Property, not_in_dispatcher
 from turngate_model.checker import Bounds, Exploration
 from turngate_model.durable import JUDGED
 from turngate_model.properties import DurableProperty
@@ -15,7 +15,9 @@ from turngate_verify.cli.durable import DurableVerification
 from turngate_verify.cli.show import DriverLine, out, print_counterexample, styled
 from turngate_verify.words import counted
 
-PROMISES = tuple(each for each in Property if each not in (Property.DECLARED_MOVE, Property.REFINES))
+CHECKED = tuple(each for each in Property if each not in not_in_dispatcher.PROPERTIES)
+"""The properties that the dispatcher is checked for."""
+PROMISES = tuple(each for each in CHECKED if each not in (Property.DECLARED_MOVE, Property.REFINES))
 
 
 @dataclass
@@ -23,13 +25,13 @@ class Verification:
     """The results of all checks."""
 
     checks: dict[Property, dict[str, dict[str, int]]] = field(
-        default_factory=lambda: {each: {} for each in Property}
+        default_factory=lambda: {each: {} for each in CHECKED}
     )
     violated: dict[Property, str] = field(default_factory=dict)
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """What is wrong and breaks no property, such as a stale diagram."""
-    unchecked: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=lambda: [not_in_dispatcher.UNCHECKED])
     """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
     """What a check should have reached and did not. Then every verdict is unknown."""
@@ -49,7 +51,7 @@ class Verification:
 
     def count(self, check: str, unit: str, number: int) -> None:
         """Note how much a check of the real dispatcher has done. It checks every property."""
-        for each in Property:
+        for each in CHECKED:
             self.checks[each][check] = {unit: number}
 
     def broke(self, each: Property | None, what: str) -> None:
@@ -68,7 +70,7 @@ class Verification:
     @property
     def verdict(self) -> str:
         """The verdict on everything."""
-        verdicts = {self.durable.verdict, *(self.verdict_of(each) for each in Property)}
+        verdicts = {self.durable.verdict, *(self.verdict_of(each) for each in CHECKED)}
         refuted = all(result.counterexample for result in self.designs.values())
         if "violated" in verdicts or self.problems or not refuted:
             return "violated"
@@ -83,7 +85,7 @@ def as_object(verification: Verification) -> dict[str, Any]:
             str(each): {"verdict": verification.verdict_of(each), "checks": verification.checks[each]}
             for each in PROMISES
         },
-        "model": {str(each): verification.verdict_of(each) for each in Property if each not in PROMISES},
+        "model": {str(each): verification.verdict_of(each) for each in CHECKED if each not in PROMISES},
         "designs": {
             name: {
                 "refuted": result.counterexample is not None,
@@ -103,7 +105,7 @@ def as_object(verification: Verification) -> dict[str, Any]:
 def print_verification(verification: Verification) -> None:
     """Print the verdicts for people, each property once. The lines of the drivers are there already."""
     properties = Table("property", "verdict", box=None, pad_edge=False)
-    for each in Property:
+    for each in CHECKED:
         properties.add_row(str(each), styled(_of_both(verification, each)))
     for durable in DurableProperty:
         properties.add_row(str(durable), styled(verification.durable.verdict_of(durable)))

@@ -21,7 +21,7 @@ from turngate_model.proof import WHOLE as WHOLE_PROOF
 from turngate_verify.cli.durable import hold, refuted
 from turngate_verify.cli.found import reasons
 from turngate_verify.cli.show import EXIT_CODES, DriverLine, driver, err, print_json
-from turngate_verify.cli.verification import Verification, as_object, print_verification
+from turngate_verify.cli.verification import CHECKED, Verification, as_object, print_verification
 from turngate_verify.drivers.faults import inject_faults
 from turngate_verify.drivers.faults.found import Faults
 from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, Lockstep, compare
@@ -126,7 +126,7 @@ def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> N
         result = verification.model = explorer.run()
         extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent
-    for each in Property:
+    for each in CHECKED:
         verification.checks[each]["model"] = {"states": result.states}
         if each in result.counterexamples:
             verification.violated[each] = result.counterexamples[each].what
@@ -154,7 +154,7 @@ def _prove(verification: Verification, thoroughness: ProofThoroughness, line: Li
         proof = prove(thoroughness, parts.append)
         proved = f"{sum(proof.conditions.values()):,} conditions, for any number of runs"
         told.counts = lambda: proved
-    for each in Property:
+    for each in CHECKED:
         verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
     for part in PARTS:
         # The invariant and liveness are no properties of their own: they are there so that nothing is owed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from turngate_model.checker.counterexample import consequences
-from turngate_model.history import Cancel, Clear, Complete, Event, Fold
+from turngate_model.history import Complete, Event, with_names
 from turngate_model.properties import AnyProperty, AnyViolation, Property, Violation
 from turngate_verify.conform.programs import ABOUT_ALL, Program, part_of, renamed
 from turngate_verify.conform.result import Played
@@ -46,7 +46,7 @@ def _difference(program: Program, played: Played, kept: Sequence[int], play: Pla
     names = {new.run: old.run for new, old in zip(short, part, strict=True) if new.run}
     for nth, step in zip(kept, alone.steps, strict=True):
         seen = [event for event in played.steps[nth].events if _run_of(event) in names.values()]
-        should = [_renamed(event, names) for event in step.events if _run_of(event)]
+        should = [with_names(event, names.__getitem__) for event in step.events if _run_of(event)]
         if _by_run(seen) != _by_run(should):
             shown, expected = consequences(tuple(seen)), consequences(tuple(should))
             return f"{program[nth]} gives: {expected or 'nothing'}; with it: {shown or 'nothing'}"
@@ -68,11 +68,3 @@ def _in_no_words(event: Event) -> Event:
 
 def _run_of(event: Event) -> str:
     return getattr(event, "run", "")
-
-
-def _renamed(event: Event, names: dict[str, str]) -> Event:
-    if isinstance(event, Fold):
-        return Fold(names[event.run], names[event.into])
-    if isinstance(event, Cancel | Clear):
-        return event
-    return event._replace(run=names[event.run])

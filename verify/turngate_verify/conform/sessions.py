@@ -257,9 +257,9 @@ class Sessions:
 def _past_the_dropped(session: AbstractSession, event: Enter | Handoff | Fold) -> list[Violation]:
     """Judge a run that becomes active as if the runs were gone that are to be dropped."""
     dropped = [run for run in session.queue if run in session.covered | session.cleared and run != event.run]
-    session.queue = [run for run in session.queue if run not in dropped]
+    line, session.line = session.line, [run for run in session.line if run not in dropped]
     broken = session.observe(event)
-    session.queue = [run for run in session.states if run in session.queue or run in dropped]
+    session.line = [run for run in line if run in session.line or run in dropped]
     return broken
 
 

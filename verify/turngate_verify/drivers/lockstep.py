@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from turngate import Dispatcher, DispatcherClosed, WhenBusy
 from turngate_model import Property, Violation
 from turngate_model.checker import HEART, Bounds, MemoryModel
 from turngate_model.checker.counterexample import Way
 from turngate_model.checker.ways import NextStep, ways
-from turngate_model.history import Called, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.history import Called, Cancel, Clear, Complete, Enter, Event, Fold, Handoff, with_names
 from turngate_model.lifecycle import TABLE
 from turngate_model.mechanism import Action
 from turngate_verify.world.expecting import Broken
@@ -132,13 +133,7 @@ def _run_id(session: int, run: str) -> str:
 
 def _named(session: int, event: Event) -> Event:
     """Return an event of the model with the run_ids of the dispatcher."""
-    match event:
-        case Cancel() | Clear():
-            return event
-        case Fold(run, into):
-            return Fold(_run_id(session, run), _run_id(session, into))
-        case _:
-            return event._replace(run=_run_id(session, event.run))
+    return with_names(event, partial(_run_id, session))
 
 
 def _outcomes(events: Iterable[Event]) -> list[Event]:

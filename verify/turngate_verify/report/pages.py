@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turngate.cli.visible import visible
-from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, Property
+from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS
 from turngate_model.checker import Counterexample
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
@@ -119,7 +119,7 @@ def page(verification: Verification) -> str:
 
 
 def _properties(verification: Verification) -> Iterable[PropertyCard]:
-    for each in Property:
+    for each in verification.checks:
         why = verification.violated.get(each) or verification.unknown.get(each, "")
         yield PropertyCard(str(each), verification.verdict_of(each), each.sentence, visible(why))
 
