@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property, not_in_dispatcher
+from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property, model_only
 from turngate_model.checker import (
     HEART,
     Bounds,
@@ -278,7 +278,7 @@ def test_what_should_have_happened_among_processes_and_did_not_is_named() -> Non
 
 
 def test_one_session_says_nothing_about_isolation() -> None:
-    not_yet = not_in_dispatcher.PROPERTIES
+    not_yet = model_only.PROPERTIES
     assert set(JUDGED) == {*Property, *DurableProperty} - {Property.ISOLATION, *not_yet}
 
 

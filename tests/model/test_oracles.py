@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from turngate_model import DESIGNS, Property, not_in_dispatcher
+from turngate_model import DESIGNS, Property, model_only
 from turngate_model.checker import HEART, Bounds, Explorer
 from turngate_model.checker.memory_model import WorldStep
 from turngate_model.oracles import Comparison, OracleFailed, OracleMissing, Oracles
@@ -98,7 +98,7 @@ def test_the_models_know_the_designs_and_the_properties_by_name() -> None:
         assert re.search(rf"(?m)^#define {design.upper().replace('-', '_')} [1-9]\d*$", PROMELA), design
         assert f'"{design}"' in TLA
     checked = set(re.findall(r"(?m)^PROPERTY (\w+)$", CONFIG))
-    assert checked == set(Property) - {Property.REFINES, *not_in_dispatcher.PROPERTIES}
+    assert checked == set(Property) - {Property.REFINES, *model_only.PROPERTIES}
     assert checked <= set(re.findall(r"(?m)^(\w+) ==$", TLA))
     numbered = dict(re.findall(rf"(?m)^#define ({'|'.join(Property)}) (\d+)$", PROMELA))
     assert len(set(numbered.values())) == len(numbered)

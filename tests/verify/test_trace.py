@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import itertools
 import json
 import os
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from turngate import Dispatcher, Turn
 from turngate_model import Property
 from turngate_verify.cli import run
 from turngate_verify.trace import BadRecording, check
@@ -22,10 +25,13 @@ GOOD = [path for path in RECORDINGS if path.stem.startswith("good")]
 BAD = [path for path in RECORDINGS if path.stem.startswith("bad")]
 
 OFFENDING_LINE = {
+    "bad-AS_EDITED": 3,
     "bad-EXACTLY_ONE_COMPLETE": 7,
     "bad-EXACTLY_ONE_COMPLETE-twice": 4,
     "bad-FIFO": 7,
     "bad-FULL_COVERAGE": 5,
+    "bad-HELD": 7,
+    "bad-HELD-folded": 6,
     "bad-LAST_WORD": 5,
     "bad-NEVER_POISONED": 4,
     "bad-NEVER_POISONED-by-an-idle-cancel": 3,
@@ -122,6 +128,24 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
         '{"event": "cancel", "session": "s", "runs": "a"}',
         "line 2: runs of a cancel must be a list",
     ),
+    "wrong runs of a hold": ('{"event": "hold", "runs": {}}', "line 2: runs of a hold must be a list"),
+    "a hold of nothing": ('{"event": "hold"}', "line 2: hold needs session: a string"),
+    "a move before nobody": (
+        '{"event": "move", "run": "a", "before": "z"}',
+        "line 2: before names run 'z', which was never accepted",
+    ),
+    "a move of nobody": (
+        '{"event": "move", "run": "z"}',
+        "line 2: move of run 'z', which was never accepted",
+    ),
+    "into nobody": (
+        '{"event": "accept", "session": "s", "run": "b", "into": "z"}',
+        "line 2: into names run 'z', which was never accepted",
+    ),
+    "into another session": (
+        '{"event": "accept", "session": "t", "run": "b", "into": "a"}',
+        "line 2: into names run 'a', which is in session 's', not in 't'",
+    ),
 }
 
 
@@ -168,6 +192,104 @@ def test_a_cancel_of_named_runs_covers_only_those() -> None:
     offence = check(lines(*both, {"event": "enter", "run": "a", "state": "active"})).offence
     assert offence is not None
     assert offence.property is Property.FULL_COVERAGE
+
+
+def told(kind: str, run: str = "", **more: Any) -> dict[str, Any]:
+    about = {"run": run} if run else {}
+    return {"event": kind, **about, **more}
+
+
+A_RUNS = (ACCEPT, told("enter", "a", state="active"))
+B_WAITS = (*A_RUNS, told("accept", "b", session="s"), told("enter", "b", state="queued"))
+C_WAITS = (*B_WAITS, told("accept", "c", session="s"), told("enter", "c", state="queued"))
+A_ENDS = told("complete", "a", cancelled=False)
+FOR_A = (*A_RUNS, told("accept", "b", session="s", into="a"), told("enter", "b", state="queued"))
+IN_LINE: dict[str, tuple[tuple[dict[str, Any], ...], Property]] = {
+    "a hold of some runs that names no session": (
+        (*B_WAITS, told("hold", runs=["b"]), A_ENDS, told("handoff", "b")),
+        Property.HELD,
+    ),
+    "a resume of another run": (
+        (*C_WAITS, told("hold", session="s"), told("resume", runs=["c"]), A_ENDS, told("handoff", "b")),
+        Property.HELD,
+    ),
+    "a move that nobody heeds": (
+        (*C_WAITS, told("move", "c", before="b"), A_ENDS, told("handoff", "b")),
+        Property.FIFO,
+    ),
+    "a move behind all that nobody heeds": (
+        (*C_WAITS, told("move", "b", before=None), A_ENDS, told("handoff", "b")),
+        Property.FIFO,
+    ),
+    "a move of an active run": ((*B_WAITS, told("move", "a", before="b")), Property.DECLARED_MOVE),
+    "a move of a complete run": ((*B_WAITS, A_ENDS, told("move", "a")), Property.DECLARED_MOVE),
+    "a move before a complete run": (
+        (*C_WAITS, A_ENDS, told("handoff", "b"), told("move", "c", before="a")),
+        Property.DECLARED_MOVE,
+    ),
+    "an edit of a complete run": ((*A_RUNS, A_ENDS, told("edit", "a")), Property.AS_EDITED),
+    "a prompt for one turn has its own": ((*FOR_A, A_ENDS, told("handoff", "b")), Property.DECLARED_MOVE),
+    "a prompt for one turn is never completed": (
+        (*FOR_A, A_ENDS, told("end")),
+        Property.EXACTLY_ONE_COMPLETE,
+    ),
+    "a prompt for a turn that is over": (
+        (*A_RUNS, A_ENDS, told("accept", "b", session="s", into="a")),
+        Property.DECLARED_MOVE,
+    ),
+    "a held run that is left when nothing more happens": (
+        (ACCEPT, told("hold", session="s"), told("enter", "a", state="queued"), told("end")),
+        Property.EXACTLY_ONE_COMPLETE,
+    ),
+}
+
+
+@pytest.mark.requirement("HELD", "AS_EDITED")
+@pytest.mark.parametrize("name", IN_LINE)
+def test_a_recording_in_which_the_line_is_not_heeded(name: str) -> None:
+    records, broken = IN_LINE[name]
+    assert check(lines(*records[:-1])).offence is None
+    offence = check(lines(*records)).offence
+    assert offence is not None
+    assert (offence.line, offence.property) == (len(records), broken)
+
+
+def test_what_a_dispatcher_records_of_the_line_holds() -> None:
+    told = asyncio.run(_recorded())
+    kinds = {json.loads(line)["event"] for line in told}
+    assert {"hold", "resume", "move", "edit", "cancel", "clear"} <= kinds
+    checked = check(told)
+    assert (checked.verdict, checked.offence, checked.whole) == ("holds", None, True)
+
+
+async def _recorded() -> list[str]:
+    """Do everything to the line of a dispatcher, and return what it records."""
+    history = io.StringIO()
+    release = asyncio.Event()
+
+    async def agent(turn: Turn) -> str:
+        await release.wait()
+        return f"{len(await turn.fold())} folded"
+
+    async with Dispatcher(agent, record=history) as dispatcher:
+        runs = [await dispatcher.accept("s", name, run_id=name, when_busy="queue") for name in "abcd"]
+        for run in runs:
+            await dispatcher.enter(run)
+        await dispatcher.accept("s", "for a", run_id="e", into="a")
+        await dispatcher.enter(await dispatcher.accept("s", "for a too", run_id="f", into="a"))
+        await dispatcher.hold("s")
+        await dispatcher.move("d", before="b")
+        await dispatcher.move("b", to="last")
+        await dispatcher.edit("c", prompt="changed", when_busy="fold")
+        await dispatcher.resume_run("c")
+        await dispatcher.hold_run("c")
+        await dispatcher.stop("s")
+        await dispatcher.send_now("d")
+        release.set()
+        await runs[0].wait()
+        await dispatcher.resume("s")
+        await asyncio.gather(*(run.wait() for run in runs))
+    return history.getvalue().splitlines()
 
 
 def test_a_second_accept_is_the_same_run_until_it_completes_twice() -> None:

@@ -71,6 +71,29 @@ def test_lines_keep_their_numbers_and_become_events() -> None:
     ]
 
 
+def test_what_was_done_to_the_line_is_told() -> None:
+    records: list[dict[str, Any]] = [
+        accept("a"),
+        {"event": "accept", "session": "s", "run": "b", "into": "a"},
+        {"event": "hold", "session": "s"},
+        {"event": "resume", "runs": ["a", "b"]},
+        {"event": "move", "run": "b", "before": "a"},
+        {"event": "move", "run": "b", "before": None},
+        {"event": "edit", "run": "b"},
+        {"event": "clear", "session": "s", "runs": ["b"]},
+    ]
+    assert words(records) == [
+        "accept a",
+        "accept b into a",
+        "hold the session",
+        "resume a b",
+        "move b before a",
+        "move b behind all",
+        "edit b",
+        "clear the queue",
+    ]
+
+
 def test_of_a_long_history_the_last_is_kept_and_what_it_is_about() -> None:
     busy = [accept("a"), enter("a"), accept("b"), {"event": "cancel", "session": "s"}, enter("b", "queued")]
     for nth in range(40):

@@ -3,7 +3,9 @@
 The abstract session judges the events. A recording does not show two things
 that it needs: the messages, and when a runner's call ended. The check assumes
 that these are as they should be: messages are written before the RunComplete,
-and the call is over before the next turn starts.
+and the call is over before the next turn starts. Nor does a recording show
+whether a prompt may be folded, or whether an edit or a resume lets a run have a
+turn of its own that was for one turn alone: the check assumes that they do.
 
 The time grows with the number of events, the memory with the number of runs in
 flight. Of a complete run the check keeps only eight bytes, to know it again.
@@ -20,14 +22,32 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Ended,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+    Wrote,
+)
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
 
 NEVER_SHOWN = (Property.ON_RECORD, Property.NO_RESIDUE)
 """What a recording cannot show: messages, and the memory of the dispatcher."""
 
-KINDS = ("accept", "enter", "fold", "handoff", "cancel", "clear", "complete", "end")
+KINDS = (
+    *("accept", "enter", "fold", "handoff", "cancel", "clear", "hold", "resume", "move", "edit"),
+    *("complete", "end"),
+)
 _ENTERED = {
     state.value: state
     for state in (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
@@ -145,8 +165,8 @@ class _Checker:
         if kind not in KINDS:
             raise self._bad(f"unknown event {kind!r}; there are {', '.join(KINDS)}")
         if kind == "accept":
-            return self._accepted(self._name(record, "session"), self._name(record, "run"))
-        if kind in ("cancel", "clear"):
+            return self._accepted(self._name(record, "session"), self._name(record, "run"), record)
+        if kind in ("cancel", "clear", "hold", "resume"):
             return self._commanded(kind, record)
         run = self._name(record, "run")
         if run not in self._session_of:
@@ -159,10 +179,14 @@ class _Checker:
                 return _first(session, Fold(run, self._name(record, "into")))
             case "handoff":
                 return _first(session, Ended(session.lead), Handoff(run))
+            case "move":
+                return _first(session, Move(run, self._beside(record, "before", self._session_of[run])))
+            case "edit":
+                return _first(session, Edit(run, foldable=True))
             case _:
                 return self._completed(session, run, record)
 
-    def _accepted(self, name: str, run: str) -> Violation | None:
+    def _accepted(self, name: str, run: str, record: dict[str, Any]) -> Violation | None:
         known_in = self._session_of.get(run)
         if known_in is not None and known_in != name:
             raise self._bad(f"run {run!r} is in session {known_in!r} already, not in {name!r}")
@@ -171,20 +195,40 @@ class _Checker:
             self._result.runs += 1
             self._session_of[run] = name
             session = self._sessions.setdefault(name, AbstractSession())
-            return _first(session, Accept(run))
+            return _first(session, Accept(run, into=self._beside(record, "into", name)))
         return None
 
+    def _beside(self, record: dict[str, Any], key: str, name: str) -> str:
+        """Return the other run of the session that a line names under a key; empty if it names none."""
+        if record.get(key) is None:
+            return ""
+        run = self._name(record, key)
+        known_in = self._session_of.get(run, name if run in self._complete else None)
+        if known_in is None:
+            raise self._bad(f"{key} names run {run!r}, which was never accepted")
+        if known_in != name:
+            raise self._bad(f"{key} names run {run!r}, which is in session {known_in!r}, not in {name!r}")
+        return run
+
     def _commanded(self, kind: str, record: dict[str, Any]) -> Violation | None:
-        session = self._sessions.get(self._name(record, "session"))
-        if session is None:
-            return None
-        if kind == "clear":
-            return _first(session, Clear())
         runs = record.get("runs")
         if runs is not None and not (isinstance(runs, list) and all(isinstance(run, str) for run in runs)):
-            raise self._bad("runs of a cancel must be a list of run ids")
-        covered = None if runs is None else frozenset(run for run in runs if run in session.states)
-        return _first(session, Cancel(covered))
+            raise self._bad(f"runs of a {kind} must be a list of run ids")
+        if runs and "session" not in record and kind in ("hold", "resume"):
+            name = next((self._session_of[run] for run in runs if run in self._session_of), "")
+        else:
+            name = self._name(record, "session")
+        session = self._sessions.get(name)
+        if session is None:
+            return None
+        some = None if runs is None else frozenset(run for run in runs if run in session.states)
+        commands: dict[str, Event] = {
+            "cancel": Cancel(some),
+            "clear": Clear(some),
+            "hold": Hold(some),
+            "resume": Resume(some, unbinds=True),
+        }
+        return _first(session, commands[kind])
 
     def _completed(self, session: AbstractSession, run: str, record: dict[str, Any]) -> Violation | None:
         cancelled, error = record.get("cancelled"), record.get("error")
@@ -212,6 +256,9 @@ class _Checker:
             return Violation(
                 Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough"
             )
+        if kind in ("move", "edit"):
+            late = Property.AS_EDITED if kind == "edit" else Property.DECLARED_MOVE
+            return Violation(late, f"{run} is complete: the {kind} should have been refused")
         return Violation(Property.TERMINAL_IS_FINAL, f"{run} is complete, and must not {kind} again")
 
     def _name(self, record: dict[str, Any], key: str) -> str:

@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from turngate.cli.visible import visible
-from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+)
 from turngate_model.lifecycle import DeclaredState
 
 
@@ -38,7 +51,8 @@ def history_before(lines: Sequence[str | bytes], last: int) -> list[Recorded]:
         if record["event"] == "accept":
             session_of.setdefault(run, session)
             in_flight.setdefault(session, set()).add(run)
-        session = session or session_of.get(run, "")
+        first = next(iter(record.get("runs") or ()), "")
+        session = session or session_of.get(run, "") or session_of.get(first, "")
         if record["event"] == "complete":
             in_flight[session].discard(run)
         told.append((number, session, record))
@@ -53,8 +67,8 @@ def history_before(lines: Sequence[str | bytes], last: int) -> list[Recorded]:
 def latest(history: list[Recorded], most: int) -> list[Recorded]:
     """Return the last events of a history, and before them all about runs that were in flight by then.
 
-    Cancels and clears since the first of these runs was accepted are kept as well: they may be about them. So
-    only what is about runs that were over, and never come up again, is left out.
+    Cancels, clears and holds since the first of these runs was accepted are kept as well: they may be about
+    them. So only what is about runs that were over, and never come up again, is left out.
     """
     if len(history) <= most:
         return history
@@ -70,7 +84,7 @@ def latest(history: list[Recorded], most: int) -> list[Recorded]:
 
 def _runs(record: Recorded) -> set[str]:
     """Return the runs that a record is about; none if it is about the session."""
-    named = [getattr(event, key, "") for event in record.events for key in ("run", "into")]
+    named = [getattr(event, key, "") for event in record.events for key in ("run", "into", "before")]
     return {each for each in named if each}
 
 
@@ -97,7 +111,8 @@ def _said(record: dict[str, Any]) -> tuple[str, str, tuple[Event, ...]]:
     run = visible(record.get("run", ""))
     match record["event"]:
         case "accept":
-            return "caller", f"accept {run}", (Accept(run),)
+            into = visible(record.get("into") or "")
+            return "caller", f"accept {run}" + (f" into {into}" if into else ""), (Accept(run, into=into),)
         case "enter":
             return "caller", f"enter {run}", (Enter(run, DeclaredState(record["state"])),)
         case "fold":
@@ -106,13 +121,33 @@ def _said(record: dict[str, Any]) -> tuple[str, str, tuple[Event, ...]]:
         case "handoff":
             return "session", f"handoff {run}", (Handoff(run),)
         case "cancel":
-            named = record.get("runs")
-            return "caller", "cancel", (Cancel(None if named is None else frozenset(map(visible, named))),)
+            return "caller", "cancel", (Cancel(_named(record)),)
         case "clear":
-            return "caller", "clear the queue", (Clear(),)
+            return "caller", "clear the queue", (Clear(_named(record)),)
+        case "hold":
+            return "caller", _of("hold", record), (Hold(_named(record)),)
+        case "resume":
+            return "caller", _of("resume", record), (Resume(_named(record), unbinds=True),)
+        case "move":
+            before = visible(record.get("before") or "")
+            where = f"before {before}" if before else "behind all"
+            return "caller", f"move {run} {where}", (Move(run, before),)
+        case "edit":
+            return "caller", f"edit {run}", (Edit(run, foldable=True),)
         case "complete":
             error = record.get("error")
             complete = Complete(run, record["cancelled"], None if error is None else visible(error))
             return "session", f"RunComplete of {run}", (complete,)
         case _:
             return "", "the end of the recording", ()
+
+
+def _named(record: dict[str, Any]) -> frozenset[str] | None:
+    """Return the runs that a record names; None if it is about the session."""
+    named = record.get("runs")
+    return None if named is None else frozenset(map(visible, named))
+
+
+def _of(what: str, record: dict[str, Any]) -> str:
+    """Say what was done, and to which runs if only to some."""
+    return f"{what} {' '.join(map(visible, record['runs']))}" if record.get("runs") else f"{what} the session"

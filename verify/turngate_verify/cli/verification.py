@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from turngate_model import DESIGNS, Property, not_in_dispatcher
+from turngate_model import DESIGNS, Property, model_only
 from turngate_model.checker import Bounds, Exploration
 from turngate_model.durable import JUDGED
 from turngate_model.properties import DurableProperty
@@ -15,7 +15,7 @@ from turngate_verify.cli.durable import DurableVerification
 from turngate_verify.cli.show import DriverLine, out, print_counterexample, styled
 from turngate_verify.words import counted
 
-CHECKED = tuple(each for each in Property if each not in not_in_dispatcher.PROPERTIES)
+CHECKED = tuple(each for each in Property if each not in model_only.PROPERTIES)
 """The properties that the dispatcher is checked for."""
 PROMISES = tuple(each for each in CHECKED if each not in (Property.DECLARED_MOVE, Property.REFINES))
 
@@ -31,7 +31,7 @@ class Verification:
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """What is wrong and breaks no property, such as a stale diagram."""
-    unchecked: list[str] = field(default_factory=lambda: [not_in_dispatcher.UNCHECKED])
+    unchecked: list[str] = field(default_factory=lambda: [model_only.UNCHECKED])
     """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
     """What a check should have reached and did not. Then every verdict is unknown."""

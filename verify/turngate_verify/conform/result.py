@@ -7,14 +7,14 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from turngate_model import not_in_dispatcher
+from turngate_model import model_only
 from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, DurableProperty, Property, Violation
 from turngate_verify.conform.port import Features, SubjectFailed
 from turngate_verify.conform.programs import Op, Program
 
 JUDGED: tuple[Property, ...] = tuple(
-    each for each in Property if each not in {Property.REFINES, *not_in_dispatcher.PROPERTIES}
+    each for each in Property if each not in {Property.REFINES, *model_only.PROPERTIES}
 )
 """The properties that every subject is held to."""
 
