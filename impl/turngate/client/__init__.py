@@ -9,8 +9,8 @@
 """
 
 from turngate import OutcomeUnknown
+from turngate.client._calls import Refused, Unreachable
 from turngate.client._client import Client
-from turngate.client._errors import Refused, Unreachable
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
 from turngate.client._types import Gap, RemoteEvent, RemoteRun, RemoteSession, Snapshot

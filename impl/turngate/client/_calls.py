@@ -1,4 +1,4 @@
-"""Calls to a server over lines that break: when a call may be sent again, and when its outcome is unknown.
+"""Calls to a server over lines that break: when a call may be sent again, and what is raised for an answer.
 
 A call that only looks may be sent again at will. A call that changes something has a key, under which the
 server carries it out once. A key protects only as long as the server remembers it, so these rules hold:
@@ -20,16 +20,28 @@ it may have accepted died with it. A prompt that interrupts is bound to a life, 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httpx2
 
-from turngate import DispatcherClosed, OutcomeUnknown
-from turngate.client._errors import OF_ANOTHER, Refused, Unreachable, error_in
+import turngate
+from turngate import DispatcherClosed, OutcomeUnknown, TurngateError
 
-if TYPE_CHECKING:
-    from turngate import TurngateError
-
+_BY_NAME: Final = {
+    "empty-prompt": turngate.EmptyPrompt,
+    "key-conflict": turngate.KeyConflict,
+    "outcome-unknown": turngate.OutcomeUnknown,
+    "queue-full": turngate.QueueFull,
+    "run-conflict": turngate.RunConflict,
+    "session-busy": turngate.SessionBusy,
+    "shutting-down": turngate.DispatcherClosed,
+    "unknown-run": turngate.UnknownRun,
+}
+"""What is raised for each problem that has an error of its own."""
+_TYPE: Final = "urn:turngate:problem:"
+"""The beginning of the type of every problem that a Turngate server answers with."""
+_OF_ANOTHER: Final = "unknown"
+"""The name of a refusal that is not of a Turngate server: of a proxy, or of the application around it."""
 _KEY_LIFE: Final = "turngate-key-life"
 _NOTHING_WAS_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _OF_PROXIES: Final = (502, 503, 504)
@@ -39,6 +51,19 @@ _OF_THE_REQUEST: Final = ("malformed", "invalid", "unsupported-media-type", "too
 _REMEMBERED: Final = 1_000
 """Keys whose life a client remembers."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class Refused(TurngateError):
+    """The server refuses; `name` says why, for programs, and `status` is that of the answer."""
+
+    def __init__(self, status: int, name: str, detail: str) -> None:
+        super().__init__(f"{status} {name}: {detail}")
+        self.status = status
+        self.name = name
+
+
+class Unreachable(TurngateError):
+    """The server could not be reached in time. If it was to change something, it has not done so."""
 
 
 class Calls:
@@ -124,6 +149,32 @@ class Calls:
                 del self._lives[next(iter(self._lives))]
 
 
+def error_in(response: httpx2.Response) -> TurngateError | None:
+    """Return what to raise for an answer, None if there is nothing wrong with it."""
+    if response.is_success:
+        return None
+    said = _problem_in(response)
+    if said is None:
+        return Refused(response.status_code, _OF_ANOTHER, response.reason_phrase)
+    name = said["type"].removeprefix(_TYPE)
+    detail = str(said.get("detail", response.reason_phrase))
+    if name in _BY_NAME:
+        return _BY_NAME[name](detail)
+    return Refused(response.status_code, name, detail)
+
+
+def _problem_in(response: httpx2.Response) -> dict[str, Any] | None:
+    """Return a refusal in the form that Turngate servers give it; None if the answer is not of one."""
+    if not response.headers.get("content-type", "").startswith("application/problem+json"):
+        return None
+    try:
+        said: Any = response.json()
+    except ValueError:  # it was cut short
+        return None
+    is_ours = isinstance(said, dict) and str(said.get("type", "")).startswith(_TYPE)
+    return said if is_ours else None
+
+
 def _headers(key: str | None, life: str | None) -> dict[str, str]:
     headers = {} if key is None else {"Idempotency-Key": key}
     return headers if life is None else {**headers, _KEY_LIFE: life}
@@ -143,13 +194,13 @@ def _read(response: httpx2.Response) -> tuple[Any, TurngateError | None]:
 def _is_lost(error: TurngateError) -> bool:
     """Say whether it is not the server that has answered, so that the server's own answer was lost."""
     if isinstance(error, Refused):
-        return error.name == OF_ANOTHER and error.status in _OF_PROXIES
+        return error.name == _OF_ANOTHER and error.status in _OF_PROXIES
     return isinstance(error, Unreachable)
 
 
 def _may_come_after(error: TurngateError) -> bool:
     """Say whether something in between failed, perhaps after the server had acted."""
-    return isinstance(error, Refused) and error.name == OF_ANOTHER and error.status in _IN_DOUBT
+    return isinstance(error, Refused) and error.name == _OF_ANOTHER and error.status in _IN_DOUBT
 
 
 def _may_pass(error: TurngateError, method: str) -> bool:

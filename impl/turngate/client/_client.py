@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 import httpx2
 
-from turngate import Attachment, PromptOptions
+from turngate import Attachment, Message, PromptOptions
 from turngate._prompt import encode_attachment
 from turngate.client._calls import Calls
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
-from turngate.client._types import message_of, run_of, session_of
+from turngate.client._types import run_of, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Coroutine
     from typing import Self, Unpack
 
-    from turngate import Message, RunComplete
+    from turngate import RunComplete
     from turngate.client._types import RemoteRun, RemoteSession
 
 _WAIT = 20.0
@@ -86,8 +86,6 @@ class Client:
     async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteRun:
         """Send a prompt. Takes what `Dispatcher.submit` takes, but for `on_complete`."""
         _check_options("Client.submit", options)
-        if options.get("on_complete") is not None:
-            raise TypeError("on_complete is not carried to a server; use wait")
         run_id = options.get("run_id") or _new_run_id()
         body: dict[str, Any] = {"prompt": prompt, "run_id": run_id}
         if "when_busy" in options:
@@ -180,7 +178,7 @@ class Client:
             if after is not None:
                 params["after"] = after
             page = await self._calls.look(f"{_session(session_id)}/messages", params=params)
-            found += map(message_of, page["messages"])
+            found += [Message(**each) for each in page["messages"]]
             after = page["next"]
             if after is None:
                 break
@@ -242,8 +240,10 @@ def _segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _check_options(call: str, options: Iterable[str]) -> None:
-    """Raise TypeError, as Python does, for an option that no prompt has."""
-    for name in options:
+def _check_options(call: str, options: PromptOptions) -> None:
+    """Raise TypeError, as Python does, for an option that no prompt has, or that a server is not told."""
+    for name, value in options.items():
         if name not in PromptOptions.__annotations__:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+        if name not in ("run_id", "when_busy", "attachments") and value is not None:
+            raise TypeError(f"{name} is not carried to a server")

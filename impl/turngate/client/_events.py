@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from turngate.client._errors import Unreachable, error_in
+from turngate.client._calls import Unreachable, error_in
 from turngate.client._types import event_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turngate import Delta, Moved, RunComplete, State, TurngateError, UnknownRun
-from turngate.client._errors import Unreachable
+from turngate.client._calls import Unreachable
 from turngate.client._types import Snapshot
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from turngate import Delta, Message, Moved, Note, RunComplete, State
+from turngate import Delta, Moved, Note, RunComplete, State
 
 
 class RemoteRun(NamedTuple):
@@ -79,11 +79,6 @@ def session_of(data: dict[str, Any]) -> RemoteSession:
     }
     active = None if data["active"] is None else run_of(data["active"])
     return RemoteSession(**{**data, **runs, "active": active})
-
-
-def message_of(data: dict[str, Any]) -> Message:
-    """Return a message from its JSON."""
-    return Message(**data)
 
 
 def event_of(name: str, data: dict[str, Any], before: str | None) -> RemoteEvent | None:
