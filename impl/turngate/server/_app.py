@@ -222,7 +222,7 @@ class App:
         if origin is not None:
             response.headers.update({"access-control-allow-origin": origin, **_CORS})
         if self._key_life:
-            response.headers[KEY_LIFE] = self._key_life
+            response.raw_headers.append((KEY_LIFE.encode(), self._key_life.encode()))
         await response(scope, receive, send)
 
     def _warn_of_missing_lifespan(self) -> None:

@@ -61,6 +61,7 @@ class Endpoint(NamedTuple):
 
     method: str
     path: str
+    depth: int
     pattern: re.Pattern[str]
     handler: Handler
     answer: type[Struct] | str
@@ -91,7 +92,9 @@ def _endpoint(
     pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
 
     def add(handler: Handler) -> Handler:
-        ENDPOINTS.append(Endpoint(method, path, pattern, handler, answer, problems, query, body, is_open))
+        ENDPOINTS.append(
+            Endpoint(method, path, path.count("/"), pattern, handler, answer, problems, query, body, is_open)
+        )
         return handler
 
     return add
@@ -114,8 +117,8 @@ class Handlers:
         """Returns the description of a server that is mounted below a path."""
         self.closing = False
         """Whether prompts are refused."""
-        self._is_over = asyncio.Event()
-        """Set when the dispatcher is closed: there is nothing more to wait for."""
+        self._is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the dispatcher is closed: there is nothing more to wait for."""
         self._all_answered = asyncio.Event()
         """Set while no call waits for a completion."""
         self._all_answered.set()
@@ -135,7 +138,8 @@ class Handlers:
             async with asyncio.timeout(_DELIVERY):
                 await self._backend.drain()
         await self.log.end()
-        self._is_over.set()
+        if not self._is_over.done():
+            self._is_over.set_result(None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DELIVERY):
                 await self._streams.all_closed.wait()
@@ -189,12 +193,13 @@ class Handlers:
     async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
         """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""
         waiting: asyncio.Task[Any] = asyncio.ensure_future(run.wait())
-        others = [asyncio.ensure_future(_gone(request)), asyncio.ensure_future(self._is_over.wait())]
+        gone = asyncio.ensure_future(_gone(request))
         self._waiting += 1
         self._all_answered.clear()
         try:
-            await asyncio.wait([waiting, *others], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done() and self._is_over.is_set():
+            first = [waiting, gone, self._is_over]
+            await asyncio.wait(first, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done() and self._is_over.done():
                 await asyncio.wait([waiting], timeout=_LAST_LOOK)
             return waiting.result() if waiting.done() else None
         except DispatcherClosed:  # the run goes on in another process, or with the next start
@@ -203,9 +208,9 @@ class Handlers:
             self._waiting -= 1
             if not self._waiting:
                 self._all_answered.set()
-            for task in (waiting, *others):
-                task.cancel()
-            await asyncio.gather(waiting, *others, return_exceptions=True)
+            waiting.cancel()
+            gone.cancel()
+            await asyncio.gather(waiting, gone, return_exceptions=True)
 
     @_endpoint(
         "POST", "/v1/runs/{run}/cancel", models.CoveredBody, "unknown-run", query=models.CancelRunQuery
@@ -331,7 +336,9 @@ def path_of(scope: Scope) -> str:
 
 def endpoints_at(path: str) -> list[tuple[Endpoint, dict[str, str]]]:
     """Return the endpoints at a path, each with the ids in it."""
-    return [(each, found.groupdict()) for each in ENDPOINTS if (found := each.pattern.fullmatch(path))]
+    depth = path.count("/")
+    at_depth = [each for each in ENDPOINTS if each.depth == depth]
+    return [(each, found.groupdict()) for each in at_depth if (found := each.pattern.fullmatch(path))]
 
 
 def match_method(
