@@ -9,7 +9,7 @@ import socket
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx2
 import pytest
@@ -18,7 +18,6 @@ from dispatching import in_loop
 from postgres import cluster
 from served_process import Process, process
 from turngate import RunComplete
-from turngate.cli.main import run
 from turngate.client import Client, EventStream, Snapshot
 
 AGENT = """
@@ -201,22 +200,3 @@ def test_workers_whose_parent_is_killed_end_and_leave_the_address(target: str, t
     with process(target, "--ledger", str(tmp_path / "runs.db"), "--workers", "2") as server:
         server.process.kill()
         until_refused(server.port)
-
-
-REFUSED: list[tuple[tuple[Any, ...], str]] = [
-    (("--ledger", "{tmp}/no/such/folder.db"), "cannot be opened"),
-    (("--ledger", "{tmp}/text.db"), "cannot be opened"),
-    (("--ledger", "postgresql://nobody@127.0.0.1:1/none"), "PostgreSQL cannot be reached"),
-    (("--ledger", "{tmp}/text.db", "--workers", "2"), "cannot be opened"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "said"), REFUSED, ids=str)
-def test_a_ledger_that_cannot_be_had_is_one_line(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    (tmp_path / "text.db").write_text("this is no ledger, and not even a database\n" * 100, encoding="utf-8")
-    assert run(["serve", "--port", "0", *(each.format(tmp=tmp_path) for each in arguments)]) == 2
-    error = capfd.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1, error

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatching import in_loop
-from serving import Ear, Heard, served, serving
+from serving import Ear, completes, served, serving
 from turngate import CursorExpired, Delta, Dispatcher, Event, Moved, RunComplete, SessionView, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits
@@ -262,10 +262,6 @@ def app(ledger: Ledger, ring: int = 8_192) -> App:
     security = for_address("127.0.0.1", token=None, names=frozenset(), origins=frozenset())
     backend = LedgerBackend(cast("Any", ledger))
     return App(backend, security, Limits(ring_events=ring), owns=True, finish=0)
-
-
-def completes(heard: list[Heard]) -> list[str]:
-    return [each.data["run_id"] for each in heard if each.event == "run.complete"]
 
 
 @in_loop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import turngate.server._ledger_backend as backend_module
 from dispatching import in_loop
 from ledgers import MakeLedger, end_transaction, ledgers, on_each, open_transaction, still
-from serving import Ear, Heard, Line, served, serving, small
+from serving import Ear, Line, completes, follow, names, recorded, served, serving, small
 from turngate import RunComplete, Turn
 from turngate.client import Client
 from turngate.durable import DurableDispatcher, LedgerUnavailable
@@ -29,14 +28,6 @@ async def talkative(turn: Turn) -> None:
         turn.write(f"{number} ")
         await asyncio.sleep(0)
     await turn.fold()
-
-
-def names(heard: list[Heard]) -> list[str]:
-    return [each.event for each in heard]
-
-
-def completes(heard: list[Heard]) -> list[str]:
-    return [each.data["run_id"] for each in heard if each.event == "run.complete"]
 
 
 def dispatcher(make: MakeLedger, **options: Any) -> DurableDispatcher:
@@ -131,16 +122,7 @@ async def test_a_history_recorded_from_the_stream_of_one_server_holds_for_all(ma
                 await http.post(f"/v1/sessions/s{number % 3}/cancel")
         heard = await ear.complete(*runs)
         ear.close()
-    renamed = {"run_id": "run", "state": "state", "into": "into", "cancelled": "cancelled", "runs": "runs"}
-    lines = [
-        json.dumps(
-            {"event": each.event.rpartition(".")[2], "session": each.data["session_id"]}
-            | {new: each.data[old] for old, new in renamed.items() if each.data.get(old) is not None}
-        )
-        for each in heard
-        if each.event not in ("delta", "note", "snapshot")
-    ]
-    checked = check([*lines, '{"event": "end"}'])
+    checked = check(recorded(heard))
     assert (checked.verdict, checked.offence, checked.runs) == ("holds", None, 24)
 
 
@@ -199,7 +181,15 @@ async def wander(make: MakeLedger, ring: int, runs: int) -> None:
         expected = {f"r{number}": f"s{number % 4}" for number in range(runs)}
         begun = [asyncio.Event() for _ in range(6)]
         readers = [
-            asyncio.create_task(follow(urls, chance, session, expected, event))
+            asyncio.create_task(
+                follow(
+                    lambda: chance.choice(urls),
+                    session,
+                    expected,
+                    begun=event.set,
+                    most=lambda: chance.randint(1, 60),
+                )
+            )
             for session, event in zip((None, None, None, "s0", "s1", "s2"), begun, strict=True)
         ]
         for event in begun:
@@ -211,38 +201,6 @@ async def wander(make: MakeLedger, ring: int, runs: int) -> None:
                 await http.post(f"/v1/sessions/{session}/cancel")
         for reader in readers:
             await reader
-
-
-async def follow(
-    urls: list[str],
-    chance: random.Random,
-    session: str | None,
-    expected: dict[str, str],
-    begun: asyncio.Event,
-) -> None:
-    """Read a stream over as many connections as it takes, until every completion has come; each once."""
-    path = "/v1/events" if session is None else f"/v1/sessions/{session}/events"
-    owed = {run for run, at in expected.items() if session in (None, at)}
-    seen: list[str] = []
-    after: str | None = None
-    while owed - set(seen):
-        try:
-            ear = await Ear.open(chance.choice(urls), path, after)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            continue
-        left = chance.randint(1, 60)
-        async for each in ear:
-            assert not (each.event == "snapshot" and each.data["reset"])
-            if each.event == "run.complete":
-                seen.append(each.data["run_id"])
-            if each.id:
-                after = each.id
-                begun.set()
-            left -= 1
-            if left <= 0 or not owed - set(seen):
-                break
-        ear.close()
-    assert sorted(seen) == sorted(owed)
 
 
 @on_each

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from functools import partial
-from typing import Any
 
 from dispatching import Agent, in_loop, steps
-from serving import Ear, Heard, Line, served, small
+from serving import Ear, Heard, Line, completes, follow, names, recorded, served, small
 from turngate import Dispatcher, Turn
 from turngate.server import Limits
 from turngate_verify.trace import check
@@ -22,14 +20,6 @@ async def talkative(turn: Turn) -> None:
         await asyncio.sleep(0)
     turn.emit("said", {"words": 5})
     await turn.fold()
-
-
-def names(heard: list[Heard]) -> list[str]:
-    return [each.event for each in heard]
-
-
-def completes(heard: list[Heard]) -> list[str]:
-    return [each.data["run_id"] for each in heard if each.event == "run.complete"]
 
 
 @in_loop
@@ -303,7 +293,7 @@ async def test_cut_at_random_bytes_nothing_is_missing_and_nothing_comes_twice() 
             expected = {f"r{number}": f"s{number % 4}" for number in range(120)}
             async with line.up() as near:
                 readers = [
-                    asyncio.create_task(follow(near, session, expected))
+                    asyncio.create_task(follow(lambda: near, session, expected))
                     for session in (None, None, "s0", "s1", "s2", "s3")
                 ]
                 await steps(100)
@@ -313,28 +303,6 @@ async def test_cut_at_random_bytes_nothing_is_missing_and_nothing_comes_twice() 
                 for reader in readers:
                     await reader
             assert line.connections > 20
-
-
-async def follow(url: str, session: str | None, expected: dict[str, str]) -> None:
-    """Read one stream over as many connections as it takes, until every completion has come; each once."""
-    path = "/v1/events" if session is None else f"/v1/sessions/{session}/events"
-    owed = {run for run, at in expected.items() if session in (None, at)}
-    seen: list[str] = []
-    after: str | None = None
-    while owed - set(seen):
-        try:
-            ear = await Ear.open(url, path, after)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            continue
-        async for each in ear:
-            assert not (each.event == "snapshot" and each.data["reset"])
-            if each.event == "run.complete":
-                seen.append(each.data["run_id"])
-            after = each.id or after
-            if not owed - set(seen):
-                break
-        ear.close()
-    assert sorted(seen) == sorted(owed)
 
 
 @in_loop
@@ -355,16 +323,5 @@ async def test_a_history_recorded_from_the_stream_holds() -> None:
                 await http.delete(f"/v1/sessions/{session}/queue")
         heard = await ear.complete(*runs)
         ear.close()
-    lines = [json.dumps(line) for each in heard if (line := recorded(each)) is not None]
-    checked = check([*lines, '{"event": "end"}'])
+    checked = check(recorded(heard))
     assert (checked.verdict, checked.offence, checked.runs) == ("holds", None, 60)
-
-
-def recorded(heard: Heard) -> dict[str, Any] | None:
-    """Return the line of a recorded history that an event of the stream is."""
-    event = heard.event.rpartition(".")[2]
-    if event in ("delta", "note", "snapshot"):
-        return None
-    line = {"event": event, "session": heard.data["session_id"]}
-    renamed = {"run_id": "run", "state": "state", "into": "into", "cancelled": "cancelled", "runs": "runs"}
-    return line | {new: heard.data[old] for old, new in renamed.items() if heard.data.get(old) is not None}

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from turngate.server import App, Limits, asgi_app
+from turngate.server import Limits, asgi_app
 from turngate.server._serving import HttpServer, config, listening
 
 
@@ -172,6 +172,64 @@ class Ear:
         self._writer.transport.abort()
 
 
+def names(heard: list[Heard]) -> list[str]:
+    """Return the names of events."""
+    return [each.event for each in heard]
+
+
+def completes(heard: list[Heard]) -> list[str]:
+    """Return the ids of the runs whose RunCompletes are among the events."""
+    return [each.data["run_id"] for each in heard if each.event == "run.complete"]
+
+
+def recorded(heard: list[Heard]) -> list[str]:
+    """Return the recorded history that the events of a stream are, from its beginning to its end."""
+    lines = []
+    renamed = {"run_id": "run", "state": "state", "into": "into", "cancelled": "cancelled", "runs": "runs"}
+    for each in heard:
+        if each.event not in ("delta", "note", "snapshot"):
+            line = {"event": each.event.rpartition(".")[2], "session": each.data["session_id"]}
+            line |= {new: each.data[old] for old, new in renamed.items() if each.data.get(old) is not None}
+            lines.append(json.dumps(line))
+    return [*lines, '{"event": "end"}']
+
+
+async def follow(
+    url: Callable[[], str],
+    session: str | None,
+    expected: dict[str, str],
+    *,
+    begun: Callable[[], object] = lambda: None,
+    most: Callable[[], int] = lambda: 1_000_000,
+) -> None:
+    """Read a stream over as many connections as it takes, until every completion has come; each once.
+
+    `expected` has the session of each run. `url` is asked for every connection, `most` for how many events to
+    read from it; `begun` is called when there is a place to go on from.
+    """
+    path = "/v1/events" if session is None else f"/v1/sessions/{session}/events"
+    owed = {run for run, at in expected.items() if session in (None, at)}
+    seen: list[str] = []
+    after: str | None = None
+    while owed - set(seen):
+        try:
+            ear = await Ear.open(url(), path, after)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            continue
+        left = most()
+        async for each in ear:
+            assert not (each.event == "snapshot" and each.data["reset"])
+            seen += completes([each])
+            if each.id:
+                after = each.id
+                begun()
+            left -= 1
+            if left <= 0 or not owed - set(seen):
+                break
+        ear.close()
+    assert sorted(seen) == sorted(owed)
+
+
 class Line:
     """A line between a client and a server that can be cut: a proxy on a port of its own.
 
@@ -251,6 +309,3 @@ class Line:
 def small(**limits: Any) -> Limits:
     """Return limits of which some are small."""
     return Limits(**limits)
-
-
-__all__ = ["App", "Ear", "Heard", "Line", "figure", "served", "serving", "small"]
