@@ -10,7 +10,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test deep agents gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors oracles prove clean
+.PHONY: help setup verify test docs reference report deep agents gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +30,21 @@ verify: setup ## the main job: check every promise, refute every known-bad desig
 
 test: setup ## the test suite
 	$(BIN)/pytest -n auto --dist worksteal
+
+.venv-docs/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	.venv-docs/bin/python -m pip install --quiet --group docs
+	@touch .venv-docs/.ready
+
+docs: .venv-docs/.ready ## build the documentation into build/site; a broken link or reference fails
+	PATH="$(CURDIR)/.venv-docs/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+
+reference: setup ## write the pages of docs/reference that come from the code
+	$(BIN)/python tools/reference_pages.py
+
+report: setup ## run turngate verify, and write its result into the verification report
+	$(BIN)/python tools/verification_report.py
 
 deep: setup ## the long forms of the tests, which take minutes
 	$(BIN)/pytest -n auto --dist worksteal -m deep
@@ -82,7 +97,7 @@ lint: setup ## format, lint and type checks
 	$(BIN)/mypy --strict
 	$(BIN)/pyright
 
-diagrams: setup ## write diagrams/ and the generated parts of SPEC.md
+diagrams: setup ## write diagrams/ and the generated parts of SPEC.md and docs/
 	$(BIN)/turngate diagrams
 
 play: setup ## write pictures/play.html, the page to play with

@@ -18,9 +18,9 @@ INTRODUCTION = f"""\
 # Gallery
 
 Software that people use to serialise the work of a session, held to the properties of [SPEC.md](SPEC.md),
-section 4, by the conformance kit, section 12. None of it promises these properties, and most of it was made
-for something else. So a finding says what was done, what was seen and what the property asks for, and not
-that something is broken. Each peer is used as its own documentation says; read its adapter in
+section 4, by the [conformance kit](docs/guides/adapter.md). None of it promises these properties, and most of
+it was made for something else. So a finding says what was done, what was seen and what the property asks for,
+and not that something is broken. Each peer is used as its own documentation says; read its adapter in
 [{FOLDER}/]({FOLDER}/) to check that. The versions are pinned. This page is generated: `make gallery` checks
 the peers again and writes it, so that a change is a diff.
 

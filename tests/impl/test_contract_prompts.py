@@ -328,6 +328,7 @@ async def test_interrupt_is_not_foldable_and_finds_room_in_a_full_queue() -> Non
         assert await look(d.queued("s")) == [behind]
 
 
+@pytest.mark.requirement("R-BSY-4")
 @in_loop
 async def test_reject_raises_when_anything_of_the_session_is_in_flight() -> None:
     messages = SlowMessages()

@@ -171,6 +171,7 @@ async def test_a_cancel_by_one_handle_touches_no_run_accepted_after_it() -> None
 # What came of it.
 
 
+@pytest.mark.requirement("R-CMP-2")
 @in_loop
 async def test_outcomes_are_for_programs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "turngate")

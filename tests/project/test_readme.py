@@ -1,4 +1,4 @@
-"""The README: its example runs as pasted and prints what it says, and its table is that of the contract."""
+"""The README: its example runs as pasted and prints what it says, and what it names exists."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from surroundings import ROOT
-from turngate_model import Property, model_only
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -31,16 +31,23 @@ def test_the_example_runs_as_pasted(tmp_path: Path) -> None:
     assert len(example.splitlines()) <= 25
 
 
-def test_the_table_names_every_promise() -> None:
-    of_the_model = {Property.DECLARED_MOVE, Property.REFINES, *model_only.PROPERTIES}
-    promises = [str(each) for each in Property if each not in of_the_model]
-    assert re.findall(r"^\| ([A-Z_]+) \|", README, re.MULTILINE) == promises
+def test_it_is_short_and_begins_with_what_a_newcomer_needs() -> None:
+    assert len(README.split()) <= 800
+    top = "\n".join(README.splitlines()[:60])
+    assert "make verify" in top
+    assert "make test" in top
+    assert "```python" in top
 
 
-def test_the_lifecycle_is_near_the_top_and_a_counterexample_further_down() -> None:
-    pictures = re.findall(r"^!\[[^]]+\]\(diagrams/(.+)\.svg\)$", README, re.MULTILINE)
-    assert pictures == ["lifecycle", "designs/pending-flag"]
-    assert "lifecycle.svg" in README[:1500]
+def test_its_commands_exist() -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"\bmake ([a-z]+)\b", README)) <= set(targets)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = re.findall(r"pip install '\.\[([a-z,]+)\]'", README)
+    assert named
+    assert {extra for each in named for extra in each.split(",")} <= set(extras)
 
 
 def test_no_link_leads_to_a_heading_of_its_own() -> None:

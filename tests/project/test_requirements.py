@@ -1,4 +1,4 @@
-"""One test per requirement of SPEC.md section 5, on the mechanism, citing it."""
+"""One test per requirement of SPEC.md, sections 3 to 6, on the mechanism, citing it."""
 
 from __future__ import annotations
 
@@ -56,6 +56,41 @@ def test_an_accept_that_interrupts_covers_all_before_it_and_not_itself() -> None
     assert Enter("c", DeclaredState.CANCEL_ON_ENTRY) in after
     assert Enter("d", DeclaredState.QUEUED) in after
     assert after[-1] == Handoff("d")
+
+
+@pytest.mark.requirement("R-BSY-1")
+def test_a_run_that_no_turn_takes_in_has_its_own() -> None:
+    assert last_step(*B_QUEUED, *A_ENDS)[-1] == Handoff("b")
+
+
+@pytest.mark.requirement("R-BSY-2")
+def test_a_run_that_must_be_queued_is_not_folded() -> None:
+    script = (*A_ACTIVE, "accept b queue", "enter b")
+    assert last_step(*script, "fold a") == ()
+    assert last_step(*script, "fold a", *A_ENDS)[-1] == Handoff("b")
+
+
+@pytest.mark.requirement("R-BSY-3")
+def test_a_run_that_interrupts_is_not_folded() -> None:
+    script = ("accept b interrupt", "accept a", "enter a", "enter b", "fold a")
+    assert last_step(*script) == ()
+
+
+@pytest.mark.requirement("R-CMP-1")
+def test_cancelled_means_that_a_cancel_covered_the_run() -> None:
+    assert completes(events(*B_QUEUED, "clear", *A_ENDS)) == {
+        "b": (False, "cleared from the queue"),
+        "a": (False, None),
+    }
+    assert not completes(last_step("accept a", "release a"))["a"][0]
+    assert completes(last_step("accept a", "cancel", "release a"))["a"][0]
+
+
+@pytest.mark.requirement("R-CMP-3")
+def test_a_message_is_canceled_exactly_if_a_cancel_covered_its_turn() -> None:
+    for how in ("end_turn", "error"):
+        assert Wrote("a", how) in events(*A_ACTIVE, f"end a {how}", "written a")
+    assert Wrote("a", "canceled") in events(*A_ACTIVE, "cancel", *A_UNWINDS)
 
 
 @pytest.mark.requirement("R-ENT-1")

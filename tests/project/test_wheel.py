@@ -258,7 +258,7 @@ def test_the_readme_links_to_the_source_as_soon_as_its_address_is_known(wheel: P
         file.write('[project.urls]\nSource = "https://example.org/turngate"\n')
     shown = described(build(tmp_path, tmp_path / "wheel"))
     at = f"v{PROJECT['version']}"
-    assert f"![The lifecycle of a run](https://example.org/turngate/raw/{at}/diagrams/lifecycle.svg)" in shown
-    assert f"[SPEC.md](https://example.org/turngate/blob/{at}/SPEC.md)" in shown
+    assert f"(https://example.org/turngate/raw/{at}/pictures/page-light.png)" in shown
+    assert f"(https://example.org/turngate/blob/{at}/SPEC.md)" in shown
     assert len(links(shown)) == len(links(readme))
     assert [link for link in links(shown) if not link.startswith(("https://", "#"))] == []

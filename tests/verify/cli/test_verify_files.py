@@ -33,15 +33,15 @@ def test_only_the_checkout_that_is_run_is_looked_at(
 ) -> None:
     looked_at: list[Path] = []
 
-    def stale(_generated: object, folder: Path, spec: Path) -> list[str]:
-        looked_at.extend((folder.resolve(), spec.resolve()))
+    def stale(_generated: object, folder: Path, checkout: Path) -> list[str]:
+        looked_at.extend((folder.resolve(), checkout.resolve()))
         return ["it is stale"]
 
     monkeypatch.setattr(verify, "generate", lambda refuted: None)
     monkeypatch.setattr(verify, "stale", stale)
     verification = Verification()
     assert verify._diagrams_compared(verification) == "1 stale"
-    assert looked_at == [ROOT / "diagrams", ROOT / "SPEC.md"]
+    assert looked_at == [ROOT / "diagrams", ROOT]
     assert (verification.problems, verification.unchecked) == (["it is stale"], [])
 
 

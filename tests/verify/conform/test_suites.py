@@ -153,9 +153,9 @@ def made(features: Features, sessions: int, depth: int) -> int:
 
 
 def table() -> list[tuple[int, list[int]]]:
-    """Return the depths and the numbers of programs as section 12.5 of SPEC.md has them."""
-    spec = (ROOT / "SPEC.md").read_text(encoding="utf-8")
-    section = spec.partition("### 12.5")[2].partition("\n## ")[0]
+    """Return the depths and the numbers of programs as the annex about the port has them."""
+    annex = (ROOT / "docs/spec/port.md").read_text(encoding="utf-8")
+    section = annex.partition("## A.5")[2].partition("\n## ")[0]
     rows = [re.findall(r"[\d,]+", line) for line in section.splitlines() if re.match(r"\| \d", line)]
     return [(int(row[0]), [int(cell.replace(",", "")) for cell in row[1:]]) for row in rows]
 

@@ -1,4 +1,4 @@
-"""``turngate diagrams``: writes the pictures, and the generated parts of SPEC.md."""
+"""``turngate diagrams``: writes the pictures, and the generated parts of pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turngate_verify.cli.show import EXIT_CODES, err, out, stages
     default=Path("diagrams"),
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the pictures are; a SPEC.md beside it has its generated parts kept true as well.",
+    help="Where the pictures are. The generated parts of SPEC.md and of docs/ beside it are written too.",
 )
 def diagrams(check: bool, directory: Path) -> int:
     """Write the diagrams of the lifecycle, the session, the races and the known-bad designs."""
@@ -28,9 +28,8 @@ def diagrams(check: bool, directory: Path) -> int:
         generated = generate(begin)
     if generated.skipped:
         err.print(f"turngate: {generated.skipped}")
-    spec = directory.parent / "SPEC.md"
     try:
-        changed = stale(generated, directory, spec) if check else write(generated, directory, spec)
+        changed = (stale if check else write)(generated, directory, directory.parent)
     except ValueError as wrong:
         raise click.ClickException(str(wrong)) from None
     for path in changed:

@@ -20,7 +20,7 @@ from turngate_verify.words import counted
 def vectors(file: Path, whole: bool, check: bool) -> int:
     """Write test vectors to FILE, JSON lines; without it, or with '-', to standard output.
 
-    SPEC.md, section 12.6, describes them. The minimal set refutes every
+    docs/spec/vectors.md describes them. The minimal set refutes every
     known-bad design that the port can show.
     """
     to_standard_output = str(file) == "-"

@@ -301,6 +301,6 @@ def _diagrams_compared(verification: Verification) -> str:
         return "not compared"
     here = Path(os.path.relpath(checkout))
     generated = generate(refuted=verification.designs)
-    out_of_date = stale(generated, here / "diagrams", here / "SPEC.md")
+    out_of_date = stale(generated, here / "diagrams", here)
     verification.problems += out_of_date
     return f"{len(out_of_date)} stale" if out_of_date else "as the model draws them"

@@ -1,4 +1,4 @@
-"""Vectors as JSON lines: a heading, then one vector a line. SPEC.md, section 12.6, tells users of them."""
+"""Vectors as JSON lines: a heading, then one vector a line. docs/spec/vectors.md describes them."""
 
 from __future__ import annotations
 

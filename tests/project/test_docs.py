@@ -1,0 +1,151 @@
+"""The documentation: its code runs and prints what the pages show, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import typing
+from pathlib import Path
+
+import pytest
+
+import reference_pages
+import turngate
+from paged import blocks, is_like, play
+from surroundings import ROOT
+from turngate import Dispatcher, Outcome, TurngateError
+from turngate.durable import DurableDispatcher
+from turngate.server import Limits
+from turngate_model import model_only
+from turngate_model.properties import DurableProperty, Property
+
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
+NEEDS = {"adapter.md": ("node",)}
+"""Programs that a page needs besides a shell and curl."""
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.needs("bash", "curl", "grep", *NEEDS.get(page.name, ())))
+        for page in PAGES
+    ],
+    ids=lambda page: page.name,
+)
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+    assert play(page.read_text(encoding="utf-8"), tmp_path) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_is_run_or_marked_as_an_excerpt(page: Path) -> None:
+    found = blocks(page.read_text(encoding="utf-8"))
+    assert found
+    run = "".join(block.text for block in found if block.language == "sh" and not block.is_excerpt)
+    for block in found:
+        if block.is_excerpt and block.language == "python":
+            compile(block.text, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+        elif block.language == "python":
+            assert Path(block.title).stem in run, f"{page.name}, line {block.line}: nothing runs it"
+        else:
+            assert block.language in ("sh", "text", "json"), f"{page.name}, line {block.line}"
+
+
+def test_what_is_printed_is_compared() -> None:
+    assert is_like("one\n...\nlast in ...", "one\ntwo\nthree\nlast in 3 s\n")
+    assert not is_like("one\n...\nlast", "one\ntwo\n")
+    assert not is_like("one", "one\ntwo")
+    assert not is_like("a.b", "axb")
+
+
+@pytest.mark.parametrize("path", reference_pages.pages(), ids=lambda path: path.name)
+def test_a_generated_page_is_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == reference_pages.pages()[path], "it is stale: make reference"
+
+
+def defaults(heading: str) -> dict[str, str]:
+    """Return the names and defaults of a table of limits."""
+    section = read("reference/limits.md").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| ([\w.,]+) \|", section, re.MULTILINE))
+
+
+def shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def in_signature(made: type[object]) -> dict[str, str]:
+    return {
+        name: shown(parameter.default)
+        for name, parameter in inspect.signature(made).parameters.items()
+        if parameter.default is not parameter.empty and not isinstance(parameter.default, str)
+    }
+
+
+def test_the_limits_are_those_of_the_constructors() -> None:
+    of_memory = in_signature(Dispatcher)
+    assert defaults("Dispatcher") == {
+        name: value for name, value in of_memory.items() if name not in ("messages", "record")
+    }
+    of_ledger = in_signature(DurableDispatcher)
+    own = {name: value for name, value in of_ledger.items() if name not in of_memory}
+    assert defaults("Durable dispatcher") == own
+    assert {
+        name: value for name, value in of_ledger.items() if name in of_memory
+    }.items() <= of_memory.items()
+
+
+def test_the_limits_of_the_server_are_those_that_it_has() -> None:
+    told = {name: float(value.replace(",", "")) for name, value in defaults("Server").items()}
+    assert told == {
+        name: float(value.default) for name, value in inspect.signature(Limits).parameters.items()
+    }
+
+
+def test_every_outcome_and_every_exception_is_listed() -> None:
+    page = read("reference/outcomes.md")
+    outcomes, _, errors = page.partition("\n## Exceptions\n")
+    assert set(re.findall(r"^\| `(\w+)` \| (?:true|false) \|", outcomes, re.MULTILINE)) == set(
+        typing.get_args(Outcome)
+    )
+    raised = {
+        name
+        for name in (*turngate.__all__, "LedgerUnavailable")
+        if isinstance(kind := getattr(turngate._errors, name, None), type)
+        and issubclass(kind, TurngateError)
+        and kind is not TurngateError
+    }
+    assert set(re.findall(r"^\| `(\w+)` \|", errors, re.MULTILINE)) == raised
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = read("reference/python.md") + read("reference/outcomes.md")
+    aliases = {"Event", "OnComplete", "Outcome", "Runner", "WhenBusy", "TurngateError", "__version__"}
+    aliases |= {"UNCHANGED", "Unchanged"}
+    assert [
+        name for name in turngate.__all__ if name not in aliases and not re.search(rf"\b{name}\b", pages)
+    ] == []
+
+
+def test_the_figures_of_the_readme_are_those_of_the_report() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## How it is verified")[2]
+    figures = re.findall(r"\d[\d,]{3,}", section)
+    assert len(figures) > 3
+    report = read("explanation/verification.md")
+    killed = re.findall(r"killed one by one; all at once \| (\d+); .* \| (\d+);", report)
+    known = [*re.findall(r"\d[\d,]{3,}", report), f"{sum(map(int, killed[0])):,}"]
+    assert [figure for figure in figures if figure not in known] == []
+
+
+def test_the_report_names_every_property_and_says_when_and_where_it_was_made() -> None:
+    part = (
+        read("explanation/verification.md").partition("<!-- begin verify run -->")[2].partition("<!-- end")[0]
+    )
+    assert re.match(r"\n\d{4}-\d\d-\d\d, commit `[0-9a-f]+`, Python [\d.]+ on ", part)
+    checked = [each for each in Property if each not in model_only.PROPERTIES]
+    ids = {*map(str, checked), *map(str, DurableProperty)}
+    assert set(re.findall(r"\b[A-Z_]{4,}\b", part)) == ids
