@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from wcwidth import width, wrap
@@ -122,6 +123,37 @@ def test_on_a_terminal_enter_sends_escape_cancels_and_what_waits_is_seen(server:
     terminal.until(r"-- finished \(quick\)")
     terminal.type("\x04")
     assert terminal.end() == 0
+
+
+def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
+    terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
+    terminal.until("Enter sends")
+    server.process.kill()
+    server.process.wait()
+    terminal.type("\x1b")
+    terminal.until("-- not cancelled: no answer within 5 s")
+    terminal.type("tea\r")
+    terminal.until("-- refused: no answer within 5 s")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
+def test_a_server_that_refuses_to_go_on_ends_the_chat_of_a_pipe(server: Process, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "turngate", "chat", server.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as chatting:
+        assert chatting.stdin is not None
+        assert chatting.stdout is not None
+        chatting.stdin.write("tea\n")
+        chatting.stdin.close()
+        assert chatting.stdout.readline() == "> tea\n"
+        assert chatting.stdout.read(9) == "about tea"
+        server.process.kill()
+        server.process.wait()
+        (tmp_path / "token").write_text("t", encoding="utf-8")
+        with process("--token-file", str(tmp_path / "token"), port=server.port):
+            rest = chatting.stdout.read()
+            assert chatting.wait(60) == 0
+    assert "nothing more is heard of this session: 401 unauthorized" in rest
 
 
 def test_what_it_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,16 +98,19 @@ class Chat:
         self._tell()
 
     async def _cancel(self) -> None:
-        covered = await self._client.cancel(self._session_id)
-        if not covered:
-            self._say("-- nothing to cancel\n")
+        try:
+            if not await self._client.cancel(self._session_id):
+                self._say("-- nothing to cancel\n")
+        except TurngateError as wrong:
+            self._say(f"-- not cancelled: {wrong}\n")
 
     async def _hear(self, events: EventStream) -> None:
         while True:
             try:
                 self._take(await anext(events))
             except TurngateError as wrong:
-                self._say(f"-- {wrong}\n")
+                self._say(f"-- nothing more is heard of this session: {wrong}\n")
+                self._forget()  # how they end will not be known here
                 return
             self._tell()
 

@@ -54,7 +54,9 @@ class App:
         self._make = make
         """Makes a dispatcher for the next life; None if the dispatcher was made elsewhere."""
         self.limits = limits
-        self.finish = finish
+        self._finish = finish
+        self._is_hasty = False
+        """Whether a second signal has come, in this life."""
         self._security = security
         self._page = Page()
         self._has_lifespan = False
@@ -103,7 +105,7 @@ class App:
         if self._ended is not None and self._ended.done():
             if self._make is None:
                 raise DispatcherClosed("this application was closed together with its dispatcher")
-            self._backend, self._begun, self._ended = self._make(), None, None
+            self._backend, self._begun, self._ended, self._is_hasty = self._make(), None, None, False
         if self._begun is None:
             # A task of its own: a caller that is cancelled meanwhile does not take the others along.
             self._begun = asyncio.create_task(self._open(), name="turngate begin")
@@ -139,7 +141,7 @@ class App:
 
     def _hasten(self) -> None:
         """Let what is in flight end no longer by itself, if the dispatcher is closed here."""
-        self.finish = 0.0
+        self._is_hasty = True
         if self._owns and self._ended is not None and not self._ended.done():
             self._hastening = asyncio.create_task(self._backend.hasten_close(), name="turngate hasten")
 
@@ -152,7 +154,7 @@ class App:
     async def _end(self) -> None:
         try:
             if self._owns:
-                await self._backend.dispatcher.aclose(finish=self.finish)
+                await self._backend.dispatcher.aclose(finish=0.0 if self._is_hasty else self._finish)
             else:
                 await self._until_quiet()
         finally:
@@ -162,7 +164,7 @@ class App:
 
     async def _until_quiet(self) -> None:
         """Wait until the application has closed the dispatcher or nothing is in flight, for a while."""
-        deadline = asyncio.get_running_loop().time() + self.finish
+        deadline = asyncio.get_running_loop().time() + self._finish
         while not self._handlers.log.ended.is_set() and asyncio.get_running_loop().time() < deadline:
             if not self._backend.in_flight().sessions:
                 return
