@@ -431,9 +431,11 @@ class SessionCore:
         """Change what the runner will be given for a waiting run, which keeps its position and sequence."""
         self._waiting(run)
         run.prompt, run.data = changes.prompt, changes.data
+        more = {}
         if changes.when_busy is not None:
             run.when_busy, run.into = changes.when_busy, None
-        self._note("edit", run=run.run_id, seq=run.seq)
+            more = {"when_busy": changes.when_busy}
+        self._note("edit", run=run.run_id, seq=run.seq, **more)
         return self._decided([])
 
     def send_now(self, run: RunRecord, turn: str | None = None) -> tuple[list[RunRecord], Decided]:
@@ -446,10 +448,11 @@ class SessionCore:
             raise NotWaiting(f"run {run.run_id} is {run.state}, not queued", run.state)
         if not self._is_active(turn):
             return [], self._decided([])
-        run.into = None
-        self._move_in_line(run, "first")
+        if self.line()[0] is not run:
+            self._move_in_line(run, "first")
         covered, effects = self._cover_turn_alone()
-        self._note("resume", runs=[run.run_id])
+        self._note("resume", runs=[run.run_id], **({} if run.into is None else {"unbinds": True}))
+        run.into = None
         self._set_held([run], held=False)
         return covered, self._decided(effects if self.turn is not None else self._start_next())
 
@@ -574,8 +577,8 @@ class SessionCore:
         turn = self.turn
         if turn is None or run_id not in [run.run_id for run in turn.runs]:
             raise NotRunning(f"run {run_id!r} is not part of the active turn of session {self.session_id!r}")
-        if turn.covered or turn.phase is SETTLING:
-            why = "is cancelled" if turn.covered else "has ended"
+        if turn.covered or turn.phase in (WAITING, SETTLING):
+            why = "is cancelled" if turn.covered else "has ended" if turn.phase is SETTLING else "waits"
             raise NotRunning(f"the turn of run {run_id!r} {why}, so nothing can join it")
         return turn.lead.run_id
 
@@ -605,18 +608,12 @@ class SessionCore:
         return run_id is None or (self.turn is not None and run_id in [run.run_id for run in self.turn.runs])
 
     def _move_in_line(self, run: RunRecord, before: RunRecord | Literal["first", "last"]) -> None:
+        if before is run:
+            return
         line = self.line()
         ranks = [each.rank for each in line]
-        was = line.index(run)
         line.remove(run)
-        if before is run:
-            to = was
-        elif isinstance(before, RunRecord):
-            to = line.index(before)
-        else:
-            to = 0 if before == "first" else len(line)
-        if to == was:
-            return
+        to = {"first": 0, "last": len(line)}[before] if isinstance(before, str) else line.index(before)
         self._note("move", run=run.run_id, seq=run.seq, before=line[to].run_id if to < len(line) else None)
         line.insert(to, run)
         for each, rank in zip(line, ranks, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from turngate import Dispatcher, Run, Turn
-from turngate._core import Decided, Queue, RunRecord, SessionCore, TurnRecord
+from turngate._core import Decided, Effect, Queue, RunRecord, SessionCore, TurnRecord
 from turngate._places import Places
 from turngate_model import Property
 from turngate_model.checker import Bounds
@@ -37,6 +37,38 @@ def test_every_declared_move_is_seen_on_the_dispatcher_and_no_other() -> None:
     result = compare(Bounds(prompts=2, cancels=0))
     assert result.moves == DECLARED
     assert result.unseen == frozenset()
+
+
+LINE = Bounds(2, 0, 1, frozenset({"again", "close", "fails", "release"}), holds=1, moves=1, into=True)
+"""Everything that callers do to the line, and little else."""
+
+
+def test_the_line_is_compared_too() -> None:
+    result = compare(LINE)
+    assert result.violation is None
+    assert result.steps > 500
+
+
+class FoldsHeld(SessionCore):
+    def fold(self, turn: TurnRecord) -> tuple[list[RunRecord], Decided]:
+        self._set_held(self.queue.in_order(), held=False)
+        return super().fold(turn)
+
+
+class ForgetsResumes(SessionCore):
+    nothing_free = False
+
+    def end(self, turn: TurnRecord, text: str, error: str | None, kept: str | None) -> None:
+        super().end(turn, text, error, kept)
+        self.nothing_free = not self.queue.has_free()
+
+    def _start_next(self) -> list[Effect]:
+        return [] if self.nothing_free and self.turn is None else super()._start_next()
+
+
+@pytest.mark.parametrize("core", [FoldsHeld, ForgetsResumes])
+def test_a_core_that_gets_the_line_wrong_is_found(core: type[SessionCore]) -> None:
+    assert compare(LINE, make=with_core(core)).violation is not None
 
 
 def with_core(core: type[SessionCore]) -> type[Dispatcher]:

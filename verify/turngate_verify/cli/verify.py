@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import click
 
-from turngate_model import DESIGNS, DURABLE_DESIGNS, Property
+from turngate_model import DESIGNS, DURABLE_DESIGNS, Property, model_only
 from turngate_model.checker import Bounds, DurableBounds, Explorer, MemoryModel, Progress
 from turngate_model.pictures import generate, refute, stale
 from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
@@ -55,6 +55,8 @@ Lines: TypeAlias = Callable[[str], AbstractContextManager[DriverLine]]
 """Gives a driver its line, by its name."""
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
 PLACES = (WITH_PLACES, IN_LINE)
+LINE = Bounds(2, 1, 1, holds=1, moves=1, into=True)
+"""Callers hold, move, edit and send now what waits, and send prompts for one turn alone."""
 QUICK = Thoroughness(Bounds(3, 2), Bounds(2, 1), examples=400, seeds=1, scenarios=SMALL, places=PLACES)
 DEEP = Thoroughness(
     Bounds(4, 2),
@@ -108,8 +110,9 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
         verification.drivers.append(one)
 
     _explore_model(verification, thoroughness.model, line)
+    _explore_line(verification, line)
     _prove(verification, thoroughness.proof, line)
-    _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places), line)
+    _compare_in_lockstep(verification, (thoroughness.lockstep, *thoroughness.places, LINE), line)
     _run_rules(verification, thoroughness.examples, line)
     _explore_schedules(verification, thoroughness.scenarios, line)
     _inject_faults(verification, line)
@@ -126,12 +129,27 @@ def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> N
         result = verification.model = explorer.run()
         extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent
-    for each in CHECKED:
+    for each in [each for each in CHECKED if each not in model_only.PROPERTIES]:
         verification.checks[each]["model"] = {"states": result.states}
         if each in result.counterexamples:
             verification.violated[each] = result.counterexamples[each].what
         elif result.verdict == "unknown" and (result.gave_up or result.missed or each in result.unexercised):
             verification.unknown[each] = "; ".join(reasons(result))
+
+
+def _explore_line(verification: Verification, line: Lines) -> None:
+    """Explore holds, moves, edits and prompts for one turn, in smaller bounds."""
+    with line("line") as told:
+        result = Explorer(MemoryModel(LINE)).run()
+        within = "holds, moves, edits and prompts for one turn"
+        extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
+        told.counts = lambda: extent
+    for each in CHECKED:
+        verification.checks[each]["line"] = {"states": result.states}
+        if each in result.counterexamples:
+            verification.violated[each] = result.counterexamples[each].what
+    if result.gave_up or result.missed:
+        verification.untested += reasons(result)
 
 
 def _states_shown(told: DriverLine, within: str) -> Callable[[Progress], None]:

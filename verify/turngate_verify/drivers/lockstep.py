@@ -24,7 +24,21 @@ from turngate_model import Property, Violation
 from turngate_model.checker import HEART, Bounds, MemoryModel
 from turngate_model.checker.counterexample import Way
 from turngate_model.checker.ways import NextStep, ways
-from turngate_model.history import Called, Cancel, Clear, Complete, Enter, Event, Fold, Handoff, with_names
+from turngate_model.history import (
+    Called,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+    with_names,
+)
 from turngate_model.lifecycle import TABLE
 from turngate_model.mechanism import Action
 from turngate_verify.world.expecting import Broken
@@ -35,7 +49,9 @@ from turngate_verify.world.world import Make, World, without_log
 SESSIONS = ("s", "t", "u")
 _RUN_IDS = ("{}", "{}-t", "{}-u")
 """In the model each session names its runs a, b, c; a dispatcher has one name for each run."""
-_WHEN_BUSY: dict[str, WhenBusy] = {"fold": "fold", "queue": "queue", "interrupt": "interrupt"}
+_WHEN_BUSY: dict[str, WhenBusy] = {
+    "fold": "fold", "queue": "queue", "interrupt": "interrupt", "into": "fold",
+}  # fmt: skip
 WITH_PLACES = Bounds(2, 1, 2, turns_limit=1)
 """Two sessions and one place: everything that callers can do while a turn waits."""
 IN_LINE = Bounds(3, 1, 3, HEART | {"error", "fold"}, turns_limit=1)
@@ -139,9 +155,9 @@ def _named(session: int, event: Event) -> Event:
 def _outcomes(events: Iterable[Event]) -> list[Event]:
     """Return the events that can be compared.
 
-    Cancels and clears are left out: they are what the caller did, not what followed. Calls are left out
-    because the dispatcher does not record them; the calls that go on are compared instead. Errors that the
-    runner or the store worded are replaced by one word.
+    What callers did is left out: cancels, clears, holds and the like are not what followed. Calls are left
+    out because the dispatcher does not record them; the calls that go on are compared instead. Errors that
+    the runner or the store worded are replaced by one word.
     """
     worded_by_dispatcher = (None, "released before entry", "cleared from the queue")
     return [
@@ -149,7 +165,7 @@ def _outcomes(events: Iterable[Event]) -> list[Event]:
         if isinstance(event, Complete) and event.error not in worded_by_dispatcher
         else event
         for event in events
-        if not isinstance(event, Cancel | Clear | Called)
+        if not isinstance(event, Cancel | Clear | Hold | Resume | Move | Edit | Called)
     ]
 
 
@@ -158,7 +174,8 @@ def _perform(world: World, number: int, action: Action) -> None:
     session, run_id = SESSIONS[number], _run_id(number, action.run)
     match action.name, action.how:
         case "accept", how:
-            world.accept(session, run_id, when_busy=_WHEN_BUSY[how])
+            into = world.monitor.sessions[session].lead if how == "into" else None
+            world.accept(session, run_id, when_busy=_WHEN_BUSY[how], into=into)
         case "again", _:
             _accept_again(world, session, run_id)
         case "enter", _:
@@ -171,6 +188,15 @@ def _perform(world: World, number: int, action: Action) -> None:
             world.cancel_run(run_id)
         case "clear", _:
             world.clear(session)
+        case (("hold" | "resume" | "stop"), _):
+            getattr(world, action.name)(session)
+        case (("hold_run" | "resume_run" | "send_now"), _):
+            getattr(world, action.name)(run_id)
+        case "move", how:
+            moved, before = [*(_run_id(number, run) for run in action.run.split()), None][:2]
+            world.move(str(moved), before=before, to=None if how == "before" else "last")
+        case "edit", how:
+            world.edit(run_id, f"edited to {how}", how)
         case "close", _:
             world.close()
         case "fold", _:

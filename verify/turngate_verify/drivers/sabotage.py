@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from turngate import Dispatcher, Message, Run, Turn
@@ -34,7 +34,8 @@ from turngate._handles import TurnOutput
 from turngate._loop import HomeLoop
 from turngate._messages import Messages
 from turngate._turn import TurnRunner
-from turngate_model import DESIGNS, Property
+from turngate_model import DESIGNS, Design, Property
+from turngate_model.designs import built_in
 
 EXAMPLES = 2000
 """The rules find each design within so many examples of up to forty steps, with each of ten seeds.
@@ -119,6 +120,8 @@ class Sabotaged(Dispatcher):
     loop_class: ClassVar[type[HomeLoop]] = HomeLoop
     claimed: ClassVar[tuple[Property, ...]] = ()
     """The properties that the design is said to break."""
+    race: ClassVar[bool] = False
+    """Whether it breaks them only if something else happens between two of its steps."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -218,6 +221,8 @@ class SilentEntry(Sabotaged):
 class UnlockedDrain(Sabotaged):
     """The queue is taken under the lock, the mark is looked at after it is released."""
 
+    race = True
+
     async def fold(self, turn: Turn) -> list[Run]:
         """Take the follow-ups in, in two steps."""
         core = self._sessions.core(turn.run.session_id)
@@ -284,26 +289,25 @@ class StrandedQueue(Sabotaged):
 class IdleGap(Sabotaged):
     """The active entry is removed first, the successor chosen later."""
 
+    race = True
+
     class core(Core):
         def written(
             self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
         ) -> Decided | None:
             decided = self.end_without_handoff(turn, messages, failure)
-            if self.turn is None and self.queue:
+            if self.turn is None and self.queue.has_free():
                 self.later(self.choose_successor)
             return decided
 
         def choose_successor(self) -> Decided:
-            if not self.queue:
-                return self._decided([])
-            successor = self.queue.take_first()
-            self._move(successor, "handoff", ACTIVE)
-            self.turn = TurnRecord(successor)
-            return self._decided([("start", self.turn)])
+            return self._decided(self._start_next())
 
 
 class UnserializedEntry(Sabotaged):
     """To ask whether the session is busy and to become active are two steps."""
+
+    race = True
 
     class core(Core):
         def enter(self, run: RunRecord) -> Decided:
@@ -323,6 +327,8 @@ class UnserializedEntry(Sabotaged):
 
 class BlindRelease(Sabotaged):
     """A turn that ends removes whatever active entry it finds, its successor's too."""
+
+    race = True
 
     class core(Core):
         def written(
@@ -348,6 +354,8 @@ class BlindRelease(Sabotaged):
 
 class UnlockedClear(Sabotaged):
     """Clearing the queue reads it and deletes it in two steps."""
+
+    race = True
 
     class core(Core):
         def clear(self) -> tuple[list[RunRecord], Decided]:
@@ -391,6 +399,8 @@ class Untracked(Sabotaged):
 
 class LateMark(Untracked):
     """Cancel reads "something is accepted", the handle closes, cancel then sets the mark."""
+
+    race = True
 
     class core(Untracked.core):
         setting = False
@@ -487,37 +497,13 @@ class Sabotage(NamedTuple):
     """Whether it breaks them only if something else happens between two of its steps."""
 
 
-_RACES = {UnlockedDrain, IdleGap, UnserializedEntry, BlindRelease, UnlockedClear, LateMark}
+def sabotages(designs: Mapping[str, Design[Property]], names: Mapping[str, object]) -> dict[str, Sabotage]:
+    """Return the designs that a module builds in, by name; tell each class what it is said to break."""
+    made = built_in(designs, Sabotaged, names)
+    for name, make in made.items():
+        make.claimed = designs[name].breaks
+    return {name: Sabotage(name, make, make.claimed, make.race) for name, make in made.items()}
 
 
-def _sabotage(name: str, make: type[Sabotaged]) -> Sabotage:
-    """Tell the class what its design is said to break, according to the model."""
-    make.claimed = DESIGNS[name].breaks
-    return Sabotage(name, make, make.claimed, make in _RACES)
-
-
-SABOTAGES = {
-    name: _sabotage(name, make)
-    for name, make in (
-        ("no-accept-tracking", NoAcceptTracking),
-        ("pending-flag", PendingFlag),
-        ("pending-count", PendingCount),
-        ("hasty-clear", HastyClear),
-        ("silent-entry", SilentEntry),
-        ("unlocked-drain", UnlockedDrain),
-        ("silent-drop", SilentDrop),
-        ("silent-fold", SilentFold),
-        ("swallowed-outer", SwallowedOuter),
-        ("stranded-queue", StrandedQueue),
-        ("idle-gap", IdleGap),
-        ("unserialized-entry", UnserializedEntry),
-        ("blind-release", BlindRelease),
-        ("unlocked-clear", UnlockedClear),
-        ("late-mark", LateMark),
-        ("untracked", Untracked),
-        ("late-own-complete", LateOwnComplete),
-        ("publish-first", PublishFirst),
-        ("reused-id", ReusedId),
-        ("leaky-session", LeakySession),
-    )
-}
+SABOTAGES = sabotages(DESIGNS, globals())
+"""The designs of the catalogue's first table, by their names."""

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from turngate import Covered, CursorExpired, Dispatcher, Message, Run, RunComplete, State, WhenBusy
-from turngate_model import Property
+from turngate_model import AbstractSession, Property
 from turngate_model.history import Cancel
 from turngate_verify.world.actors import accepted_as
 from turngate_verify.world.followers import (
@@ -60,7 +60,14 @@ class Callers:
     # Prompts.
 
     def accept(
-        self, session: str, run_id: str, *, when_busy: WhenBusy = "fold", prompt: str = "", hook: bool = False
+        self,
+        session: str,
+        run_id: str,
+        *,
+        when_busy: WhenBusy = "fold",
+        prompt: str = "",
+        hook: bool = False,
+        into: str | None = None,
     ) -> Run:
         """Accept a prompt under a run_id."""
         self.monitor.announce(run_id, when_busy, hook=hook)
@@ -70,6 +77,7 @@ class Callers:
             run_id=run_id,
             when_busy=when_busy,
             on_complete=self.hook if hook else None,
+            into=into,
         )
         with accepted_as(run_id):
             run = self._within(session, f"accept {run_id}", self._called_back(accepting))
@@ -185,6 +193,88 @@ class Callers:
     def clear(self, session: str) -> list[Run]:
         """Clear the queue of a session."""
         return self._within(session, "clear the queue", self.dispatcher.clear_queue(session))
+
+    # The line.
+
+    def hold(self, session: str) -> list[Run]:
+        """Hold what waits in a session."""
+        abstract = self._abstract(session)
+        should = [run for run in abstract.line if run not in abstract.held]
+        return self._expect_runs(should, "hold", session, self.dispatcher.hold(session))
+
+    def resume(self, session: str) -> list[Run]:
+        """Resume what is held in a session."""
+        abstract = self._abstract(session)
+        should = [run for run in abstract.line if run in abstract.held]
+        return self._expect_runs(should, "resume", session, self.dispatcher.resume(session))
+
+    def hold_run(self, run_id: str) -> list[Run]:
+        """Hold one run."""
+        session = self._session_of(run_id)
+        should = [] if run_id in self._abstract(session).held else [run_id]
+        return self._expect_runs(should, f"hold {run_id}", session, self.dispatcher.hold_run(run_id))
+
+    def resume_run(self, run_id: str) -> list[Run]:
+        """Resume one run."""
+        session = self._session_of(run_id)
+        should = [run_id] if run_id in self._abstract(session).held else []
+        return self._expect_runs(should, f"resume {run_id}", session, self.dispatcher.resume_run(run_id))
+
+    def _expect_runs(
+        self, should: list[str], what: str, session: str | None, calling: Coroutine[Any, Any, list[Run]]
+    ) -> list[Run]:
+        runs = self._within(session, what, calling)
+        if (said := [run.run_id for run in runs]) != should:
+            self.monitor.violate(Property.REFINES, f"{what} says that it changes {said}: should be {should}")
+        return runs
+
+    def stop(self, session: str, turn: str | None = None) -> Covered:
+        """Stop a session: cover its turn, and hold what waits."""
+        abstract = self._abstract(session)
+        meant = turn is None or turn in abstract.turn
+        covers = abstract.covered_by_cancel(abstract.lead) if meant and abstract.turn else []
+        holds = [run for run in abstract.line if run not in abstract.held] if meant else []
+        stopped = self._within(session, "stop", self.dispatcher.stop(session, turn=turn))
+        self._expect_receipt("stop", session, stopped, covers, holds)
+        return stopped
+
+    def send_now(self, run_id: str, turn: str | None = None) -> Covered:
+        """Send a queued run now."""
+        session = self._session_of(run_id)
+        abstract = self._abstract(session)
+        meant = turn is None or turn in abstract.turn
+        covers = abstract.covered_by_cancel(abstract.lead) if meant and abstract.turn else []
+        sent = self._within(session, f"send {run_id} now", self.dispatcher.send_now(run_id, turn=turn))
+        self._expect_receipt(f"send {run_id} now", session, sent, covers, [])
+        return sent
+
+    def _expect_receipt(
+        self, what: str, session: str | None, receipt: Covered, covers: list[str], holds: list[str]
+    ) -> None:
+        said = [[run.run_id for run in runs] for runs in (receipt.runs, receipt.held, receipt.waiting)]
+        should = [covers, holds, self._abstract(session).line]
+        if said != should:
+            wrong = f"{what} says covered, held, waiting {said}: it should say {should}"
+            self.monitor.violate(Property.REFINES, wrong)
+
+    def move(self, run_id: str, *, before: str | None = None, to: Any = None) -> Run:
+        """Move a waiting run."""
+        moving = self.dispatcher.move(run_id, before=before, to=to)
+        return self._within(self._session_of(run_id), f"move {run_id}", moving)
+
+    def edit(self, run_id: str, prompt: str | None = None, when_busy: Any = None) -> Run:
+        """Edit a waiting run; from then on its runner must be given the new prompt."""
+        editing = self.dispatcher.edit(run_id, prompt=prompt, when_busy=when_busy)
+        run = self._within(self._session_of(run_id), f"edit {run_id}", editing)
+        if prompt is not None:
+            self.monitor.prompts[run_id] = prompt
+        return run
+
+    def _session_of(self, run_id: str) -> str | None:
+        return self.runs[run_id].session_id if run_id in self.runs else None
+
+    def _abstract(self, session: str | None) -> AbstractSession:
+        return self.monitor.sessions.get(session or "") or AbstractSession()
 
     def close(self, finish: float = 0.0) -> asyncio.Task[None]:
         """Close the dispatcher in a task, which somebody may cancel."""

@@ -21,11 +21,15 @@ from turngate_model.history import (
     Cancel,
     Clear,
     Complete,
+    Edit,
     Ended,
     Enter,
     Event,
     Fold,
     Handoff,
+    Hold,
+    Move,
+    Resume,
     Wrote,
 )
 from turngate_model.lifecycle import DeclaredState
@@ -35,6 +39,10 @@ from turngate_verify.world.virtual_loop import VirtualLoop
 from turngate_verify.world.waiting import WaitingTurns
 
 _DECLARED = {state.value: state for state in DeclaredState}
+_OF_SOME: dict[str, type[Cancel | Clear | Hold | Resume]] = {
+    "cancel": Cancel, "clear": Clear, "hold": Hold, "resume": Resume,
+}  # fmt: skip
+"""What is done to a whole session, or to the runs that the entry names."""
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
 """Disagreements about the inside. The monitor raises them only if users lose nothing."""
 
@@ -46,7 +54,7 @@ class Monitor:
     these alone, whatever else the design breaks. ``turns_limit`` is that of the dispatcher.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - it is one list of what is kept
         self,
         loop: VirtualLoop,
         *,
@@ -68,6 +76,8 @@ class Monitor:
         self.published: dict[str, RunComplete] = {}
         self.delivered: list[RunComplete] = []
         """The RunCompletes that the subscribers to all sessions received."""
+        self.prompts: dict[str, str] = {}
+        """The prompt of each run, as accepted, or as it was last edited."""
         self.called_back: dict[int, list[RunComplete]] = {}
         """What the done callback of each run was given, by the sequence of the run: one RunComplete."""
         self.hooked: list[RunComplete] = []
@@ -139,16 +149,21 @@ class Monitor:
                 return  # a known run_id is accepted again: that is the same run, whatever becomes of it
             self.runs[run] = self._dispatcher._sessions.runs[run]
             self._texts.pop(run, None)
-            event = Accept(run, run in self._foldable)
+            self.prompts[run] = self.runs[run].prompt
+            event = Accept(run, run in self._foldable, entry.get("into", ""))
         elif kind == "complete":
             event = Complete(run, entry["cancelled"], entry.get("error"))
             self._outcomes[run] = event[1:]
             self._unread_outcomes = True
             self.completed.append(entry["seq"])
-        elif kind == "cancel":
-            event = Cancel(frozenset(entry["runs"]) if "runs" in entry else None)
-        elif kind == "clear":
-            event = Clear()
+        elif kind in _OF_SOME:
+            event = _OF_SOME[kind](frozenset(entry["runs"]) if "runs" in entry else None)
+            if entry.get("unbinds"):
+                event = Resume(event.runs, unbinds=True)
+        elif kind == "move":
+            event = Move(run, entry["before"] or "")
+        elif kind == "edit":
+            event = Edit(run, entry["when_busy"] == "fold" if "when_busy" in entry else None)
         elif kind == "end":
             self.ended = True
             return
@@ -172,6 +187,7 @@ class Monitor:
     def saw_runner_called(self, lead: Run) -> None:
         """Note that the runner is called for a turn."""
         self.called.add(lead.seq)
+        self._expect_edited(lead.run_id, lead.prompt)
         if self.waiting is not None:
             self.observe(lead.session_id, Called(lead.run_id))
 
@@ -210,7 +226,14 @@ class Monitor:
         """Note that the store has written the messages of some runs, or could not write them."""
         for message in messages:
             if message.role == "user":
+                self._expect_edited(message.run_id, message.text)
                 self.observe(message.session_id, Wrote(message.run_id, reason))
+
+    def _expect_edited(self, run: str, prompt: str) -> None:
+        """Expect that the runner and the store are given the prompt of a run as it was last edited."""
+        if prompt != self.prompts.get(run, prompt):
+            wrong = f"{run} is given as {prompt!r}: it should be {self.prompts[run]!r}, as last edited"
+            self.violate(Property.AS_EDITED, wrong)
 
     def observe(self, session: str, event: Event) -> None:
         """Have the abstract session judge an event."""

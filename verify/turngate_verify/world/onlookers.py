@@ -39,7 +39,8 @@ class MovesSubscriber:
             else:
                 runs = entry.get("runs")
                 of_runs = None if runs is None else tuple(runs)
-                self._recorded.append((*about, entry.get("state"), entry.get("into"), of_runs))
+                more = entry.get("state"), entry.get("into"), of_runs, entry.get("before")
+                self._recorded.append((*about, *more))
 
     def compare(self) -> Iterator[str]:
         """Yield what is wrong with the moves received since the last call."""
@@ -66,7 +67,7 @@ def _as_recorded(event: Event) -> tuple[Any, ...]:
         about = (event.session_id, "complete", event.run_id, event.seq)
         return (*about, event.cancelled, event.error)
     assert isinstance(event, Moved)
-    return (event.session_id, event.event, event.run_id, event.seq, event.state, event.into, event.runs)
+    return tuple(event)
 
 
 def compare_view(dispatcher: Dispatcher, session: str, abstract: AbstractSession) -> Iterator[str]:
@@ -82,6 +83,9 @@ def compare_view(dispatcher: Dispatcher, session: str, abstract: AbstractSession
     ):
         if sorted(runs) != sorted(should) or (name == "queued" and runs != should):
             yield f"a look at {session} shows {runs} {name}: it should show {should}"
+    held = {run.run_id for run in (*view.accepted, *view.queued) if run.held}
+    if held != abstract.held:
+        yield f"a look at {session} shows {sorted(held)} held: it should show {sorted(abstract.held)}"
     for leads, runs_so_led in ((view.active, view.folded), (None, (*view.accepted, *view.queued))):
         for run in runs_so_led:
             if run.lead is not leads:

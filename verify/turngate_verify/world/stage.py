@@ -65,7 +65,7 @@ class PatientWorld(World):
             events = self.dispatcher.subscribe()
         return self.loop.create_task(_read(events), name="reads")
 
-    def hold(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
+    def hold_task(self) -> tuple[asyncio.Task[None], asyncio.Future[None]]:
         """Hold the dispatcher open in a task until a future is done, then close it; return both."""
         until = self.loop.create_future()
         return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
@@ -286,7 +286,7 @@ class Stage:
             case ["page", *session]:
                 self._page(session[0] if session else "s")
             case ["hold"]:
-                _, self._held = world.hold()
+                _, self._held = world.hold_task()
             case ["leave"]:
                 self._held.set_result(None)
             case _:

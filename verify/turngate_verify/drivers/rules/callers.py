@@ -43,6 +43,14 @@ FROM_ANOTHER_LOOP: dict[str, Callable[[Dispatcher, Run], Coroutine[Any, Any, obj
     "cancel of a run": lambda d, run: d.cancel_run(run.run_id),
     "cancel of all": lambda d, run: d.cancel_all(),
     "clear": lambda d, run: d.clear_queue(run.session_id),
+    "hold": lambda d, run: d.hold(run.session_id),
+    "hold of a run": lambda d, run: d.hold_run(run.run_id),
+    "resume": lambda d, run: d.resume(run.session_id),
+    "resume of a run": lambda d, run: d.resume_run(run.run_id),
+    "stop": lambda d, run: d.stop(run.session_id),
+    "move": lambda d, run: d.move(run.run_id, to="first"),
+    "edit": lambda d, run: d.edit(run.run_id, prompt="edited"),
+    "send now": lambda d, run: d.send_now(run.run_id),
     "close": lambda d, run: d.aclose(),
 }
 """The calls that a dispatcher refuses when they come from another loop than its own."""

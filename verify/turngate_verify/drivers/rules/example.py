@@ -158,6 +158,37 @@ class Example(stateful.RuleBasedStateMachine):
         return [run for session in self.world.monitor.sessions.values() for run in session.queue]
 
     @property
+    def in_line(self) -> list[str]:
+        """The runs that wait, and then some others, which must be refused."""
+        waiting = [run for session in self.world.monitor.sessions.values() for run in session.line]
+        return [*waiting, *waiting, *self.runs, "no such run"]
+
+    @property
+    def held(self) -> list[str]:
+        """The runs that are held."""
+        return [
+            run for session in self.world.monitor.sessions.values() for run in session.line
+            if run in session.held
+        ]  # fmt: skip
+
+    @property
+    def behind_another(self) -> list[str]:
+        """The runs that wait in a session in which another one waits too."""
+        lines = [session.line for session in self.world.monitor.sessions.values()]
+        return [run for line in lines if len(line) > 1 for run in line]
+
+    @property
+    def settling_and_held(self) -> list[str]:
+        """The sessions whose turn is being written while something is held."""
+        sessions = self.world.monitor.sessions.items()
+        return [name for name, each in sessions if each.turn and not each.running and each.held]
+
+    @property
+    def turns(self) -> list[str | None]:
+        """The turns that a caller may mean: any, most of the time."""
+        return [None, None, *self.players, *self.runs[-1:]]
+
+    @property
     def players(self) -> list[str]:
         """The lead runs of the turns whose runner has not returned."""
         return [*self.world.runner.players]

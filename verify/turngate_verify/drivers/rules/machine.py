@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from turngate import UnknownRun
-from turngate_verify.drivers.rules.callers import CallerRules
 from turngate_verify.drivers.rules.hooks import HookActions
+from turngate_verify.drivers.rules.line import LineRules
 from turngate_verify.drivers.rules.loops import LoopRules
 from turngate_verify.drivers.rules.reached import ways_to_end
 from turngate_verify.drivers.rules.runners import RunnerRules
@@ -16,7 +16,7 @@ CUT_OFF = "a subscriber is cut off"
 """How the tally names it that a subscriber lagged too far behind and was cut off."""
 
 
-class TurngateRules(CallerRules, HookActions, SubscriberRules, RunnerRules, StoreRules, LoopRules):
+class TurngateRules(LineRules, HookActions, SubscriberRules, RunnerRules, StoreRules, LoopRules):
     """The state machine that Hypothesis runs: everything that anybody can do to a dispatcher."""
 
     def teardown(self) -> None:

@@ -97,7 +97,7 @@ class RulesWorld(World):
         if entry["event"] == "accept":
             self._recorded_as[entry["run"]] = f"{entry['run']} #{entry['seq']}"
         named: dict[str, Any] = {
-            key: self._recorded_as[entry[key]] for key in ("run", "into") if key in entry
+            key: self._recorded_as[entry[key]] for key in ("run", "into", "before") if entry.get(key)
         }
         if "runs" in entry:
             named["runs"] = [self._recorded_as[run] for run in entry["runs"]]
