@@ -10,7 +10,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test docs reference report deep agents gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors oracles prove clean
+.PHONY: help setup verify test docs reference report deep agents editors gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -58,6 +58,13 @@ deep: setup ## the long forms of the tests, which take minutes
 agents: .venv-agents/.ready ## the recipes of examples/agents, in a .venv-agents of their own (any two cancels: make agents DEEP=yes)
 	$(AGENTS)/mypy --strict examples/agents tests/recipes/*.py
 	CI=true $(AGENTS)/pytest -n auto --dist worksteal -m "agents $(if $(DEEP),,and not deep)" tests/recipes
+
+tests/acp/clients/node_modules: tests/acp/clients/package.json
+	npm install --prefix tests/acp/clients --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+editors: setup tests/acp/clients/node_modules ## the clients of the Agent Client Protocol from npm; needs Node and npm
+	CI=true $(BIN)/pytest -m editors tests/acp
 
 .venv-gallery/.ready: pyproject.toml examples/conformance/peers/package.json
 	$(PYTHON) -m venv .venv-gallery
@@ -122,4 +129,4 @@ prove: setup ## the unbounded proof: every property for any number of runs, by t
 	$(BIN)/turngate prove $(DEEP)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-* examples/conformance/peers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* examples/conformance/peers/node_modules tests/acp/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

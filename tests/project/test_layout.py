@@ -199,7 +199,7 @@ def test_asyncpg_is_behind_one_module_which_is_imported_when_it_is_needed() -> N
     assert knows == ["turngate.durable._postgres"]
 
 
-KNOW_LEDGERS = ("turngate.durable", "turngate.server", "turngate.cli")
+KNOW_LEDGERS = ("turngate.durable", "turngate.server", "turngate.acp", "turngate.cli")
 """What may know the durable dispatcher: itself, and what serves either."""
 
 

@@ -75,7 +75,8 @@ class Terminal:
 
     def here(self, text: str) -> str:
         """Return the text with the port that this terminal has instead of the one that pages name."""
-        return text.replace(PORT, self.port).replace("turngate serve ", f"turngate serve --port {self.port} ")
+        text = text.replace(PORT, self.port)
+        return re.sub(r"turngate serve (?!--acp)", f"turngate serve --port {self.port} ", text)
 
     def run(self, text: str) -> str:
         """Run the lines of a block, and return what they print."""

@@ -12,6 +12,10 @@ INTERRUPTED = 130
 _pressed = False
 
 
+class BadInput(Exception):
+    """What the user gave cannot be used; the message says what would be right."""
+
+
 def note_interrupt() -> None:
     """Remember that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
     global _pressed  # noqa: PLW0603 - there is one keyboard

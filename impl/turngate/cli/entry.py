@@ -94,6 +94,11 @@ def _run() -> int:
             sys.stderr.write(f"turngate: {wrong.strerror}\n")
             return BAD_INPUT
         return code
+    if arguments[:1] == ["serve"]:
+        from turngate.cli.acp import is_meant, run_acp  # noqa: PLC0415 - as above
+
+        if is_meant(arguments[1:]):
+            return run_acp(arguments[1:])
     try:
         from turngate.cli.main import run  # noqa: PLC0415 - what it needs may not be installed
     except ModuleNotFoundError as missing:

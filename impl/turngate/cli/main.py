@@ -18,7 +18,7 @@ import click
 from click.shell_completion import shell_complete
 
 from turngate.cli.commands import ABOUT, find, help_text, registered, what_is_missing
-from turngate.cli.endings import BAD_INPUT, INTERNAL_ERROR
+from turngate.cli.endings import BAD_INPUT, INTERNAL_ERROR, BadInput
 from turngate.cli.terminal import err, out, stop_writing
 
 
@@ -59,6 +59,8 @@ def run(arguments: list[str]) -> int:
             sys.stdout.flush()
     except click.ClickException as wrong:
         return _refuse(wrong.format_message())
+    except BadInput as wrong:
+        return _refuse(str(wrong))
     except BrokenPipeError:
         stop_writing()
         return 0

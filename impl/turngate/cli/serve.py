@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import errno
-import functools
-import inspect
 import math
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import click
 
 from turngate import Dispatcher, TurngateError
 from turngate.cli.endings import INTERRUPTED
-from turngate.cli.targets import loaded, read_token
+from turngate.cli.targets import is_at_an_address, ledger_at, load_runner, read_token
 from turngate.cli.terminal import out
 from turngate.cli.workers import Inherited, Workers
 from turngate.server import Limits, demonstration
@@ -27,10 +24,7 @@ from turngate.server._serving import serve as serve_app
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turngate.durable import DurableDispatcher, Ledger
-
-_POSTGRES = ("postgres://", "postgresql://")
-"""What the address of a PostgreSQL database begins with."""
+    from turngate.durable import DurableDispatcher
 
 
 class Options(NamedTuple):
@@ -47,6 +41,7 @@ class Options(NamedTuple):
     finish: float
     workers: int
     verbose: bool
+    acp: bool
     inherited: str | None
 
     def announce(self, port: int) -> None:
@@ -92,6 +87,11 @@ def _number_of_seconds(_context: click.Context, _parameter: click.Parameter, giv
 )
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Needs a ledger.")
 @click.option("--verbose", is_flag=True, help="Log requests (no prompt and no token is ever logged).")
+@click.option(
+    "--acp",
+    is_flag=True,
+    help="Serve an editor on the standard streams instead; see turngate serve --acp --help.",
+)
 @click.option("--inherited", hidden=True)  # what a worker has from its parent
 def serve(**options: Any) -> int:
     """Serve an agent over HTTP, with a live page; a demonstration without TARGET.
@@ -101,6 +101,7 @@ def serve(**options: Any) -> int:
     and exits with 0.
     """
     asked = Options(**options)
+    assert not asked.acp, "turngate.cli.entry has served the editor"
     if asked.workers > 1 and asked.ledger is None:
         raise click.UsageError(
             "--workers above 1 needs --ledger: without one, each process would run a turn of the same session"
@@ -120,7 +121,7 @@ def serve(**options: Any) -> int:
     try:
         interrupted = serve_app(app, asked.host, verbose=asked.verbose, on_start=on_start, listener=listener)
     except TurngateError as wrong:
-        at_an_address = asked.ledger is not None and asked.ledger.startswith(_POSTGRES)
+        at_an_address = asked.ledger is not None and is_at_an_address(asked.ledger)
         hint = "; check the address that --ledger gives" if at_an_address else ""
         raise click.ClickException(f"{wrong}{hint}") from None
     return INTERRUPTED if interrupted else 0
@@ -177,60 +178,10 @@ def _app(asked: Options) -> App:
     return App(backend_of(_dispatcher(asked)), security, Limits(), owns=True, finish=asked.finish)
 
 
-def _runner(target: str | None) -> Any:
-    if target is None:
-        return demonstration
-    runner = loaded(target, "module:runner or path.py:runner")
-    try:
-        Dispatcher(runner)
-    except TypeError as wrong:
-        raise click.UsageError(f"{target} is no runner: {wrong}") from None
-    if _is_plain(runner):
-        raise click.UsageError(
-            f"{target} is no runner: it must be an async function, or an async generator, that takes a turn"
-        )
-    return runner
-
-
-def _is_plain(runner: Any) -> bool:
-    """Say whether a runner is a plain function, so that what it returns could hardly be awaited."""
-    function = inspect.unwrap(runner)
-    while isinstance(function, functools.partial):
-        function = inspect.unwrap(function.func)
-    if not inspect.isroutine(function) and not isinstance(function, type):
-        function = type(function).__call__
-    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-    return inspect.isfunction(function) and not is_async
-
-
 def _dispatcher(asked: Options) -> Dispatcher | DurableDispatcher:
-    runner = _runner(asked.target)
+    runner = demonstration if asked.target is None else load_runner(asked.target)
     if asked.ledger is None:
         return Dispatcher(runner)
-    _check_ledger(asked.ledger)
-    from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: PLC0415 - only now
+    from turngate.durable import DurableDispatcher  # noqa: PLC0415 - only now
 
-    ledger: Ledger
-    try:
-        ledger = (PostgresLedger if asked.ledger.startswith(_POSTGRES) else SqliteLedger)(asked.ledger)
-    except (ModuleNotFoundError, TurngateError, ValueError) as wrong:
-        raise click.UsageError(str(wrong)) from None
-    return DurableDispatcher(runner, ledger, on_death=asked.on_death)
-
-
-def _check_ledger(ledger: str) -> None:
-    """Refuse what names neither a file nor a database, without repeating a password."""
-    right = "give the path of a file, or postgresql://user@host:5432/database"
-    scheme, separator, _ = ledger.partition("://")
-    if not ledger.strip():
-        raise click.UsageError(f"--ledger is empty; {right}")
-    if separator and not ledger.startswith(_POSTGRES):
-        raise click.UsageError(f"--ledger cannot be at a {scheme} address; {right}")
-    if not separator:
-        return
-    try:
-        address = urlsplit(ledger)
-        if "," not in address.netloc:  # of several hosts, each has a port
-            _ = address.port
-    except ValueError as wrong:
-        raise click.UsageError(f"--ledger is no address of PostgreSQL: {wrong}; {right}") from None
+    return DurableDispatcher(runner, ledger_at(asked.ledger), on_death=asked.on_death)

@@ -1,43 +1,53 @@
-"""What users name on the command line: module:name, path.py:name, a file with a token."""
+"""What users name on the command line: module:name, path.py:name, a ledger, a file with a token."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-import click
+from turngate import Dispatcher, TurngateError
+from turngate.cli.endings import BadInput
+
+if TYPE_CHECKING:
+    from turngate.durable import Ledger
+
+_POSTGRES = ("postgres://", "postgresql://")
+"""What the address of a PostgreSQL database begins with."""
 
 
 def loaded(target: str, spelling: str) -> Any:
     """Return what a target names; `spelling` says how to spell one."""
     where, _, name = target.rpartition(":")
     if not where or not name:
-        raise click.UsageError(f"{target!r} is no target; give {spelling}")
+        raise BadInput(f"{target!r} is no target; give {spelling}")
     is_file = where.endswith(".py")
     if is_file and not Path(where).is_file():
-        raise click.UsageError(f"there is no file {where}; give {spelling}")
+        raise BadInput(f"there is no file {where}; give {spelling}")
     if not is_file and where.startswith("."):
-        raise click.UsageError(f"{where!r} is no module; give {spelling}")
+        raise BadInput(f"{where!r} is no module; give {spelling}")
     sys.path.insert(0, os.getcwd())
     try:
         module = _from_path(Path(where)) if is_file else importlib.import_module(where)
     except ModuleNotFoundError as missing:
         if not is_file and missing.name is not None and f"{where}.".startswith(f"{missing.name}."):
             said = f"{where} cannot be imported: there is no module {missing.name!r} here; give {spelling}"
-            raise click.UsageError(said) from None
-        raise click.UsageError(f"{where} cannot be imported: {_told(missing)}") from None
+            raise BadInput(said) from None
+        raise BadInput(f"{where} cannot be imported: {_told(missing)}") from None
     except (Exception, SystemExit) as wrong:  # whatever a module does when it is imported
-        raise click.UsageError(f"{where} cannot be imported: {_told(wrong)}") from None
+        raise BadInput(f"{where} cannot be imported: {_told(wrong)}") from None
     if not hasattr(module, name):
         close = difflib.get_close_matches(name, [each for each in vars(module) if not each.startswith("_")])
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise click.UsageError(f"{where} has no {name}{hint}")
+        raise BadInput(f"{where} has no {name}{hint}")
     return getattr(module, name)
 
 
@@ -68,11 +78,68 @@ def read_token(file: Path) -> str:
     try:
         token = file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
-        raise click.UsageError(
-            f"{file} is not a text file; a token file has the token and nothing else"
-        ) from None
+        raise BadInput(f"{file} is not a text file; a token file has the token and nothing else") from None
     if not token:
-        raise click.UsageError(f"there is no token in {file}; a token file has the token and nothing else")
+        raise BadInput(f"there is no token in {file}; a token file has the token and nothing else")
     if not token.isprintable() or " " in token:
-        raise click.UsageError(f"the token in {file} must be one word: clients send it in a header")
+        raise BadInput(f"the token in {file} must be one word: clients send it in a header")
     return token
+
+
+def load_runner(target: str) -> Any:
+    """Return the runner that a target names."""
+    runner = loaded(target, "module:runner or path.py:runner")
+    try:
+        Dispatcher(runner)
+    except TypeError as wrong:
+        raise BadInput(f"{target} is no runner: {wrong}") from None
+    if _is_plain(runner):
+        raise BadInput(
+            f"{target} is no runner: it must be an async function, or an async generator, that takes a turn"
+        )
+    return runner
+
+
+def _is_plain(runner: Any) -> bool:
+    """Say whether a runner is a plain function, so that what it returns could hardly be awaited."""
+    function = inspect.unwrap(runner)
+    while isinstance(function, functools.partial):
+        function = inspect.unwrap(function.func)
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = type(function).__call__
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    return inspect.isfunction(function) and not is_async
+
+
+def ledger_at(place: str) -> Ledger:
+    """Return the ledger in a file, or at the address of a database."""
+    _check_ledger(place)
+    from turngate.durable import PostgresLedger, SqliteLedger  # noqa: PLC0415 - only now
+
+    try:
+        return (PostgresLedger if is_at_an_address(place) else SqliteLedger)(place)
+    except (ModuleNotFoundError, TurngateError, ValueError) as wrong:
+        raise BadInput(str(wrong)) from None
+
+
+def is_at_an_address(place: str) -> bool:
+    """Say whether a ledger is in a database, not in a file."""
+    return place.startswith(_POSTGRES)
+
+
+def _check_ledger(ledger: str) -> None:
+    """Refuse what names neither a file nor a database, without repeating a password."""
+    right = "give the path of a file, or postgresql://user@host:5432/database"
+    scheme, separator, _ = ledger.partition("://")
+    if not ledger.strip():
+        raise BadInput(f"--ledger is empty; {right}")
+    if separator and not ledger.startswith(_POSTGRES):
+        raise BadInput(f"--ledger cannot be at a {scheme} address; {right}")
+    if not separator:
+        return
+    try:
+        address = urlsplit(ledger)
+        if "," not in address.netloc:  # of several hosts, each has a port
+            _ = address.port
+    except ValueError as wrong:
+        raise BadInput(f"--ledger is no address of PostgreSQL: {wrong}; {right}") from None

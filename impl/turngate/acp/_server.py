@@ -1,0 +1,259 @@
+"""An agent of the Agent Client Protocol (version 1), on top of either dispatcher.
+
+Messages are taken one after the other, each when the dispatcher has decided about the one before. So the
+order of the lines is the order of the decisions: a cancel covers the prompts before it and none behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+
+import turngate
+from turngate._errors import DispatcherClosed, EmptyPrompt, QueueFull, SessionBusy, TurngateError
+from turngate._log import log_error
+from turngate._messages import MemoryMessages
+from turngate._prompt import WhenBusy
+from turngate.acp._content import as_prompt, chunks
+from turngate.acp._outbox import Outbox
+from turngate.acp._peer import Peer, Prompt, accepting_for
+from turngate.acp._wire import Code, RpcError, Wire, parse, take_stdio
+
+if TYPE_CHECKING:
+    from turngate._dispatcher import Dispatcher
+    from turngate.durable import DurableDispatcher
+
+VERSION: Final = 1
+"""The version of the protocol."""
+PROMPTS_LIMIT: Final = 4_096
+"""Prompts of one client that may wait for their answers."""
+PATIENCE: Final = 5.0
+"""Seconds that a client may take, when the server ends, to read what is left."""
+
+
+async def serve(
+    dispatcher: Dispatcher | DurableDispatcher,
+    *,
+    when_busy: WhenBusy = "fold",
+    streams: tuple[int, int] | None = None,
+) -> None:
+    """Be an agent for the client on the standard streams until it is gone; then close the dispatcher.
+
+    Returns when standard input ends, or when nothing reads standard output any more. Cancel it to end sooner,
+    say after SIGTERM. Whichever way it ends, what is in flight is cancelled and answered; on a ledger, what
+    has no turn in this process is left to others, or to the next start.
+
+    when_busy  what a prompt does behind a busy session
+    streams    file descriptors to read from and to write to, which are closed in the end; by default the
+               standard streams, which are taken away from the rest of the process: what it prints goes to
+               standard error
+    """
+    if when_busy not in get_args(WhenBusy):
+        raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
+    wire = await Wire.connect(*(take_stdio() if streams is None else streams))
+    try:
+        async with dispatcher:
+            await AcpServer(dispatcher, wire, when_busy).run()
+    finally:
+        await wire.close(0)
+
+
+class _Session(NamedTuple):
+    cwd: str
+    mcp_servers: list[Any]
+
+
+class AcpServer:
+    """Serves one client."""
+
+    def __init__(self, dispatcher: Dispatcher | DurableDispatcher, wire: Wire, when_busy: WhenBusy) -> None:
+        self._dispatcher = dispatcher
+        self._wire = wire
+        self._when_busy: WhenBusy = when_busy
+        self._outbox = Outbox(wire)
+        self._sessions: dict[str, _Session] = {}
+        self._capabilities: dict[str, Any] = {}
+
+    async def run(self) -> None:
+        """Serve until the client is gone, and close the dispatcher."""
+        create = asyncio.get_running_loop().create_task
+        events = self._dispatcher.subscribe(moves=True)
+        taking = create(self._outbox.take_all(events), name="turngate acp events")
+        sending = create(self._outbox.send_all(), name="turngate acp output")
+        reading = create(self._read(), name="turngate acp input")
+        lost = create(self._wire.until_lost(), name="turngate acp connection")
+        tasks = taking, sending, reading, lost
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            try:
+                reading.cancel()
+                await asyncio.wait([reading])
+                self._outbox.questions.end()
+                await self._dispatcher.aclose()
+                await asyncio.wait([taking])
+                sent, _ = await asyncio.wait([sending, lost], timeout=PATIENCE, return_when="FIRST_COMPLETED")
+                await self._wire.close(PATIENCE if sent else 0)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        for task in (taking, sending, reading):
+            wrong = None if not task.done() or task.cancelled() else task.exception()
+            if wrong is not None and not isinstance(wrong, ConnectionError):
+                raise wrong
+
+    # What comes in.
+
+    async def _read(self) -> None:
+        async for line in self._wire.lines():
+            await self._take(line)
+            await self._wire.drain_if_flooded()
+            await asyncio.sleep(0)  # a client that sends faster than this reads must not keep the loop
+
+    async def _take(self, line: bytes) -> None:
+        try:
+            message = parse(line)
+        except RpcError as wrong:
+            self._wire.send({"id": None, "error": wrong.error})
+            return
+        if "method" not in message:
+            self._outbox.questions.take(message)
+        elif "id" in message:
+            await self._answer(message)
+        elif isinstance(params := message.get("params"), dict):
+            await self._notice(message["method"], params)
+
+    async def _notice(self, method: object, params: dict[str, Any]) -> None:
+        """Take a notification; one that is unknown or wrong is ignored, for it cannot be answered."""
+        try:
+            if method == "session/cancel" and isinstance(session_id := params.get("sessionId"), str):
+                if session_id in self._sessions:
+                    await self._dispatcher.cancel(session_id)
+            elif method == "$/cancel_request" and "requestId" in params:
+                number = params["requestId"]
+                prompts = self._outbox.prompts.items()
+                for run_id in [each for each, prompt in prompts if _is_same(prompt.number, number)]:
+                    await self._dispatcher.cancel_run(run_id)
+        except TurngateError as wrong:
+            log_error(wrong, "%s failed", method)
+        self._outbox.questions.resolve_covered()
+
+    async def _answer(self, message: dict[str, Any]) -> None:
+        """Answer a request; a prompt is answered later, unless it is refused."""
+        try:
+            result = await self._handle(message)
+        except RpcError as wrong:
+            answer: dict[str, Any] = {"error": wrong.error}
+        except Exception as wrong:
+            if not isinstance(wrong, TurngateError | ValueError):
+                log_error(wrong, "%s failed", message["method"])
+            answer = {"error": as_error(wrong)}
+        else:
+            if result is None:
+                return
+            answer = {"result": result}
+        self._wire.send({"id": message["id"], **answer})
+
+    async def _handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        method, params = message["method"], message.get("params", {})
+        if not isinstance(params, dict):
+            raise RpcError(Code.INVALID_PARAMS, "params must be an object")
+        match method:
+            case "initialize":
+                return self._initialize(params)
+            case "session/new":
+                session_id = uuid.uuid4().hex
+                self._sessions[session_id] = _session(params)
+                return {"sessionId": session_id}
+            case "session/load":
+                return await self._load(params)
+            case "session/prompt":
+                await self._prompt(message["id"], params)
+                return None
+            case _:
+                raise RpcError(Code.METHOD_NOT_FOUND, "there is no such method", method=method)
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        capabilities = params.get("clientCapabilities")
+        self._capabilities = capabilities if isinstance(capabilities, dict) else {}
+        keeps_messages = not isinstance(self._dispatcher.messages, MemoryMessages)
+        return {
+            "protocolVersion": VERSION,
+            "agentCapabilities": {
+                "loadSession": keeps_messages,
+                "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
+            },
+            "agentInfo": {"name": "turngate", "title": "Turngate", "version": turngate.__version__},
+            "authMethods": [],
+        }
+
+    async def _load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Replay the messages of a session, which goes on from there."""
+        session_id, session = params.get("sessionId"), _session(params)
+        if not isinstance(session_id, str):
+            raise RpcError(Code.INVALID_PARAMS, "sessionId must be a string")
+        messages = await self._dispatcher.messages.list(session_id)
+        if not messages and session_id not in self._sessions:
+            raise RpcError(Code.NOT_FOUND, "there is no such session", sessionId=session_id)
+        self._sessions[session_id] = session
+        for message in messages:
+            kind = "user_message_chunk" if message.role == "user" else "agent_message_chunk"
+            for chunk in chunks(session_id, kind, message.text):
+                self._wire.send(chunk)
+        return {}
+
+    async def _prompt(self, number: str | int | None, params: dict[str, Any]) -> None:
+        """Submit a prompt under a run id of our own, so that its events are recognised from the first on."""
+        session_id, outbox = params.get("sessionId"), self._outbox
+        session = self._sessions.get(session_id) if isinstance(session_id, str) else None
+        if session is None or not isinstance(session_id, str):
+            raise RpcError(Code.NOT_FOUND, "there is no such session", sessionId=session_id)
+        text, attachments = as_prompt(params.get("prompt"))
+        if outbox.unanswered >= PROMPTS_LIMIT:
+            raise QueueFull(f"{outbox.unanswered} prompts are not answered yet")
+        run_id, prompt = f"acp-{uuid.uuid4().hex}", Prompt(number, session_id)
+        outbox.prompts[run_id] = prompt
+        outbox.unanswered += 1
+        client = Peer(outbox.questions, prompt, session.cwd, session.mcp_servers, self._capabilities)
+        try:
+            with accepting_for(client):
+                prompt.run = await self._dispatcher.submit(
+                    session_id, text, run_id=run_id, attachments=attachments, when_busy=self._when_busy
+                )
+        except Exception:
+            if outbox.prompts.pop(run_id, None) is not None:  # otherwise its RunComplete answers it
+                outbox.unanswered -= 1
+                raise
+        finally:
+            prompt.is_known.set()
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Say whether two request ids are the same: 1 is neither "1" nor 1.0 nor true."""
+    return type(one) is type(other) and one == other
+
+
+def _session(params: dict[str, Any]) -> _Session:
+    cwd, servers = params.get("cwd"), params.get("mcpServers", [])
+    if not isinstance(cwd, str) or not os.path.isabs(cwd):
+        raise RpcError(Code.INVALID_PARAMS, "cwd must be an absolute path")
+    if not isinstance(servers, list):
+        raise RpcError(Code.INVALID_PARAMS, "mcpServers must be a list")
+    return _Session(cwd, servers)
+
+
+def as_error(wrong: Exception) -> dict[str, Any]:
+    """Return what a request that was refused is answered with."""
+    match wrong:
+        case EmptyPrompt() | ValueError() | TypeError():
+            code = Code.INVALID_PARAMS
+        case SessionBusy():
+            code = Code.INVALID_REQUEST
+        case DispatcherClosed():
+            code = Code.REQUEST_CANCELLED
+        case _:
+            code = Code.INTERNAL_ERROR
+    message = str(wrong) if isinstance(wrong, TurngateError | ValueError) else "internal error"
+    return {"code": code, "message": message, "data": {"type": type(wrong).__name__}}
