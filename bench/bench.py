@@ -38,7 +38,7 @@ class Contender(Protocol):
     """A way to run one prompt at a time per session."""
 
     async def run(self, prompts: int) -> None:
-        """Take so many prompts per session at once, and wait for them all."""
+        """Take this many prompts per session at once, and wait for them all."""
 
     async def close(self) -> None:
         """Leave nothing behind."""
@@ -185,7 +185,7 @@ async def in_a_flood(make: Callable[[], Contender]) -> tuple[float, float]:
 
 
 async def collected(measured: Awaitable[tuple[float, float]]) -> tuple[float, float]:
-    """Measure with nobody else's garbage left to collect."""
+    """Measure, with no garbage of earlier measurements left to collect."""
     gc.collect()
     return await measured
 

@@ -54,7 +54,7 @@ def asks(d: DurableDispatcher) -> Call:
 
 
 async def rate(call: Call, clients: int, seconds: float) -> float:
-    """Return how often per second so many clients get an answer."""
+    """Return how many answers per second this many clients get."""
     began, answered = time.perf_counter(), 0
 
     async def client(number: int) -> None:

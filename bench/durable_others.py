@@ -1,7 +1,7 @@
 """Others on the same PostgreSQL: the nearest thing to a run that they can do, by their own documented means.
 
 procrastinate   a job with `lock=session`: jobs of one lock run one by one, in order. It is deferred, and its
-                end awaited, by whoever asked; a worker in the same process polls as often as it can.
+                end awaited, by the caller; a worker in the same process polls as often as it can.
 DBOS            a workflow with one step, enqueued with the session as the partition key, one at a time per
                 partition; its result is awaited.
 

@@ -45,7 +45,7 @@ FULL = """
     CREATE OR REPLACE FUNCTION turngate.disk_full() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'No space left on device'; END $$
 """
-"""The server says that its disk is full, as often as somebody writes a session."""
+"""The server says that its disk is full, whenever a session is written."""
 
 
 def ledger_of(spec: str) -> Any:
@@ -125,7 +125,7 @@ class Caller:
                 await asyncio.sleep(0.2)
         async with self.d:
             await asyncio.gather(*(self.call(number) for number in range(4)), self.fill_disk())
-            while os.getppid() == self.parent:  # noqa: ASYNC110 - nobody tells that a parent is gone
+            while os.getppid() == self.parent:  # noqa: ASYNC110 - a parent's end is not announced
                 await asyncio.sleep(1)  # see to what others have left, until killed
             os._exit(1)
 
@@ -144,7 +144,7 @@ class Caller:
                     await asyncio.sleep(self.random.random())
 
     async def cancelled(self, session: str, run_id: str) -> None:
-        """Call, and be cancelled after so many turns of the loop: at each await there is."""
+        """Call, and be cancelled after this many turns of the loop: at each await there is."""
         calls: list[Callable[[], Any]] = [
             lambda: self.d.submit(session, "p", run_id=run_id, when_busy="queue"),
             lambda: self.d.ask(session, "p", run_id=run_id),
@@ -162,7 +162,7 @@ class Caller:
         count = 0
         while not self.quiet.exists():
             if os.getppid() != self.parent:
-                os._exit(1)  # whoever judges is gone
+                os._exit(1)  # the judge is gone
             count += 1
             try:
                 await self.one_call(f"s{self.random.randrange(SESSIONS)}", f"{self.name}-{number}-{count}")
@@ -202,7 +202,7 @@ class Caller:
             self.say(event="asked", run=run_id, outcome=complete.outcome, text=complete.text)
 
 
-# Whoever kills them.
+# The killer.
 
 
 class _Span(NamedTuple):

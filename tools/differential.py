@@ -447,7 +447,7 @@ def compare(pair: Pair, options: argparse.Namespace) -> int:
 
 def tell(pair: Pair, kind: str, number: int, program: Op, old: str, new: str) -> None:
     """Make a program that makes a difference smaller, leave it, and say what the difference is."""
-    if kind != "carried":  # its ledger is gone when somebody replays it
+    if kind != "carried":  # its ledger is gone when it is replayed
         program = pair.smaller(program)
         BUILD.mkdir(parents=True, exist_ok=True)
         left = BUILD / f"{kind}-{number}.json"

@@ -238,7 +238,7 @@ class World:
             if view.session_id in waiting:
                 return f"{view.session_id} has mail"
             if view.covered and not swallowed:
-                return f"{view.session_id} is to be interrupted"
+                return f"{view.session_id} must be interrupted"
         return ""
 
     async def views(self) -> list[Any]:

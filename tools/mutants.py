@@ -1,4 +1,4 @@
-"""Mutants of the dispatcher: each is to be noticed by a test, or listed as equivalent with the reason.
+"""Mutants of the dispatcher: a test must notice each, or it is listed as equivalent with the reason.
 
 `python tools/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants. Each is tested by the tests
 that reach the changed statement, the quickest first, in a fork of this process, which has the libraries
@@ -71,7 +71,7 @@ UNSEEN: Final = ("stacks", "stacks_context", "stacks_faulty", "stacks_logging", 
 NOT_OF_THE_DISPATCHER: Final = (
     "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found"
 )
-QUICK: Final = 25  # so many tests are asked first: they are quick, and notice most
+QUICK: Final = 25  # tests that are asked first: they are quick, and notice most
 WORKERS: Final = 3  # one of them waits, most of the time
 SECONDS: Final = 600.0  # for all tests of one mutant
 CPU_SECONDS: Final = 10  # of the processor, for one test

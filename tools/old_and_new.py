@@ -133,7 +133,7 @@ async def serve(dsn: str) -> None:
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             kind, runs = line.split()
             print(json.dumps(await costs.measure(kind, int(runs))), flush=True)
-        os._exit(0)  # nothing is to be closed in order
+        os._exit(0)  # nothing needs an orderly close
 
 
 # Both.

@@ -4,7 +4,7 @@
     curl localhost:8000/sessions/s/prompts --json '{"prompt": "hello"}'
     curl -X POST localhost:8000/sessions/s/cancel
 
-A prompt is answered with 202 when it is accepted; what comes of it is among the session's events. A client
+A prompt is answered with 202 when it is accepted; its outcome is among the session's events. A client
 that goes away cancels nothing. The turn runs in the context of the request that its lead run came with, so
 the runner knows the request's id, and its spans belong to the request's trace (FastAPI makes the request's
 own span once OpenTelemetry is set up).

@@ -43,7 +43,7 @@ async def answer(agent: Agent[None], turn: Turn) -> None:
 
 
 async def stopped_to_fold(result: RunResultStreaming, turn: Turn, items: list[Any]) -> bool:
-    """Stream and note what the run does; stop it when tools have returned and somebody waits to join."""
+    """Stream and note what the run does; stop it when tools have returned and a follow-up waits to join."""
     said = ""
     try:
         async for event in result.stream_events():

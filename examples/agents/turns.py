@@ -14,7 +14,7 @@ async def in_peace(
 ) -> None:
     """Do the work; when the turn is interrupted, stop it once and let it end by itself.
 
-    However often somebody presses Escape meanwhile, the work feels one cancel, or none if there is another
+    However often a person presses Escape meanwhile, the work feels one cancel, or none if there is another
     way to `stop` it. Libraries clean up after a cancel, and not all of them survive a second one meanwhile.
     """
     task = asyncio.create_task(work)

@@ -83,7 +83,7 @@ class Process:
                 self.told[run].put_nowait(what)
 
     async def enter(self, run: Run | None) -> None:
-        """Enter a run; after a crash whoever notices may have done so."""
+        """Enter a run; after a crash the dispatcher may have entered it already."""
         assert run is not None
         with contextlib.suppress(AlreadyEntered):
             await self.dispatcher.enter(run)

@@ -1,4 +1,4 @@
-"""One asyncio.Lock per session: whoever holds it has the turn.
+"""One asyncio.Lock per session: the task that holds it has the turn.
 
 Check it with: turngate conform examples/conformance/session_lock.py:SessionLockSubject
 """

@@ -403,7 +403,7 @@ class AbstractSession:
     def key(self) -> Hashable:
         """Return a value that is equal for two sessions exactly if they judge every later event alike.
 
-        Nobody asks again whether a covered run is foldable, or which reason other than canceled its messages
+        No step asks again whether a covered run is foldable, or which reason other than canceled its messages
         give. So the value leaves both out.
         """
         return (

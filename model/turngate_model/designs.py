@@ -135,7 +135,7 @@ _ON_LEDGER: tuple[Design[AnyProperty], ...] = (
     ),
     Design(
         "no-fence",
-        "A turn given up for dead may still finish: whoever holds the session's turn now is not asked for.",
+        "A turn given up for dead may still finish, because its fence is not compared with the session's.",
         (_D.FENCED, _P.EXACTLY_ONE_COMPLETE),
     ),
     Design(
@@ -212,7 +212,7 @@ _SMALL: tuple[Design[Property], ...] = (
     ),
     Design(
         "never-rejects",
-        "A prompt that is to be refused when its session is busy is queued.",
+        "A prompt that asks to be refused when its session is busy is queued.",
         (_P.DECLARED_MOVE,),
     ),
     Design(

@@ -2,7 +2,7 @@
 
 It is loaded into every pytest run of an environment that Turngate is installed
 in, so it is a package of its own and imports neither the kit, nor what the kit
-needs, nor the dispatcher, whose coverage somebody may be about to measure.
+needs, nor the dispatcher, whose coverage a user may be about to measure.
 """
 
 from __future__ import annotations

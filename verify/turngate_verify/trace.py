@@ -296,7 +296,7 @@ def _parsed(line: str | bytes, number: int) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Refuse one that has a key twice: nobody knows which value was meant."""
+    """Return a JSON object. Refuse one that has a key twice, because it is unclear which value was meant."""
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -16,14 +16,14 @@ logging.disable(logging.CRITICAL)  # what peers log is not what is looked at
 
 
 def free_port() -> int:
-    """Return a port that nobody uses just now."""
+    """Return a port that is free at the moment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 async def listening(port: int) -> int:
-    """Wait until somebody listens there, and return the port."""
+    """Wait until a server listens there, and return the port."""
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -57,7 +57,7 @@ _KIND_OF = {
 }
 _KIND_BITS = 3
 _ONE_OF = {kind: 1 << (_USED_SHIFT + 8 * nth) for nth, kind in enumerate((_CANCELS, _HOLDS, _MOVES))}
-"""What a step of a kind adds to a state, because one of so many has been used."""
+"""What a step of a kind adds to a state: it uses up one of the steps that the bounds allow."""
 
 
 class WorldStep(NamedTuple):

@@ -30,7 +30,7 @@ BUDGETED = {
 }
 """The steps, besides accept, that the bounds allow only so often, each with its bound."""
 _MOST_SHARED = 256
-"""So many different ``Shared`` fit into a state of the explorer."""
+"""How many different ``Shared`` fit into a state of the explorer."""
 
 
 class Edge(NamedTuple):

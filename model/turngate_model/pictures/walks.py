@@ -2,7 +2,7 @@
 
 A walk is made by taking steps, so it shows nothing that was not done. ``walked`` takes the steps of a
 counterexample on the design that they break. ``beside`` takes the same steps on the sound mechanism, as far
-as there are such steps there. ``shown`` and ``following`` do the same for a history that somebody else's
+as there are such steps there. ``shown`` and ``following`` do the same for a history that another
 dispatcher has shown, where only the events are known.
 """
 
@@ -38,7 +38,7 @@ class Moment(NamedTuple):
     missing: str = ""
     """Why there is no such step here; empty if there is one."""
     about: str = ""
-    """The run that a caller's step is about; empty if it is about the session, or nobody can tell."""
+    """The run that a caller's step is about; empty if it is about the session, or unknown."""
 
 
 Walk: TypeAlias = tuple[Moment, ...]
@@ -158,7 +158,7 @@ def _sound_form(world: _World, step: PlayedStep) -> Action | None:
 
 
 class Shown(NamedTuple):
-    """A step of somebody else's dispatcher: who did what, in which session, and the events it showed."""
+    """A step of another dispatcher: who did what, in which session, and the events it showed."""
 
     session: str
     actor: str
@@ -168,7 +168,7 @@ class Shown(NamedTuple):
 
 
 def shown(steps: Iterable[Shown]) -> Walk:
-    """Say what follows from each step of a history that somebody else's dispatcher has shown."""
+    """Say what follows from each step of a history that another dispatcher has shown."""
     steps = list(steps)
     names = list(dict.fromkeys(step.session for step in steps))
     sessions = {name if len(names) > 1 else "": AbstractSession() for name in names}
@@ -190,7 +190,7 @@ def shown(steps: Iterable[Shown]) -> Walk:
 
 
 def following(steps: Iterable[Shown], *, at_once: bool = False) -> Walk:
-    """Have the sound mechanism do what callers and runners did in a history of somebody else's dispatcher.
+    """Have the sound mechanism do what callers and runners did in a history of another dispatcher.
 
     The events say what they did: who was accepted, who entered, what was cancelled, which turn ended. What
     the dispatcher itself did is not followed: that is for the mechanism to decide. With ``at_once`` nothing
@@ -252,7 +252,7 @@ def _ended(world: _World, session: int, run: str, outcome: str) -> Iterator[Acti
 
 
 def _by_themselves(world: _World, session: int) -> list[Action]:
-    """Return a step that waits for nobody: a turn that was told to stop ends, a store has written."""
+    """Return a step that happens by itself: a turn that was told to stop ends, a store has written."""
     held, _ = world.at(session)
     for run in held.entering:
         return [Action("store", "settle", run.name, "ok")]

@@ -85,7 +85,7 @@ def test_both_solvers_prove_some_of_the_others() -> None:
         assert [str(each) for each in some if solve(each, solver).answer != "proved"] == []
 
 
-HANDOFF = named(Property.FIFO, "written: not cancelled meanwhile, one is queued", "overtakes nobody")
+HANDOFF = named(Property.FIFO, "written: not cancelled meanwhile, one is queued", "overtakes no run")
 
 
 def test_what_does_not_follow_is_not_proved() -> None:
@@ -127,7 +127,7 @@ def test_an_answer_is_read_for_what_it_is(says: tuple[str, ...], answer: str) ->
 
 def test_the_text_of_a_condition_is_whole_and_says_what_it_is() -> None:
     text = document(HANDOFF)
-    assert text.startswith("; event\n; FIFO: handoff: overtakes nobody (written: ")
+    assert text.startswith("; event\n; FIFO: handoff: overtakes no run (written: ")
     assert all(f"; {clause.name}: {clause.sentence}\n" in text for clause in INVARIANT)
     assert text.endswith("(check-sat)\n")
     assert "manned" not in document(HANDOFF, finding=False)

@@ -53,7 +53,7 @@ def test_what_is_not_proved_is_said(
     kept: str, code: int, verdict: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proof = proved()
-    setattr(proof, kept, {"FIFO": ["Z3: FIFO: overtakes nobody (written)"]})
+    setattr(proof, kept, {"FIFO": ["Z3: FIFO: overtakes no run (written)"]})
     monkeypatch.setattr(command, "prove_all", lambda _effort, _begin: proof)
     assert run(["prove", "--json"]) == code
     told = json.loads(capsys.readouterr().out)

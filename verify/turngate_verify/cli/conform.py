@@ -1,4 +1,4 @@
-"""``turngate conform``: checks somebody else's dispatcher with the conformance kit."""
+"""``turngate conform``: checks another dispatcher with the conformance kit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _AfterTwoDashes(click.Command):
     is_flag=True,
     help="Exit with 3 unless operations were also called at the same moment: the feature bursts.",
 )
-@click.option("--replay", "program", metavar="PROGRAM", help="Play one program and tell what comes of it.")
+@click.option("--replay", "program", metavar="PROGRAM", help="Play one program and print what happens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--report",

@@ -46,7 +46,7 @@ def durable_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def durable_bounds(asked: dict[str, Any]) -> DurableBounds:
-    """Return the bounds that were asked for; what nobody asked for is as it is by default."""
+    """Return the bounds that were asked for; the others have their defaults."""
     return DurableBounds(**{name: value for name, value in asked.items() if value is not None})
 
 

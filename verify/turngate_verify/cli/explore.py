@@ -130,7 +130,7 @@ def explore(
 
 
 def _asked(name: str) -> Any:
-    """Return the value of an option if somebody has given it, else None."""
+    """Return the value of an option if it was given, else None."""
     context = click.get_current_context()
     given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
     return context.params[name] if given else None

@@ -71,5 +71,5 @@ def _table(comparison: Comparison) -> Table:
         table.add_row(design, "every entered run completes", "", "", verdict)
     table.add_row("3, 2, 2", "seconds to a verdict", *(f"{each:.2f}" for each in comparison.seconds.values()))
     table.add_row("4, 2, 2", "states a second", *(f"{each:,.0f}" for each in comparison.rates.values()))
-    table.caption = "within so many prompts, cancels, sessions"
+    table.caption = "bounds: prompts, cancels, sessions"
     return table

@@ -120,9 +120,7 @@ def _evidence(proof: Proof) -> list[str]:
     if designs:
         steps, states = (sum(getattr(each, of) for each in designs) for of in ("steps", "states"))
         lines.append(f"beside {len(designs)} known-bad designs: {steps:,} steps of {states:,} session states")
-    lines.append(
-        f"paths: {proof.paths_taken} of {proof.paths} taken, the others proved to be taken by nobody"
-    )
+    lines.append(f"paths: {proof.paths_taken} of {proof.paths} taken, the others proved never to be taken")
     if proof.readings:
         lines.append(
             f"beside plain computation: {proof.readings.asked:,} steps asked of Z3, "

@@ -29,7 +29,7 @@ from turngate_verify.world.stage import LoopMode
 )
 @click.option("--replay", metavar="CHOICES", help="Execute one schedule: its choices, as 0,2,0,1.")
 @click.option("--reduce/--no-reduce", default=True, help="Stop at moments met before (the default).")
-@click.option("--limit", type=click.IntRange(1), help="Give up after so many executions.")
+@click.option("--limit", type=click.IntRange(1), help="Give up after this many executions.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),

@@ -156,7 +156,7 @@ def driver(name: str, *, quiet: bool = False) -> Iterator[DriverLine]:
 
 @contextlib.contextmanager
 def stages(total: int) -> Iterator[Callable[[str], None]]:
-    """Show which of so many stages is running on a terminal; in a pipe show nothing."""
+    """Show on a terminal which stage is running; show nothing in a pipe."""
     if not err.is_terminal:
         yield lambda _name: stop_if_interrupted()
         return

@@ -139,6 +139,6 @@ __all__ = [
 
 def collect(collector: Any, name: str, obj: object) -> Any:
     """Return the tests of an adapter. The pytest plugin calls this for every object of a test module."""
-    from turngate_verify.conform.pytest_items import collected  # noqa: PLC0415 - whoever does not run pytest need not have it
+    from turngate_verify.conform.pytest_items import collected  # noqa: PLC0415 - needed only under pytest
 
     return collected(collector, name, obj)

@@ -32,7 +32,7 @@ PORT = 1
 _LONGEST = 1 << 20
 _REMEMBERED = 24
 _COMPLAINTS = 1 << 16
-"""So many bytes of standard error are told at the most, the last ones."""
+"""How many bytes of standard error are reported at most: the last ones."""
 
 
 class Command:
@@ -68,7 +68,7 @@ class Command:
     def _start(self) -> None:
         complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - whoever checks a command means to run it
+            self._process = subprocess.Popen(  # noqa: S603 - the user asked to run this command
                 self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -197,7 +197,7 @@ class Command:
             while select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
                 if not os.read(process.stdout.fileno(), 1 << 16) or time.monotonic() > until:
                     break
-        finally:  # also if somebody presses Ctrl-C a second time
+        finally:  # also after a second Ctrl-C
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -23,7 +23,7 @@ Item: TypeAlias = Op | Event
 """What happens, one after the other: operations take effect, and the subject shows events."""
 
 MOST_STATES = 200
-"""So many states are followed at the most; the rest is not known."""
+"""How many states are followed at most; beyond that the answer is unknown."""
 
 
 class TakenTogether(NamedTuple):

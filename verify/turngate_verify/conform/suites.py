@@ -30,14 +30,14 @@ from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
 
 REPLAYS = 3
-"""So many times a program must break a property again before that is reported.
+"""How many times a program must break a property again before that is reported.
 
 Each time that something about the property did not come back, it must come back this many times more.
 """
 _CHEAP = 500
-"""So many short programs are worth half of the time; more are worth a twenty-fourth of it."""
+"""Up to this many short programs may take half of the time; more may take a twenty-fourth of it."""
 _FIRST = 30
-"""So many are played however slow the subject is."""
+"""How many are played however slow the subject is."""
 _REMEMBERED = 10_000
 
 

@@ -192,7 +192,7 @@ def _of_output(output: TurnOutput) -> Hashable:
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
     """Return the name of a task and where it is suspended, in every coroutine down to what it waits for."""
     name = task.get_name()
-    # The loop names a task "task 7" if nobody else does. That only says when it was made.
+    # The loop names a task "task 7" if it has no other name. That only says when it was made.
     found: list[Hashable] = ["" if name.startswith("task ") else name, task.cancelling()]
     found.append((task._must_cancel, _of(task._fut_waiter)))  # type: ignore[attr-defined]  # not in the stubs
     waits: Any = task.get_coro()

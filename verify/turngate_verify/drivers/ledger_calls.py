@@ -27,14 +27,14 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
     "turns of both processes": (
         ("look on", 0), ("look on", 1), ("hooked", 0, "a"), ("order", "a", "write"), ("time", 0.3),
         ("submit", 1, "b"), ("submit", 0, "c"), ("time", 6.0), ("time", 6.0),
-        ("is put by", "a"), ("order", "a", "end_turn"), ("look on", 0), ("order", "b", "write"),
+        ("is checkpointed", "a"), ("order", "a", "end_turn"), ("look on", 0), ("order", "b", "write"),
         ("time", 0.3), ("order", "b", "end_turn"), ("time", 1.1), ("order", "c", "error"),
         ("hooked", 0, "d"), ("from now on", 0),
     ),
     "follow-ups": (
         ("look on", 0), ("submit", 0, "a"), ("follow", 0, "b"), ("follow", 1, "c"), ("asks who waits", "a"),
         ("time", 1.1), ("order", "a", "fold"), ("order", "a", "write"), ("look on", 0), ("time", 6.0),
-        ("time", 6.0), ("is put by", "a"), ("hooked", 1, "d"), ("order", "a", "end_turn"),
+        ("time", 6.0), ("is checkpointed", "a"), ("hooked", 1, "d"), ("order", "a", "end_turn"),
     ),
     "cancels": (
         ("look on", 0), ("look on", 1), ("submit", 0, "a"), ("submit", 0, "b"), ("cancel once", 1),
@@ -70,9 +70,9 @@ BACKGROUND = frozenset(
 NAMING = frozenset(("register", "keep_alive", "retire"))
 """Methods after whose failure a name may count as alive until its lease is over."""
 _POLLS = 6
-"""So many times everybody looks again when nothing is in flight any more."""
+"""How many times all processes look again when nothing is in flight any more."""
 _CLOSING = 40
-"""So many times time passes before a close counts as hanging."""
+"""How many times time passes before a close counts as hanging."""
 
 
 class Case(NamedTuple):
@@ -92,7 +92,7 @@ class Found(NamedTuple):
 
 
 def search(*, every: int = 1, make: Any = DurableDispatcher, most: int = 1) -> Found:
-    """Play every so many of the cases of each method and each way to fail.
+    """Play every nth case of each method and each way to fail.
 
     The first of them is always played, and so are the first and the last call of a method in each program,
     with a ledger that is away. Stop when `most` cases have gone wrong.
@@ -182,7 +182,7 @@ def _do(world: LedgerWorld, onlookers: Onlookers, order: Order) -> None:
             onlookers.close(process)
         case "ends meanwhile":
             _look_on_while_it_ends(world, onlookers, process)
-        case "is put by":
+        case "is checkpointed":
             _expect_checkpoint(world, process)
         case "asks who waits":
             if (player := world.players.get(process)) is not None:

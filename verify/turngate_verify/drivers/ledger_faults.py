@@ -1,7 +1,7 @@
 """One fault at every point of some programs on a ledger: at each message, and at each turn of the loop.
 
     away    the ledger cannot be reached, once
-    odd     it raises something that nobody expects, once
+    odd     it raises something unexpected, once
     lost    the answer to a save is lost (another message that is lost is like one that did not arrive)
     kill    the process dies; another one is there
     lease   the lease of the process is over, and it notices later

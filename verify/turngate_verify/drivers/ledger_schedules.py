@@ -1,7 +1,7 @@
 """Every interleaving of two processes on one ledger: between load, save and effects, with deaths in between.
 
 Two real dispatchers share the tables of a ledger in memory, on one virtual loop. Whenever both have nothing
-to do but wait, somebody chooses: which message arrives next (a load, a save, an answer), which runner ends,
+to do but wait, the search chooses: which message arrives next (a load, a save, an answer), which runner ends,
 or which fault happens. Everything else follows by itself, always in the same way. All choices are tried,
 depth first, except behind a state that has been met before; so a scenario is exhausted, or the limit was
 reached, and which of the two is part of the answer.
@@ -32,7 +32,7 @@ from turngate_verify.world.virtual_loop import VirtualLoop
 Fault = Literal["kill", "lease", "lose"]
 _SESSION = "s"
 _ROUNDS = 60
-"""So many times everybody looks again before what is still in flight counts as stranded."""
+"""How many times all processes look again before what is still in flight counts as stranded."""
 NO_END = "there is no end in sight"
 _CHOICES = 300
 """A schedule with more choices than this never ends."""
@@ -46,7 +46,7 @@ class Scenario(NamedTuple):
     faults: tuple[Fault, ...] = ()
     on_death: Literal["fail", "retry"] = "fail"
     looks: int = 0
-    """How often, after a death, somebody looks after things although something else could happen first."""
+    """How often, after a death, a process looks for orphans although something else could happen first."""
     remembers: bool = False
     """Whether a process decides on what it has saved last before it loads."""
 
@@ -63,7 +63,7 @@ class Explored:
 
 
 class _Stage:
-    """Two dispatchers, the tables, and whoever calls them."""
+    """Two dispatchers, the tables, and their callers."""
 
     def __init__(self, scenario: Scenario, make: Any = DurableDispatcher) -> None:
         self.loop = VirtualLoop()
@@ -284,7 +284,7 @@ def _looks_like(gate: Gate) -> tuple[Any, ...]:
 
 
 def explore(scenario: Scenario, *, limit: int = 100_000, make: Any = DurableDispatcher) -> Explored:
-    """Try every choice; stop at the first thing that goes wrong, or after so many schedules."""
+    """Try every choice; stop at the first thing that goes wrong, or after this many schedules."""
     explored = Explored()
     met: set[int] = set()
     to_try: list[list[int]] = [[]]

@@ -81,7 +81,7 @@ class Lockstep:
 def compare(bounds: Bounds, *, make: Make = Dispatcher, result: Lockstep | None = None) -> Lockstep:
     """Compare the real dispatcher with the mechanism on every step within bounds.
 
-    Whoever wants to watch gives the ``result`` to be filled in.
+    To watch, pass the ``result``, which is filled in as it goes.
     """
     if bounds.turns_limit is None:
         bounds = replace(bounds, sessions=1)

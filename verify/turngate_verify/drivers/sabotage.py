@@ -38,7 +38,7 @@ from turngate_model import DESIGNS, Design, Property
 from turngate_model.designs import built_in
 
 EXAMPLES = 2000
-"""The rules find each design within so many examples of up to forty steps, with each of ten seeds.
+"""The rules find each design within this many examples of up to forty steps, with each of ten seeds.
 
 The hardest to find, `unlocked-drain`, takes up to a third of them. `make sabotage` measures this.
 """

@@ -194,7 +194,7 @@ def explore_in_turn(
         except BaseException:
             for worker in multiprocessing.active_children():
                 if worker not in before:
-                    worker.terminate()  # nobody wants the remaining results
+                    worker.terminate()  # the remaining results are not needed
             raise
 
 

@@ -17,7 +17,7 @@ from turngate_verify.conform.port import Features, Observed, Refused
 from turngate_verify.conform.programs import SESSIONS, TAKING_IN, Name, Op
 
 _USED = 2
-"""So many sessions are enough to show whether they are isolated."""
+"""How many sessions are enough to show whether they are isolated."""
 _MODES: dict[str, Mode] = {"accept": "fold", "interrupt": "interrupt", "reject": "queue"}
 
 

@@ -2,7 +2,7 @@
 
 The mechanism shows the events of an operation in some order. A dispatcher that is built differently may show
 them in another: two runs that one cancel covers complete in either order. No property fixes that. So the
-judge of the conformance kit decides which orders may be seen, and the vectors accuse nobody whom it does not.
+judge of the conformance kit decides which orders may be seen, and the vectors accept all of them.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ class Store:
         self.waiting: list[asyncio.Future[None]] = []
         """The doors of the writes that wait. To open a door is to set its result."""
         self.stuck: set[asyncio.Future[None]] = set()
-        """Those among them that nobody is going to open."""
+        """Those among them that are never opened."""
         self.doors: dict[str, asyncio.Future[None]] = {}
         """The door of the last write that waited, by the lead run of the turn."""
         self.about: dict[asyncio.Future[None], str] = {}

@@ -108,7 +108,7 @@ class Callers:
         return run
 
     def ask(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> asyncio.Task[RunComplete]:
-        """Ask in a task, which somebody may cancel. The task submits the prompt when it runs."""
+        """Ask in a task, which may be cancelled. The task submits the prompt when it runs."""
         self.monitor.announce(run_id, when_busy)
         asking = self.dispatcher.ask(session, f"prompt of {run_id}", run_id=run_id, when_busy=when_busy)
         with accepted_as(run_id):
@@ -127,7 +127,7 @@ class Callers:
         self._within(run.session_id, f"release {run_id}", run.close())
 
     def wait(self, run_id: str) -> asyncio.Task[RunComplete]:
-        """Wait for a run in a task, which somebody may cancel."""
+        """Wait for a run in a task, which may be cancelled."""
         task = self.loop.create_task(self.dispatcher.wait(run_id), name=f"waits for {run_id}")
         self.waits[task] = run_id
         return task
@@ -277,7 +277,7 @@ class Callers:
         return self.monitor.sessions.get(session or "") or AbstractSession()
 
     def close(self, finish: float = 0.0) -> asyncio.Task[None]:
-        """Close the dispatcher in a task, which somebody may cancel."""
+        """Close the dispatcher in a task, which may be cancelled."""
         return self.loop.create_task(self.dispatcher.aclose(finish=finish), name="closes")
 
     def begin_close(self, finish: float = 0.0) -> None:
@@ -318,7 +318,7 @@ class Callers:
         return follower
 
     def follow_messages(self, session: str, limit: int) -> MessagesFollower:
-        """Read the messages of a session, so many at a time."""
+        """Read the messages of a session, a few at a time."""
         follower = MessagesFollower(self.dispatcher.messages, session, limit)
         self.followers.append(follower)
         return follower

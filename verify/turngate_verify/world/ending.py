@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turngate_verify.world.world import World
 
 _MOST_ROUNDS = 200
-"""A world that is not at its end after so many rounds never comes to it."""
+"""A world that has not ended after this many rounds never ends."""
 
 
 def finish(world: World) -> None:
@@ -110,12 +110,12 @@ def _expect_nothing_left(world: World, closing: asyncio.Task[None]) -> None:
 
 
 def _expect_ended_well(world: World, task: asyncio.Task[Any]) -> None:
-    """Expect that a task raised nothing but a refusal, and that somebody has seen it."""
+    """Expect that a task raised nothing but a refusal, and that its exception was retrieved."""
     unseen = task._log_traceback  # read first: to ask for the exception is to have seen it
     exc = None if task.cancelled() else task.exception()
     if exc is not None:
         name = task.get_name()
-        expect(task in world.waits or not unseen, f"nobody has retrieved what {name} has raised: {exc!r}")
+        expect(task in world.waits or not unseen, f"no one retrieved what {name} has raised: {exc!r}")
         expect(isinstance(exc, TurngateError), f"{name} died of {exc!r}")
 
 

@@ -1,6 +1,6 @@
 """Those who follow what a dispatcher tells piece by piece: the text of a run, completions, messages.
 
-A follower reads in tasks, which somebody may cancel at any moment. It goes on with the next task, and must
+A follower reads in tasks, which may be cancelled at any moment. It goes on with the next task, and must
 have lost nothing by it.
 """
 

@@ -19,7 +19,7 @@ from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 _ROUNDS = 80
-"""So many times everybody looks again before what is still in flight counts as stranded."""
+"""How many times all processes look again before what is still in flight counts as stranded."""
 
 
 class Player:
@@ -145,13 +145,13 @@ class LedgerWorld:
             self.acknowledged.add(run_id)
 
     async def enter(self, process: int, run_id: str) -> None:
-        """Enter a run, whoever has accepted it."""
+        """Enter a run, whichever process has accepted it."""
         d = self.dispatchers[process]
         if (run := await d.find(run_id)) is not None:
             await d.enter(run)
 
     async def release(self, process: int, run_id: str) -> None:
-        """Release a run, whoever has accepted it."""
+        """Release a run, whichever process has accepted it."""
         if (run := await self.dispatchers[process].find(run_id)) is not None:
             await run.close()
 
@@ -222,7 +222,7 @@ class LedgerWorld:
             self.pass_time()
 
     def judge_pages(self) -> None:
-        """Expect that whoever has read some pages has read the first messages of the session, in order."""
+        """Expect that a reader of some pages has read the first messages of the session, in order."""
         for (_, session), reader in self.pages.items():
             of_session = [each for each, _ in self.tables.messages.values() if each.session_id == session]
             if wrong := reader.wrong_about(of_session[: len(reader.read_so_far)]):
@@ -242,7 +242,7 @@ class LedgerWorld:
         self.loop.settle()
 
     def events(self, since: int = 0) -> list[tuple[str, Event]]:
-        """Return what is on record behind so many steps, as the model has it, each with its session."""
+        """Return what is on record after this many steps, as the model has it, each with its session."""
         return [
             (told.session_id, _event(entry)) for told in self.tables.history[since:] for entry in told.entries
         ]

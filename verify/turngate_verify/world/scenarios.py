@@ -71,7 +71,7 @@ SCENARIOS: dict[str, Scenario] = {
         "a prompt with on_complete behind another", (_A, _prompt("b", "hook"), ("cancel run a",))
     ),
     "waited-for": Scenario(
-        "a prompt that somebody waits for and gives up, and a cancel",
+        "a prompt whose caller waits and gives up, and a cancel",
         (("submit a", "wait a", "give up a"), ("cancel",)),
     ),
     "two": Scenario(
@@ -171,21 +171,21 @@ SCENARIOS: dict[str, Scenario] = {
         turns_limit=1,
     ),
     "streamed": Scenario(
-        "somebody who follows the text of a turn, and a cancel",
+        "a reader that follows the text of a turn, and a cancel",
         (_A, ("stream a",), ("cancel",)),
         {"a": ("write", "write", "finish/fail")},
     ),
     "streamed-late": Scenario(
-        "somebody who follows the text of a follow-up from some character on, and a turn that folds it",
+        "a reader that follows the text of a follow-up from some character on, and a turn that folds it",
         (_A, _prompt("b"), ("tail b",)),
         {"a": ("write", "fold", "write", "finish")},
     ),
     "followed": Scenario(
-        "somebody who follows the completions while the dispatcher begins to close",
+        "a reader that follows the completions while the dispatcher begins to close",
         (("completions",), ("accept a hook", "enter a", "begin close"), ("submit b",)),
     ),
     "paged": Scenario(
-        "somebody who reads messages one by one while a turn writes them, twice if a cancel comes between",
+        "a reader of messages, one by one, while a turn writes them, twice if a cancel comes between",
         (_A, ("page", "page"), ("cancel",)),
         store=("slow",),
     ),

@@ -290,7 +290,7 @@ class Stage:
             case ["leave"]:
                 self._held.set_result(None)
             case _:
-                raise ValueError(f"nobody can {' '.join(words)}")
+                raise ValueError(f"there is no action {' '.join(words)}")
 
     def _page(self, session: str) -> None:
         """Read one page of the messages of a session, behind the last one that was read."""
@@ -397,7 +397,7 @@ class Stage:
         return self.world.store.about[self.world.store.waiting[nth]]
 
     def seen_since(self, events: int) -> str:
-        """Say in domain words what has happened since there were so many events."""
+        """Say in domain words what has happened since there were this many events."""
         return consequences(tuple(event for _, event in self.world.monitor.history[events:]))
 
 

@@ -158,7 +158,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _write_to_self(self) -> None:
-        """Do nothing: the loop never sleeps, so nobody has to wake it."""
+        """Do nothing: the loop never sleeps, so it need not be woken."""
 
 
 async def _rest(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> T:

@@ -6,7 +6,7 @@ from turngate_verify.world.scenarios import Scenario
 
 SPOILED: dict[str, Scenario] = {
     "handed-off": Scenario(
-        "two prompts that are waited for, one fails; somebody reads",
+        "two prompts that are waited for, one fails; a subscriber reads",
         (("read", "submit a", "wait a", "submit b", "wait b"),),
         {"a": ("write", "fail")},
     ),

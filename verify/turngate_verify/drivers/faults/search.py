@@ -20,7 +20,7 @@ def inject_faults(
 ) -> Faults:
     """Make every injection into each scenario; stop at the first after which something does not hold.
 
-    Whoever wants to watch gives the result, ``found``, to be filled in.
+    To watch the search, pass the result, ``found``, which is filled in as it goes.
     """
     found = Faults() if found is None else found
     with _warnings_collected() as warned, contextlib.suppress(FaultStop):

@@ -134,7 +134,7 @@ class Trials:
         if loop.problems:
             self._stop(kind, where, AssertionError(f"the loop was told: {told_to(loop)}"))
         if self._warned:
-            self._stop(kind, where, AssertionError(f"somebody is warned: {self._warned[0].message}"))
+            self._stop(kind, where, AssertionError(f"there is a warning: {self._warned[0].message}"))
 
     def _stop(self, kind: str, where: str, wrong: Exception) -> NoReturn:
         """Keep what is wrong as the failure, and make no more injections."""
@@ -148,5 +148,5 @@ class Trials:
 
 
 def _raised_in(play: Play) -> list[BaseException]:
-    """Return the injected exceptions that somebody has raised: those with a traceback."""
+    """Return the injected exceptions that were raised: those with a traceback."""
     return [each for each in play.injected() if isinstance(each, BaseException) and each.__traceback__]

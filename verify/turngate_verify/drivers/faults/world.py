@@ -80,7 +80,7 @@ class FaultyWorld(PatientWorld):
                 raise Broken(Violation(Property.EXACTLY_ONE_COMPLETE, wrong))
 
     def _never_began(self, run: Run) -> bool:
-        """Whether the run waits for a turn whose task has not begun. Nobody can complete such a run.
+        """Whether the run waits for a turn whose task has not begun. Such a run cannot complete.
 
         The same is true of a run that waits for the place which such a turn has.
         """

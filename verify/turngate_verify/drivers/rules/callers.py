@@ -27,9 +27,9 @@ from turngate_verify.world.expecting import expect
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 MOST_ACCEPTED = 4
-"""While so many runs have not entered, callers accept no more."""
+"""While this many runs have not entered, callers accept no more."""
 RUNS_BEFORE_CLOSING = 9
-"""Nobody closes the dispatcher before it has had more runs than this."""
+"""The dispatcher is not closed before it has had more runs than this."""
 
 FROM_ANOTHER_LOOP: dict[str, Callable[[Dispatcher, Run], Coroutine[Any, Any, object]]] = {
     "accept": lambda d, run: d.accept(run.session_id, "prompt"),
@@ -71,7 +71,7 @@ class CallerRules(RefusalsExpected):
     @when(lambda self: not self.program)
     @rule(limit=st.sampled_from((1, 1, 2)))
     def turns_limit(self, limit: int) -> None:
-        """Limit the runner calls: the dispatcher of this example has so many places, for three sessions."""
+        """Limit the runner calls: the dispatcher of this example has this many places, for three sessions."""
         self.world = self._new_world(limit)
 
     # Prompts.
@@ -188,19 +188,19 @@ class CallerRules(RefusalsExpected):
     @when(lambda self: self.callers)
     @rule(nth=one_of(lambda self: range(len(self.callers))))
     def cancel_caller(self, nth: int) -> None:
-        """Cancel the task of somebody who waits, asks, reads, follows or closes."""
+        """Cancel a task that waits, asks, reads, follows or closes."""
         self.callers[nth].cancel()
 
     @when(lambda self: len(self.runs) > RUNS_BEFORE_CLOSING and not self.world.closing)
     @rule(finish=st.sampled_from((0.0, 3.0, math.inf)))
     def close(self, finish: float) -> None:
-        """Close the dispatcher, in a task; runs may finish for so many seconds."""
+        """Close the dispatcher, in a task; runs may finish for this many seconds."""
         self._callers.append(self.world.close(finish))
 
     @when(lambda self: len(self.runs) > RUNS_BEFORE_CLOSING and not self.world.closing)
     @rule(finish=st.sampled_from((0.0, 3.0, math.inf)))
     def begin_close(self, finish: float) -> None:
-        """Begin to close the dispatcher, as a signal handler does: nobody waits for the end."""
+        """Begin to close the dispatcher, as a signal handler does, without waiting for the end."""
         self.world.begin_close(finish)
 
     # Another loop.

@@ -50,9 +50,9 @@ RuleMethod: TypeAlias = Callable[..., None]
 def rule(**arguments: st.SearchStrategy[Any]) -> Callable[[RuleMethod], RuleMethod]:
     """Make a method a rule of Hypothesis, with a strategy for each of its arguments.
 
-    Every rule has one more argument, ``then``: the loop runs so many callbacks
+    Every rule has one more argument, ``then``: the loop runs this many callbacks
     after the method. The world is checked after the method and after each
-    callback, also when somebody calls the rule by hand.
+    callback, also when the rule is called by hand.
     """
 
     def decorate(method: RuleMethod) -> RuleMethod:

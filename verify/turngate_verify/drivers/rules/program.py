@@ -79,7 +79,7 @@ def _way_of_failing(raised: Exception) -> object:
 
 
 def program_text(program: RulesProgram, make: type, claimed: Sequence[str] = ()) -> str:
-    """Return a program as Python that somebody can paste and run."""
+    """Return a program as Python to paste and run."""
     chosen = [] if make.__name__ == "Dispatcher" else [make.__name__]
     if claimed:
         chosen.append("claimed=" + repr([str(each) for each in claimed]))

@@ -1,6 +1,6 @@
 """What the examples have reached: which rules, moves, refusals and ways for a run to end.
 
-A check that exercised nothing proves nothing, so whoever runs the rules demands
+A check that exercised nothing proves nothing, so a run of the rules demands
 that they reach all of it.
 """
 

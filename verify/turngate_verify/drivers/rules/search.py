@@ -88,7 +88,7 @@ def run_rules(
     """Run examples up to the first that fails, and shrink its program.
 
     The same seed gives the same examples, and so does no seed. With ``claimed``, only a violation of one of
-    these properties is a failure. Whoever wants to watch gives the ``tally`` to be kept.
+    these properties is a failure. To watch, pass the ``tally``, which is kept as it goes.
     """
     tally = Tally() if tally is None else tally
     machine = rules_of(make, claimed=claimed, tally=tally)

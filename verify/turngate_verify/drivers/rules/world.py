@@ -50,7 +50,7 @@ class RulesWorld(World):
         try:
             return super().call(coroutine, what)
         except asyncio.CancelledError as given_up:
-            raise AssertionError(f"{what} is cancelled, and nobody has cancelled it") from given_up
+            raise AssertionError(f"{what} is cancelled, and no caller has cancelled it") from given_up
         finally:
             asyncio._set_running_loop(running)
 

@@ -117,7 +117,7 @@ function showVerdict(moments, beside) {
   }
   if (said.length && beside) {
     const now = beside.moments.at(-1);
-    const instead = now.missing ? "there is no such step" : now.said.join(", ") || "nothing else is to be seen";
+    const instead = now.missing ? "there is no such step" : now.said.join(", ") || "nothing else happens";
     said.push(element("p", {className: "verdict"}, `What should have been: ${now.action.told}: ${instead}. ` +
       differences(last.view, now.view)));
   }
@@ -147,7 +147,7 @@ function showChoices(mechanism, path, {moments, node, used, closed}) {
   const parts = [element("h2", {}, "What could happen next")];
   for (const [actor, buttons] of groups) parts.push(element("h3", {}, WHO[actor]), ...buttons);
   if (!groups.size) parts.push(element("p", {className: "soft"}, isBroken ?
-    "A promise is broken, and what comes after it nobody has promised. Go back, or begin again." :
+    "A promise is broken, and nothing is promised after that. Go back, or begin again." :
     "Nothing more within these bounds. Go back, or begin again."));
   $("choices").replaceChildren(...parts);
 }
