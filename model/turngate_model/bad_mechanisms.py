@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from turngate_model.designs import DESIGNS, built_in
-from turngate_model.history import Clear, Complete, Enter, FinishReason
+from turngate_model.designs import DESIGNS, LINE_DESIGNS, built_in
+from turngate_model.history import Clear, Complete, Edit, Enter, FinishReason, Hold, Move, Resume
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action, Mechanism
 from turngate_model.model_session import Half, Mode, ModelRun, ModelSession, ModelTurn
@@ -210,5 +210,205 @@ class LeakySession(Mechanism):
         """Leave the mark where it is."""
 
 
+# Holding, moving and editing what waits.
+
+
+class HoldFlagConsumed(Mechanism):
+    pending_is = "flag"
+
+    def hold(self, s: ModelSession) -> None:
+        self.see(Hold())
+        s.pending = int(bool(self.line(s)))
+
+    def is_occupied(self, s: ModelSession) -> bool:
+        flag = 0 if s.active else s.pending
+        s.pending -= flag
+        return bool(s.active or flag)
+
+    def start_next(self, s: ModelSession) -> None:
+        if not s.pending:
+            super().start_next(s)
+        s.pending = 0
+
+
+class HoldPoisonsNew(Mechanism):
+    pending_is = "flag"
+
+    def hold(self, s: ModelSession) -> None:
+        self.see(Hold())
+        s.pending = int(bool(s.in_flight))
+
+    def is_held(self, s: ModelSession, run: ModelRun) -> bool:
+        return bool(s.pending) or super().is_held(s, run)
+
+    def resume(self, s: ModelSession) -> None:
+        s.pending = 0
+        super().resume(s)
+
+
+class HoldForgetsAccepted(Mechanism):
+    def hold(self, s: ModelSession) -> None:
+        self.see(Hold())
+        s.held.update(run.name for run in s.queue)
+
+
+class HeldEscapesCancel(Mechanism):
+    def drop(self, s: ModelSession, runs: list[ModelRun], *, cancelled: bool) -> None:
+        super().drop(s, [run for run in runs if not self.is_held(s, run)], cancelled=cancelled)
+
+
+class FoldTakesHeld(Mechanism):
+    def fold(self, s: ModelSession, turn: ModelTurn) -> None:
+        while s.queue and s.queue[0].name in s.foldable and not turn.cancelled:
+            self.join(s, turn, s.queue.pop(0))
+
+
+class StopInTwo(Mechanism):
+    def stop(self, s: ModelSession) -> None:
+        self.cover_active(s)
+        self.see(Hold())
+        if line := self.line(s):
+            s.unfinished.append(Half("now hold", tuple(line)))
+
+    def second_half(self, s: ModelSession, half: Half) -> None:
+        s.held.update(run.name for run in half.runs if run in self.line(s))
+
+
+class ResumeStartsTwo(Mechanism):
+    def resume(self, s: ModelSession) -> None:
+        self.see(Resume())
+        s.held.clear()
+        self.start_next(s)
+
+
+class ResumeLost(Mechanism):
+    """Whether all that is queued is held is looked at when the runner returns, not when the turn is over."""
+
+    def end(self, s: ModelSession, turn: ModelTurn, outcome: FinishReason) -> None:
+        super().end(s, turn, outcome)
+        s.pending = int(bool(s.queue) and not self.first(s))
+
+    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
+        forgets, s.pending = bool(s.pending), 0
+        if forgets:
+            s.turns.remove(turn)
+            s.active = ""
+        else:
+            super().hand_off(s, turn)
+
+
+class EditAfterStart(Mechanism):
+    def edit(self, s: ModelSession, run: ModelRun, foldable: bool | None = None) -> None:
+        s.unfinished.append(Half("having seen it wait, write the new prompt of", (run,)))
+
+    def second_half(self, s: ModelSession, half: Half) -> None:
+        self.see(Edit(half.runs[0].name))
+
+
+class RequeueEdit(Mechanism):
+    def edit(self, s: ModelSession, run: ModelRun, foldable: bool | None = None) -> None:
+        if run in s.queue:
+            s.unfinished.append(Half("put back into the queue, edited:", (run,)))
+
+    def second_half(self, s: ModelSession, half: Half) -> None:
+        s.queue = [run for run in s.queue if run not in half.runs] + list(half.runs)
+        self.start_if_idle(s)
+
+
+class MoveDuplicates(Mechanism):
+    def move(self, s: ModelSession, run: ModelRun, before: ModelRun | None) -> None:
+        if run in s.queue:
+            self.see(Move(run.name, before.name if before else ""))
+            s.queue.insert(s.queue.index(before) if before in s.queue else len(s.queue), run)
+            s.unfinished.append(Half("take it out of its old position:", (run,)))
+        else:
+            super().move(s, run, before)
+
+    def second_half(self, s: ModelSession, half: Half) -> None:
+        if half.runs[0] in s.queue:
+            s.queue.remove(half.runs[0])
+
+
+class CancelByPlace(Mechanism):
+    def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
+        return self.rank(s, run) <= s.mark or run.name in s.singled_out
+
+    def lower_mark(self, s: ModelSession) -> None:
+        if not any(self.rank(s, run) <= s.mark for run in s.accepted):
+            s.mark = 0
+
+
+class MadeUpRank(Mechanism):
+    def move(self, s: ModelSession, run: ModelRun, before: ModelRun | None) -> None:
+        if before is None:
+            self.see(Move(run.name))
+            s.ranks[run.name] = max(self.rank(s, each) for each in self.line(s)) + 1
+            s.queue.sort(key=lambda queued: self.rank(s, queued))
+        else:
+            super().move(s, run, before)
+
+
+class LateSteer(Mechanism):
+    def drop_bound(self, s: ModelSession) -> None:
+        s.bound.clear()
+
+
+# Turns beside the lane.
+
+
+class SecondLane(Mechanism):
+    modes: tuple[Mode, ...] = (*Mechanism.modes, "in-process")
+
+    def accept(self, s: ModelSession, run: ModelRun, mode: Mode) -> None:
+        super().accept(s, run, mode)
+        if mode == "in-process":
+            self.leave_accepted(s, run)
+            s.turns.append(ModelTurn(run))
+            self.see(Enter(run.name, DeclaredState.ACTIVE))
+
+
+class NestedTurn(Mechanism):
+    """The runner waits for what it has put into its own queue, and so never returns."""
+
+    def turn_actions(self, s: ModelSession, turn: ModelTurn) -> Iterator[Action]:
+        waits = any(run.seq > turn.lead.seq for run in s.queue) and not turn.cancelled
+        return (each for each in super().turn_actions(s, turn) if not waits or each.name != "end")
+
+
+class BorrowedMarker(Mechanism):
+    pending_is = "flag"
+
+    def release(self, s: ModelSession, run: ModelRun) -> None:
+        super().release(s, run)
+        s.pending = int(bool(s.active))
+
+    def drop(self, s: ModelSession, runs: list[ModelRun], *, cancelled: bool) -> None:
+        s.pending = int(bool(s.active and (runs or s.pending)))
+        super().drop(s, runs, cancelled=cancelled)
+
+    def complete_turn(self, s: ModelSession, turn: ModelTurn, error: str | None) -> None:
+        if not s.pending:
+            super().complete_turn(s, turn, error)
+        s.pending = 0
+
+
+class BorrowedContext(Mechanism):
+    def hand_off(self, s: ModelSession, turn: ModelTurn) -> None:
+        super().hand_off(s, turn)
+        if s.turns:
+            s.turns[0].cancelled = turn.cancelled
+
+
+class LastWriteWins(Mechanism):
+    def cover(self, turn: ModelTurn) -> None:
+        if turn.writing and not turn.cancelled:
+            for run in turn.runs:
+                self.see(Complete(run.name, True))
+        super().cover(turn)
+
+
 MECHANISMS = built_in(DESIGNS, Mechanism, globals())
 """The flawed mechanism of each design of a dispatcher in memory."""
+LINE_MECHANISMS = built_in(LINE_DESIGNS, Mechanism, globals())
+"""The flawed mechanism of each design of holding, moving and editing, and of turns beside the lane."""
+EVERY_MECHANISM = MECHANISMS | LINE_MECHANISMS

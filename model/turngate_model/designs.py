@@ -47,6 +47,9 @@ def built_in(
 NOT_IN_DESIGNS = frozenset({"cancel_run", "interrupt", "close"})
 """The operations that the designs never had. The explorer leaves them out when it explores a design."""
 
+NOT_IN_LINE_DESIGNS = frozenset({"again", "close", "fails", "interrupt"})
+"""The operations that the designs of the line are explored without: they need none of them to break."""
+
 _P, _D = Property, DurableProperty
 
 _IN_MEMORY: tuple[Design[Property], ...] = (
@@ -126,6 +129,67 @@ _IN_MEMORY: tuple[Design[Property], ...] = (
     Design(
         "leaky-session", "The per-session lock or mark stays when the session is quiet.", (_P.NO_RESIDUE,)
     ),
+)
+_IN_LINE: tuple[Design[Property], ...] = (
+    Design(
+        "hold-flag-consumed",
+        "A hold is a flag of the session that the first run which would start consumes.",
+        (_P.HELD,),
+    ),
+    Design(
+        "hold-poisons-new",
+        "A hold is a flag of the session: a prompt accepted later is held too.",
+        (_P.NO_STRAND, _P.NO_RESIDUE),
+    ),
+    Design(
+        "hold-forgets-accepted",
+        "A hold takes the queue and forgets what is accepted and has not entered.",
+        (_P.HELD,),
+    ),
+    Design(
+        "held-escapes-cancel",
+        "A cancel drops what can run and leaves what is held.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design("fold-takes-held", "A fold takes from the head of the queue, held or not.", (_P.HELD,)),
+    Design("stop-in-two", "Stop is a cancel of the turn and then a hold.", (_P.HELD,)),
+    Design(
+        "resume-starts-two",
+        "Resume starts a run without asking whether a turn is active.",
+        (_P.ONE_TURN,),
+    ),
+    Design("resume-lost", "A resume while a turn settles is forgotten.", (_P.NO_STRAND,)),
+    Design("edit-after-start", "An edit is accepted although the runner has been called.", (_P.AS_EDITED,)),
+    Design("requeue-edit", "An edit takes the run back and submits it again.", (_P.TERMINAL_IS_FINAL,)),
+    Design("move-duplicates", "A move inserts before it removes.", (_P.EXACTLY_ONE_COMPLETE,)),
+    Design(
+        "cancel-by-place",
+        "The mark is compared with the position in line instead of the sequence.",
+        (_P.NEVER_POISONED, _P.FULL_COVERAGE),
+    ),
+    Design("made-up-rank", "A move to the end takes the highest rank plus one.", (_P.FIFO,)),
+    Design("late-steer", "A prompt for one turn is given to the next.", (_P.DECLARED_MOVE,)),
+    Design(
+        "second-lane",
+        "Maintenance (compaction) runs beside the lane, without its lock.",
+        (_P.ONE_TURN,),
+    ),
+    Design(
+        "nested-turn",
+        "A turn runs a queued one inside itself before it completes.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "borrowed-marker",
+        'A "published" marker of another run suppresses the completion.',
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "borrowed-context",
+        "Queued runs live in the first caller's context, whose cancellation kills them.",
+        (_P.NEVER_POISONED,),
+    ),
+    Design("last-write-wins", "A second completion overwrites the first.", (_P.EXACTLY_ONE_COMPLETE,)),
 )
 _ON_LEDGER: tuple[Design[AnyProperty], ...] = (
     Design(
@@ -224,6 +288,13 @@ _SMALL: tuple[Design[Property], ...] = (
 
 DESIGNS = {design.name: design for design in _IN_MEMORY}
 """The designs of a dispatcher in memory."""
+LINE_DESIGNS = {design.name: design for design in _IN_LINE}
+"""The designs of holding, moving and editing what waits, and five of turns beside the lane.
+
+The last five stand in a shipping agent today. None is built into a dispatcher yet: see ``model_only``.
+"""
+EVERY_DESIGN = DESIGNS | LINE_DESIGNS
+"""The designs that the explorer refutes on the mechanism."""
 DURABLE_DESIGNS = {design.name: design for design in _ON_LEDGER}
 """The designs of processes that share a ledger, each met in such a system or in an early form of this one."""
 SMALL_FLAWS = {design.name: design for design in _SMALL}

@@ -9,7 +9,7 @@ import pytest
 
 from explored import all_refuted, generated, with_dot, without_dot
 from surroundings import ROOT
-from turngate_model import DESIGNS
+from turngate_model import EVERY_DESIGN
 from turngate_model.pictures import dot, generate, stale, write
 from turngate_model.pictures.diagrams import fill, lifecycle_svg
 from turngate_model.pictures.scenes import play, races
@@ -47,7 +47,7 @@ def test_dot_draws_the_graphs_and_the_drawing_says_what_it_was_made_from(tmp_pat
 def test_there_is_a_picture_of_everything() -> None:
     paths = {drawing.path for drawing in generated().drawings}
     graphs = {"lifecycle.dot", "lifecycle.mmd", "lifecycle.svg", "session.mmd", "session.svg"}
-    scenes = [*(f"designs/{name}" for name in DESIGNS), *(f"races/{scene.name}" for scene in races())]
+    scenes = [*(f"designs/{name}" for name in EVERY_DESIGN), *(f"races/{scene.name}" for scene in races())]
     assert paths == graphs | {f"{scene}.{kind}" for scene in scenes for kind in ("svg", "mmd")}
 
 
@@ -96,7 +96,7 @@ def test_drawings_are_well_formed_and_say_what_is_broken() -> None:
         if drawing.path.endswith(".svg") and drawing.content:
             ET.fromstring(drawing.content)
     drawn = {drawing.path: drawing.content for drawing in generated().drawings}
-    for name, design in DESIGNS.items():
+    for name, design in EVERY_DESIGN.items():
         for kind in ("svg", "mmd"):
             text = drawn[f"designs/{name}.{kind}"]
             assert any(str(broken) in text for broken in design.breaks)

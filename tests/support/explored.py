@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from turngate_model import DESIGNS, DURABLE_DESIGNS
+from turngate_model import DURABLE_DESIGNS, EVERY_DESIGN
 from turngate_model.checker import Bounds, DurableBounds, Exploration
 from turngate_model.durable import refute_durable
 from turngate_model.pictures import Generated, generate, refute
@@ -14,11 +14,11 @@ from turngate_model.pictures.dot import HOW_TO_GET_DOT
 @cache
 def refuted(name: str) -> Exploration[Bounds]:
     """Explore a known-bad design until it is refuted."""
-    return refute(DESIGNS[name])
+    return refute(EVERY_DESIGN[name])
 
 
 def all_refuted() -> dict[str, Exploration[Bounds]]:
-    return {name: refuted(name) for name in DESIGNS}
+    return {name: refuted(name) for name in EVERY_DESIGN}
 
 
 @cache

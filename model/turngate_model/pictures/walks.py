@@ -14,7 +14,18 @@ from typing import NamedTuple, TypeAlias
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.checker.counterexample import PlayedStep, told
 from turngate_model.checker.steps import JudgedStep, Shared, at_rest, take, unseen
-from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Enter,
+    Event,
+    Fold,
+    Hold,
+    Move,
+    Resume,
+)
 from turngate_model.lifecycle import DeclaredState, successor
 from turngate_model.mechanism import Action, Mechanism
 from turngate_model.model_session import ModelRun, ModelSession
@@ -62,12 +73,13 @@ class _World:
     def has(self, session: int, action: Action) -> bool:
         """Say whether this step could be taken now."""
         held, abstract = self.at(session)
+        mechanism = self.design(unseen)
         if action.name == "accept":
-            return action.run not in self.seqs
+            return action.run not in self.seqs and (action.how != "into" or mechanism.can_bind(held))
         if action.name == "close":
             return True
-        possible = self.design(unseen).actions(held, abstract.in_state(DeclaredState.COMPLETE))
-        return action in possible
+        complete = abstract.in_state(DeclaredState.COMPLETE)
+        return action in (*mechanism.actions(held, complete), *mechanism.line_actions(held))
 
     def take(self, session: int, action: Action) -> JudgedStep:
         held, abstract = self.at(session)
@@ -220,16 +232,23 @@ def _asked(world: _World, session: int, step: Shown) -> Iterator[Action]:
     """Yield what callers and runners did in a step, as steps of the mechanism."""
     for event in step.events:
         match event:
-            case Accept(run, foldable):
-                yield Action("caller", "accept", run, "fold" if foldable else "queue")
+            case Accept(run, foldable, into):
+                yield Action("caller", "accept", run, "into" if into else "fold" if foldable else "queue")
             case Enter(run, _):
                 yield Action("caller", "enter", run)
             case Cancel(None):
                 yield Action("caller", "cancel")
             case Cancel(runs) if runs:
                 yield Action("caller", "cancel_run", min(runs))
-            case Clear():
+            case Clear(None):
                 yield Action("caller", "clear")
+            case Hold(runs) | Resume(runs):
+                does = "hold" if isinstance(event, Hold) else "resume"
+                yield from (Action("caller", f"{does}_run", run) for run in sorted(runs or ()))
+                if runs is None:
+                    yield Action("caller", does)
+            case Move(run, before):
+                yield Action("caller", "move", f"{run} {before}".strip(), "before" if before else "last")
             case Fold(_, into):
                 yield Action("runner", "fold", into)
             case Complete(run, cancelled, error):

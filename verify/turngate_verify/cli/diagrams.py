@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from turngate_model import DESIGNS
+from turngate_model import EVERY_DESIGN
 from turngate_model.pictures import generate, stale, write
 from turngate_verify.cli.show import EXIT_CODES, err, out, stages
 
@@ -24,7 +24,7 @@ def diagrams(check: bool, directory: Path) -> int:
     """Write the diagrams of the lifecycle, the session, the races and the known-bad designs."""
     if not check:
         directory.mkdir(parents=True, exist_ok=True)
-    with stages(len(DESIGNS) + 1) as begin:
+    with stages(len(EVERY_DESIGN) + 1) as begin:
         generated = generate(begin)
     if generated.skipped:
         err.print(f"turngate: {generated.skipped}")

@@ -9,9 +9,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS, NOT_IN_DESIGNS
+from turngate_model import DESIGNS, DURABLE_DESIGNS, EVERY_DESIGN, EVERY_MECHANISM, LINE_DESIGNS
 from turngate_model.checker import Bounds, Exploration, Explorer, MemoryModel, SearchLimits
 from turngate_model.checker.memory_model import WorldStep
+from turngate_model.pictures import bounds_of
 from turngate_verify.cli.durable import (
     OPTIONS,
     durable_bounds,
@@ -103,8 +104,8 @@ def explore(
     put to the test.
     """
     if design == "list":
-        for known in (DURABLE_DESIGNS if durable else DESIGNS).values():
-            out.print(f"{known.name:20} {known.flaw}")
+        for known in (DURABLE_DESIGNS if durable else EVERY_DESIGN).values():
+            out.print(f"{known.name:22} {known.flaw}")
         return 0
     if html:
         return _write_page(html, as_json or durable or design is not None)
@@ -191,14 +192,19 @@ def _explorer(
 ) -> Explorer[Bounds, int, WorldStep]:
     if design is None:
         return Explorer(MemoryModel(bounds, symmetry=symmetry), limits=limits)
-    known = DESIGNS.get(design)
+    known = EVERY_DESIGN.get(design)
     if known is None:
-        there_are = ", ".join([*DESIGNS, *DURABLE_DESIGNS])
+        there_are = ", ".join([*EVERY_DESIGN, *DURABLE_DESIGNS])
         raise ValueError(f"there is no design {design!r}; there are {there_are}")
     if bounds.turns_limit is not None:
         raise ValueError("the known-bad designs have no limit on turns: leave --turns-limit or --design out")
-    bounds = replace(bounds, without=NOT_IN_DESIGNS)
-    model = MemoryModel(bounds, MECHANISMS[known.name], name=known.name, symmetry=symmetry)
+    least = bounds_of(design)
+    if design in LINE_DESIGNS:
+        names = ("prompts", "cancels", "sessions", "holds", "moves", "into")
+        asked = {name: value for name in names if (value := _asked(name)) is not None}
+        bounds = replace(least, **asked)
+    bounds = replace(bounds, without=least.without)
+    model = MemoryModel(bounds, EVERY_MECHANISM[known.name], name=known.name, symmetry=symmetry)
     return Explorer(model, claimed=known.breaks, limits=limits)
 
 
@@ -219,7 +225,7 @@ def as_object(result: Exploration[Bounds]) -> dict[str, Any]:
 def print_exploration(result: Exploration[Bounds]) -> None:
     """Print an exploration for people."""
     if result.design:
-        out.print(bold(result.design), f": {DESIGNS[result.design].flaw}", sep="")
+        out.print(bold(result.design), f": {EVERY_DESIGN[result.design].flaw}", sep="")
     bounds = result.bounds
     limited = "" if bounds.turns_limit is None else f", turns limit {bounds.turns_limit}"
     held = f", {counted(bounds.holds, 'hold')}" if bounds.holds else ""

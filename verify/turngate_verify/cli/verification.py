@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from turngate_model import DESIGNS, Property, model_only
+from turngate_model import EVERY_DESIGN, Property, model_only
 from turngate_model.checker import Bounds, Exploration
 from turngate_model.durable import JUDGED
 from turngate_model.properties import DurableProperty
@@ -31,7 +31,7 @@ class Verification:
     unknown: dict[Property, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """What is wrong and breaks no property, such as a stale diagram."""
-    unchecked: list[str] = field(default_factory=lambda: [model_only.UNCHECKED])
+    unchecked: list[str] = field(default_factory=list)
     """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
     """What a check should have reached and did not. Then every verdict is unknown."""
@@ -74,7 +74,7 @@ class Verification:
         refuted = all(result.counterexample for result in self.designs.values())
         if "violated" in verdicts or self.problems or not refuted:
             return "violated"
-        return "unknown" if "unknown" in verdicts or set(self.designs) != set(DESIGNS) else "holds"
+        return "unknown" if "unknown" in verdicts or set(self.designs) != set(EVERY_DESIGN) else "holds"
 
 
 def as_object(verification: Verification) -> dict[str, Any]:
@@ -116,7 +116,8 @@ def print_verification(verification: Verification) -> None:
         example = result.counterexample
         shown = styled("refuted" if example else "not refuted")
         in_model = f"{example.property} in {counted(len(example.steps), 'step')}" if example else ""
-        designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
+        on_dispatcher = "not built in yet" if name in model_only.DESIGNS else ""
+        designs.add_row(name, shown, in_model, verification.sabotaged.get(name, on_dispatcher))
     out.print("", properties, "", designs, "", sep="\n")
     verification.durable.show_designs()
     for problem in (*verification.problems, *verification.untested):

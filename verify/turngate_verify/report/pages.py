@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turngate.cli.visible import visible
-from turngate_model import DESIGNS, DURABLE_DESIGNS, MECHANISMS
+from turngate_model import DURABLE_DESIGNS, EVERY_DESIGN, EVERY_MECHANISM
 from turngate_model.checker import Counterexample
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
@@ -139,8 +139,8 @@ def _designs(verification: Verification) -> Iterable[Case]:
             continue
         found = verification.sabotaged.get(name, "")
         by = _by(example.property, len(example.steps)) + (f"; on the real code {found}" if found else "")
-        design = DESIGNS[name]
-        scene = of_counterexample(name, design.flaw, example, MECHANISMS[name])
+        design = EVERY_DESIGN[name]
+        scene = of_counterexample(name, design.flaw, example, EVERY_MECHANISM[name])
         replay = f"turngate explore --design {name}"
         yield of_scene(name, scene, chip="refuted", flaw=design.flaw, by=by, replay=replay)
 
