@@ -60,6 +60,7 @@ def test_what_is_not_proved_is_said(
     assert told["verdict"] == told["properties"]["FIFO"]["verdict"] == verdict
     assert told["properties"]["ONE_TURN"] == {"verdict": "holds", "conditions": 100}
     assert set(told["properties"]) == set(PARTS)
+    assert told["unproved"] == ["HELD", "AS_EDITED"]
     assert told["invariant"] == {clause.name: clause.sentence for clause in INVARIANT}
     assert told["designs"] == {"idle-gap": {"property": "FIFO", "steps": 1, "explorer": 1}}
     assert len(told["problems"]) == 1

@@ -22,8 +22,11 @@ from turngate_model.proof import (
 from turngate_model.proof import (
     prove as prove_all,
 )
+from turngate_model.properties import Property
 from turngate_verify.cli.show import EXIT_CODES, err, out, print_but, print_json, stages, styled
 from turngate_verify.words import counted
+
+_UNPROVED = [str(each) for each in Property if str(each) not in PARTS]
 
 
 @click.command()
@@ -85,6 +88,7 @@ def as_object(proof: Proof) -> dict[str, Any]:
             for name, each in proof.unrolled.items()
         },
         "not_said": NOT_SAID,
+        "unproved": _UNPROVED,
         "problems": proof.problems,
         "seconds": round(proof.seconds, 3),
     }
@@ -100,6 +104,7 @@ def print_proof(proof: Proof) -> None:
     out.print(table, "", sep="\n")
     for line in _evidence(proof):
         out.print(line)
+    out.print(f"not proved yet: {', '.join(_UNPROVED)}, because the relation has no holds, moves and edits")
     for problem in proof.problems:
         print_but(problem)
     out.print("verdict:", styled(proof.verdict), f"in {proof.seconds:.0f} s")

@@ -17,6 +17,8 @@ from turngate_verify.words import counted
 
 CHECKED = tuple(Property)
 """The properties that the dispatcher is checked for."""
+OF_THE_LINE = (Property.HELD, Property.AS_EDITED)
+"""The properties that only a check which holds, moves and edits puts to the test."""
 PROMISES = tuple(each for each in CHECKED if each not in (Property.DECLARED_MOVE, Property.REFINES))
 
 
@@ -49,9 +51,12 @@ class Verification:
     """The command that does all this again."""
     seconds: float = 0.0
 
-    def count(self, check: str, unit: str, number: int) -> None:
-        """Note how much a check of the real dispatcher has done. It checks every property."""
-        for each in CHECKED:
+    def count(self, check: str, unit: str, number: int, *, holds: bool = False) -> None:
+        """Note how much a check of the real dispatcher has done.
+
+        It checks every property, but HELD and AS_EDITED only if it also holds, moves and edits.
+        """
+        for each in CHECKED if holds else [each for each in CHECKED if each not in OF_THE_LINE]:
             self.checks[each][check] = {unit: number}
 
     def broke(self, each: Property | None, what: str) -> None:

@@ -21,7 +21,7 @@ from turngate_model.proof import WHOLE as WHOLE_PROOF
 from turngate_verify.cli.durable import hold, refuted
 from turngate_verify.cli.found import reasons
 from turngate_verify.cli.show import EXIT_CODES, DriverLine, driver, err, print_json
-from turngate_verify.cli.verification import CHECKED, Verification, as_object, print_verification
+from turngate_verify.cli.verification import CHECKED, OF_THE_LINE, Verification, as_object, print_verification
 from turngate_verify.drivers.faults import inject_faults
 from turngate_verify.drivers.faults.found import Faults
 from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, Lockstep, compare
@@ -130,7 +130,7 @@ def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> N
         result = verification.model = explorer.run()
         extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent
-    for each in [each for each in CHECKED if each not in model_only.PROPERTIES]:
+    for each in [each for each in CHECKED if each not in OF_THE_LINE]:
         verification.checks[each]["model"] = {"states": result.states}
         if each in result.counterexamples:
             verification.violated[each] = result.counterexamples[each].what
@@ -174,7 +174,8 @@ def _prove(verification: Verification, thoroughness: ProofThoroughness, line: Li
         proved = f"{sum(proof.conditions.values()):,} conditions, for any number of runs"
         told.counts = lambda: proved
     for each in CHECKED:
-        verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
+        if proof.conditions[each]:
+            verification.checks[each]["proof"] = {"conditions": proof.conditions[each]}
     for part in PARTS:
         # The invariant and liveness are no properties of their own: they are there so that nothing is owed.
         each = Property.__members__.get(part, Property.EXACTLY_ONE_COMPLETE)
@@ -201,7 +202,7 @@ def _compare_in_lockstep(verification: Verification, asked: tuple[Bounds, ...], 
         for bounds in asked:
             results.append(Lockstep())
             results[-1] = compare(bounds, result=results[-1])
-    verification.count("lockstep", "states", sum(result.states for result in results))
+    verification.count("lockstep", "states", sum(result.states for result in results), holds=True)
     for result in results:
         if result.violation:
             said = f"{result.violation.what}; after {', '.join(result.path)}"
@@ -218,7 +219,7 @@ def _run_rules(verification: Verification, examples: int, line: Lines) -> None:
         result = run_rules(examples, tally=tally)
         told.counts = lambda: f"{counted(result.examples, 'example')}, {counted(result.steps, 'step')}"
     verification.seed = "none: the examples of the rules are the same every time"
-    verification.count("rules", "examples", result.examples)
+    verification.count("rules", "examples", result.examples, holds=True)
     if result.violation:
         verification.broke(result.violation.property, f"{result.violation.what}; program:\n{result.program}")
     elif result.error:
