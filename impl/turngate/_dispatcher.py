@@ -445,8 +445,8 @@ class Dispatcher:
     async def key_life(self) -> str:
         """Return a name for the time in which a key is remembered: this dispatcher's life.
 
-        Whoever repeats a call says by it where the call was first made. Another dispatcher has another life,
-        and knows none of the keys.
+        A caller that repeats a call says with it where the call was first made. Another dispatcher has
+        another life, and knows none of the keys.
         """
         self._loop.check_thread()
         return self._unique

@@ -293,6 +293,6 @@ def call_back(what: str, callback: OnComplete, complete: RunComplete) -> None:
 def _close_awaitable(about: str, answer: object) -> None:
     """Close what will never be awaited, and say so; a future belongs to its maker."""
     if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
-        log_error(None, "%s returned an awaitable, which nobody awaits", about)
+        log_error(None, "%s returned an awaitable, which is not awaited", about)
         if (close := getattr(answer, "close", None)) is not None:
             close()

@@ -92,7 +92,7 @@ class Waiters:
         self._futures: dict[Future[None], None] = {}
 
     async def wait(self, loop: AbstractEventLoop) -> None:
-        """Wait until woken; whoever waits then looks whether what it waits for has come."""
+        """Wait until woken; the caller then looks whether what it waits for has come."""
         future: Future[None] = loop.create_future()
         self._futures[future] = None
         try:

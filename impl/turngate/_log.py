@@ -21,7 +21,7 @@ T = TypeVar("T")
 logger = logging.getLogger("turngate")
 
 _NAMED: Final = 5
-"""So many exceptions of a group are named; the rest are counted."""
+"""How many exceptions of a group are named; the rest are counted."""
 
 
 def log_or_propagate(exc: BaseException, message: str, *args: object) -> None:

@@ -132,7 +132,7 @@ class CleanUp(asyncio.Task[T]):
 
 
 async def clean_up(awaitable: Awaitable[T], within: float) -> T:
-    """Await to the end, for so many seconds, however often the caller is cancelled meanwhile.
+    """Await to the end, for this many seconds, however often the caller is cancelled meanwhile.
 
     There are four ways to end. The awaitable returns: so does this. It raises: so does this. The time is up:
     it is cancelled, and TimeoutError is raised. The caller was cancelled meanwhile: then CancelledError is
@@ -165,6 +165,6 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
 
 
 def _retrieve(work: asyncio.Future[Any]) -> None:
-    """Log what nobody will be told: an interrupt, or a time-out, is raised instead."""
+    """Log what no caller will see, because an interrupt or a timeout is raised instead."""
     if not work.cancelled() and (exc := work.exception()) is not None:
         log_error(exc, "a clean-up raised")

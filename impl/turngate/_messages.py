@@ -48,8 +48,8 @@ class Messages(Protocol):
     async def put(self, messages: Sequence[Message]) -> None:
         """Write all the messages or none; one whose id is known replaces the old one in its place.
 
-        Whoever cancels the turn's task meanwhile makes the dispatcher put the same messages again: writing
-        twice must be writing once. The messages are a tuple.
+        If the turn's task is cancelled meanwhile, the dispatcher puts the same messages again, so writing
+        twice must have the effect of writing once. The messages are a tuple.
         """
 
     async def list(self, session_id: str) -> ListOfMessages:
@@ -63,7 +63,7 @@ class MemoryMessages:
     def __init__(self) -> None:
         self._sessions: defaultdict[str, dict[str, Message]] = defaultdict(dict)
         self._session_of: dict[str, str] | None = None
-        """The session of each run, from when somebody first asks for the messages of a run."""
+        """The session of each run, from the first question for the messages of a run on."""
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Write all the messages; never waits."""
@@ -95,7 +95,7 @@ class MemoryMessages:
 
 
 def _copied(message: Message) -> Message:
-    """Return the message with data of its own, which whoever receives it may change."""
+    """Return the message with data of its own, which the receiver may change."""
     return message if message.data is None else message._replace(data=deepcopy(message.data))
 
 

@@ -197,7 +197,7 @@ def check_callback(name: str, callback: object) -> None:
         function = function.func if isinstance(function, functools.partial) else function.__func__
     for each in (function, type(function).__call__):
         if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-            raise TypeError(f"{name} must be a plain function: nobody would await what this one returns")
+            raise TypeError(f"{name} must be a plain function: what this one returns would not be awaited")
 
 
 def _is_text(attachment: Attachment | str) -> bool:

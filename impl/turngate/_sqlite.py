@@ -220,7 +220,7 @@ def _messages(rows: Sequence[tuple[Any, ...]]) -> ListOfMessages:
 def _wait_for_lock(
     call: Callable[[sqlite3.Connection], None], connection: sqlite3.Connection, within: float
 ) -> None:
-    """Call again while somebody else holds the file: SQLite does not wait to change the journal mode."""
+    """Call again while another connection holds the file: SQLite does not wait to change the journal mode."""
     deadline = time.monotonic() + within
     while True:
         try:
@@ -249,7 +249,7 @@ def _decoded(value: Any) -> Any:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file to the current schema, once, whoever else opens it at the same time."""
+    """Bring the file to the current schema, once, even if others open it at the same time."""
     if _version(connection) < len(_MIGRATIONS):
         connection.execute("PRAGMA journal_mode = WAL")
         with connection:

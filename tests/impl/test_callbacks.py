@@ -152,7 +152,7 @@ async def test_an_awaitable_that_it_returns_is_closed_and_logged(caplog: pytest.
         run.add_done_callback(lambda _: late())
         await steps()
         assert [record.getMessage() for record in caplog.records] == [
-            "a callback of run r in session 's' returned an awaitable, which nobody awaits"
+            "a callback of run r in session 's' returned an awaitable, which is not awaited"
         ] * 2
 
 

@@ -108,7 +108,9 @@ async def test_an_awaitable_that_a_hook_returns_is_closed_and_logged(
     async with Dispatcher(echo) as d, d.subscribe() as events:
         assert (await d.ask("s", "p", run_id="r", on_complete=hook)).text == "p"
         assert coroutines[0].cr_frame is None  # closed
-        assert "on_complete of run r in session 's' returned an awaitable, which nobody awaits" in caplog.text
+        assert (
+            "on_complete of run r in session 's' returned an awaitable, which is not awaited" in caplog.text
+        )
         assert len(caplog.records) == 1
         await d.aclose()
         assert [event async for event in events] == []

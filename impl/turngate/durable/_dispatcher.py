@@ -172,8 +172,8 @@ class DurableDispatcher:
     ) -> Run:
         """Take a prompt in, without starting anything; as `Dispatcher.accept`, on the ledger.
 
-        A known run_id with the same payload finds the run in whichever process it is. Whoever is cancelled,
-        or told LedgerUnavailable, may ask again under the same run_id, and nothing is done twice.
+        A known run_id with the same payload finds the run in whichever process it is. A caller that was
+        cancelled, or received LedgerUnavailable, may call again under the same run_id; nothing is done twice.
         """
         attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
         return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=False)
@@ -492,7 +492,7 @@ class DurableDispatcher:
     async def write_history(self, out: TextIO) -> int:
         """Write every decision that the ledger keeps, in the order of the commits, for `turngate trace`.
 
-        Returns how many lines it was. Whoever knows that nothing more will happen adds an `end` line.
+        Returns how many lines it was. If nothing more will happen, add an `end` line.
         """
         await self._stepper.ready()
         if not self._ledger.history:

@@ -110,7 +110,7 @@ class KnownRuns:
         return handle
 
     def accept(self, step: Step) -> None:
-        """Make the handles of what the step has taken in, before anything becomes of it."""
+        """Make the handles of what the step has taken in, before anything happens to it."""
         for run_id, pending in step.accepted.items():
             self.handles.pop(run_id, None)  # of a run that had the same id and was purged
             handle = self.handle_of(step.rows[run_id])

@@ -1,4 +1,4 @@
-// Drawing what is known. Whatever came from somebody is put in as text, never as markup.
+// Drawing what is known. What users and servers sent is put in as text, never as markup.
 
 const $ = id => document.getElementById(id);
 const SHOWN = 100;
@@ -12,7 +12,7 @@ const BUSY_SAID = {fold: ', or joins the one that runs if the agent asks', queue
 const OUTCOME_SAID = {
   finished: 'finished', failed: 'failed', cancelled: 'was cancelled', cleared: 'was dropped from the queue',
   released: 'was given up before it entered', lost: 'was lost with its process',
-  unknown: 'is gone: the server no longer knows it, so nobody knows how it ended',
+  unknown: 'is gone: the server no longer knows it, so its outcome is unknown',
 };
 
 function el(tag, properties = {}, ...children) {

@@ -166,7 +166,7 @@ export class Known {
     const session = this.session(data.session_id);
     if (session.lead !== data.run_id) return;
     const characters = [...data.text];
-    const had = session.length - data.offset; // so many of them are known
+    const had = session.length - data.offset; // this many of them are known
     if (had < 0) { this.holes.add(session.id); return; }
     const fresh = characters.slice(had);
     session.text += fresh.join('');
