@@ -138,22 +138,20 @@ class EventStream:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.cursor = after
-        self._about = http, path, patience
+        self._line = _Line(http, path, after, patience)
         self._spawn = spawn
-        self._line: _Line | None = None
         self._waiting = False
-        self._connections = 0
         self._closed = False
 
     @property
     def connected(self) -> bool:
         """Whether there is a line, and something has come over it."""
-        return self._line is not None and self._line.connected
+        return self._line.connected
 
     @property
     def connections(self) -> int:
         """How many lines there have been."""
-        return self._connections + (0 if self._line is None else self._line.connections)
+        return self._line.connections
 
     def __aiter__(self) -> Self:
         return self
@@ -173,16 +171,13 @@ class EventStream:
 
     async def _next(self) -> RemoteEvent | None:
         """Return the next event; None if there was none, and one should look again."""
-        if self._line is None:
-            http, path, patience = self._about
-            self._line = _Line(http, path, self.cursor, patience)
+        if self._reading is None:
             self._reading = self._spawn(self._line.read())
         frame = await self._line.frames.get()
         if frame is None:
             return None
         if isinstance(frame, Exception):
-            self._connections += self._line.connections
-            self._line = self._reading = None
+            self._reading = None
             raise frame
         name, data, cursor = frame
         event = event_of(name, json.loads(data), self.cursor) if data else None
@@ -192,10 +187,9 @@ class EventStream:
     def close(self) -> None:
         """End the stream soon, without waiting for it."""
         self._closed = True
-        if self._line is not None:
-            while not self._line.frames.empty():
-                self._line.frames.get_nowait()
-            self._line.frames.put_nowait(None)  # for a task that waits
+        while not self._line.frames.empty():
+            self._line.frames.get_nowait()
+        self._line.frames.put_nowait(None)  # for a task that waits
         if self._reading is not None:
             self._reading.cancel()
 
