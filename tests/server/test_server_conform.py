@@ -12,7 +12,10 @@ from turngate_model import Property
 from turngate_verify.conform import Conformance, Effort, check
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
-SHOWN = {*Property} - {Property.REFINES, Property.NO_RESIDUE, Property.ON_RECORD}
+INSIDE = {Property.REFINES, Property.NO_RESIDUE, Property.ON_RECORD}
+NO_CALL = {Property.HELD, Property.AS_EDITED}
+"""What the server has no call for: to hold and to edit what waits."""
+SHOWN = {*Property} - INSIDE - NO_CALL
 
 
 @pytest.fixture
