@@ -89,7 +89,7 @@ class BareSqlite:
             for statement in AS_A_LEDGER:
                 await self._connection.execute(statement)
         insert = self._connection.execute_insert
-        return await rate(lambda _: insert("INSERT INTO bare VALUES (1)"), clients, seconds)
+        return await rate(lambda _: insert("INSERT INTO bare.bare VALUES (1)"), clients, seconds)
 
     async def close(self) -> None:
         """Let go of the file."""
@@ -108,7 +108,7 @@ class SqliteAlone:
         """Return the commits per second."""
         began, done = time.perf_counter(), 0
         while time.perf_counter() < began + seconds:
-            self._connection.execute("INSERT INTO bare VALUES (1)")
+            self._connection.execute("INSERT INTO bare.bare VALUES (1)")
             done += 1
         return done / (time.perf_counter() - began)
 
@@ -127,8 +127,10 @@ class BarePostgres:
         """Return the commits per second."""
         if self._ledger._server is None:
             await self._ledger.open()
-            await self._ledger._fetch("CREATE TABLE IF NOT EXISTS {s}.bare (n int)")
-        return await rate(lambda _: self._ledger._fetch("INSERT INTO {s}.bare VALUES (1)"), clients, seconds)
+            await self._ledger._working().fetch("CREATE TABLE IF NOT EXISTS bare.bare (n int)")
+        return await rate(
+            lambda _: self._ledger._working().fetch("INSERT INTO bare.bare VALUES (1)"), clients, seconds
+        )
 
     async def close(self) -> None:
         """Let go of the connections."""

@@ -136,7 +136,9 @@ class Caller:
             await asyncio.sleep(self.random.random() * 8)
             for pages in (1, 2**30):
                 try:
-                    await ledger._query(f"PRAGMA max_page_count = {pages}")
+                    await ledger._working().do(
+                        lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()  # noqa: B023 - awaited here
+                    )
                 except TurngateError:
                     continue
                 if pages == 1:
@@ -296,7 +298,7 @@ class Chaos:
     async def terminate(self) -> int:
         ledger = ledger_of(self.spec)
         await ledger.open()
-        rows = await ledger._fetch(
+        rows = await ledger._working().fetch(
             "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity "
             "WHERE application_name = 'turngate' AND pid <> pg_backend_pid() "
             "ORDER BY random() LIMIT 3) victims"
@@ -308,13 +310,13 @@ class Chaos:
         """Have the server refuse to write for a moment."""
         ledger = ledger_of(self.spec)
         await ledger.open()
-        await ledger._fetch(FULL)
-        await ledger._fetch(
+        await ledger._working().fetch(FULL)
+        await ledger._working().fetch(
             "CREATE OR REPLACE TRIGGER disk_full BEFORE INSERT OR UPDATE ON turngate.session "
             "EXECUTE FUNCTION turngate.disk_full()"
         )
         await asyncio.sleep(self.random.random() * 2)
-        await ledger._fetch("DROP TRIGGER disk_full ON turngate.session")
+        await ledger._working().fetch("DROP TRIGGER disk_full ON turngate.session")
         await ledger.close()
 
     def run(self) -> bool:

@@ -24,7 +24,7 @@ class Process:
     """What runs in the process: the dispatcher, and a runner that does what it is told."""
 
     def __init__(self, path: str, on_death: Any) -> None:
-        ledger = SqliteLedger(path, history=True, synchronous="NORMAL")
+        ledger = SqliteLedger(path, synchronous="NORMAL")
         self.dispatcher = DurableDispatcher(self.agent, ledger, on_death=on_death, poll=0.05)
         self.told: dict[str, asyncio.Queue[str]] = {}
         self.seen: list[dict[str, Any]] = []

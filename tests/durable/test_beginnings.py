@@ -222,7 +222,7 @@ def test_a_hook_that_receives_the_run_complete_is_enough(tmp_path: Any) -> None:
             last = await d.ask("s", "p")
             assert await anext(events) == last
             assert len(told) == 10
-            assert not d._feed.follower.hooked
+            assert not d._feed.hooked
 
     with ledgers("memory", tmp_path) as make:
         hooked(make)

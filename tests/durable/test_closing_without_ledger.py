@@ -194,5 +194,5 @@ async def test_a_close_that_gives_up_leaves_no_task_behind(
     monkeypatch.setattr(ledger, "step", step)
     await d.aclose()
     async with asyncio.timeout(20):
-        while d._worker.tasks.tasks:
+        while d._stepper.tasks.tasks:
             await asyncio.sleep(0.01)

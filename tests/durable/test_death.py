@@ -49,7 +49,9 @@ async def seen_to(make: MakeLedger, acknowledged: set[str], **options: Any) -> d
 
     async with DurableDispatcher(agent, make(), poll=0.05, **options) as d:
         if isinstance(d._ledger, PostgresLedger):  # nobody needs to wait until the lease of the dead is over
-            await d._ledger._fetch("DELETE FROM {s}.worker WHERE worker <> $1", d._stepper.name)
+            await d._ledger._working().fetch(
+                f"DELETE FROM {d._ledger.schema}.worker WHERE worker <> $1", d._stepper.name
+            )
         for run_id in acknowledged - {"cancelled"}:
             await d.wait(run_id)
         while await d.sessions():

@@ -242,7 +242,7 @@ def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: s
             await still(d)
             name, ledger = d._stepper.name, d._ledger
             assert isinstance(ledger, PostgresLedger)
-            await ledger._fetch("DELETE FROM {s}.worker")
+            await ledger._working().fetch(f"DELETE FROM {ledger.schema}.worker")
             complete = await run
             assert complete.outcome == "lost"
             assert d._stepper.name > name

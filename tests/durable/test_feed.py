@@ -1,49 +1,43 @@
-"""The feed and its parts alone: delivery, cursors, and a feed whose host is not a dispatcher."""
+"""The feed and its parts alone: delivery, cursors, and a feed that belongs to no dispatcher."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from dispatching import HANG, in_loop
-from turngate import CursorExpired, Delta, DispatcherClosed, RunComplete, SubscriberCutOff, Subscription, Turn
+from turngate import (
+    CursorExpired,
+    Delta,
+    DispatcherClosed,
+    Moved,
+    RunComplete,
+    SubscriberCutOff,
+    Subscription,
+    Turn,
+)
 from turngate._events import Event, Subscribers
+from turngate._loop import HomeLoop
 from turngate.durable import DurableDispatcher
 from turngate.durable._ledger import ReadPoint
-from turngate.durable._pending import PendingStep
 from turngate.durable.feed import Feed
 from turngate.durable.feed._completions import LedgerCursor
-from turngate.durable.feed._delivery import Batch, Beginning, Delivery, Gap
+from turngate.durable.feed._delivery import Beginning, Delivery, Gap
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 
-class Alone:
-    """A host that holds nothing."""
+async def echo(turn: Turn) -> str:
+    return turn.run.prompt
 
-    def __init__(self) -> None:
-        self.steps: list[PendingStep] = []
-        self.hooks: set[str] = set()
 
-    def check_loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    def check_thread(self) -> None:
-        pass
-
-    async def ready(self) -> None:
-        pass
-
-    def pending_steps(self) -> list[PendingStep]:
-        return self.steps
-
-    def has_hook(self, run_id: str) -> bool:
-        return run_id in self.hooks
-
-    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        return asyncio.create_task(run(), name=name)
+async def alone(ledger: MemoryLedger) -> Feed:
+    """Return a feed that belongs to no dispatcher."""
+    await ledger.open()
+    stepper = DurableDispatcher(echo, ledger, poll=0.01)._stepper
+    stepper.is_open = True
+    return Feed(stepper, lambda run_id: False)
 
 
 def complete(run_id: str, session_id: str = "s") -> RunComplete:
@@ -64,8 +58,8 @@ class Delivering:
     def subscribe(self, until: int, under_way: frozenset[int] = frozenset(), **more: Any) -> Subscription:
         options: dict[str, Any] = {"session_id": None, "moves": False, **more}
         options |= {"delta_limit": 100, "delta_bytes": 10_000, "complete_limit": 100}
-        subscription = Subscription(Alone(), self.subscribers, **options)
-        self.delivery.begin(subscription, Beginning(ReadPoint(until, until), under_way))
+        subscription = Subscription(HomeLoop(), self.subscribers, **options)
+        self.delivery.beginnings[subscription] = Beginning(ReadPoint(until, until), under_way)
         return subscription
 
 
@@ -75,7 +69,7 @@ def test_a_subscription_receives_what_is_saved_after_its_beginning_or_was_under_
     other = told.subscribe(1, session_id="other")
     events = {position: complete(str(position)) for position in (2, 3, 5)}
     for position, event in events.items():
-        told.delivery.deliver(told.delivery.completes, event, position)
+        told.delivery.deliver(event, position)
     assert unread(early) == [*events.values()]
     assert unread(late) == [events[5]]
     assert unread(under_way) == [events[3], events[5]]
@@ -91,9 +85,9 @@ def test_what_a_turn_streams_is_delivered_between_what_was_saved_before_and_afte
         told.delivery.stream(delta, 1)
     assert unread(events) == []
     assert events.dropped == 1
-    told.delivery.deliver(told.delivery.completes, complete("before"), 4)
+    told.delivery.deliver(complete("before"), 4)
     assert unread(events) == [complete("before")]
-    told.delivery.deliver(told.delivery.completes, complete("after"), 5)
+    told.delivery.deliver(complete("after"), 5)
     assert unread(events) == [complete("before"), *deltas[:2], complete("after")]
     assert (told.delivery.held, told.delivery.held_bytes, told.delivery.gates) == (0, 0, {})
 
@@ -101,27 +95,24 @@ def test_what_a_turn_streams_is_delivered_between_what_was_saved_before_and_afte
 def test_a_purge_cuts_off_only_the_subscriptions_that_may_have_missed_something() -> None:
     told = Delivering()
     early, late, under_way = told.subscribe(1), told.subscribe(9), told.subscribe(9, frozenset({4}))
-    told.delivery.cut_off_purged(told.delivery.completes, 7)
+    told.delivery.cut_off_purged(7)
     assert [each.closed for each in (early, late, under_way)] == [True, False, True]
 
 
 def test_a_run_complete_that_was_purged_cuts_off_the_subscriptions_that_should_have_received_it() -> None:
     told = Delivering()
     early, late = told.subscribe(1), told.subscribe(9)
-    told.delivery.deliver(told.delivery.completes, Gap("s", "r"), 5)
+    told.delivery.deliver(Gap("s", "r"), 5)
     assert (early.closed, late.closed) == (True, False)
 
 
-def test_a_lane_does_not_read_below_a_horizon_again() -> None:
+def test_a_hook_leaves_its_run_complete_to_subscriptions_to_moves_alone() -> None:
     told = Delivering()
-    events = told.subscribe(3)
-    lane = told.delivery.lane_of(events)
-    lane.load(Batch([(3, complete("a"))], horizon=9, purged=(0, 0), end=(3, 0), more=True))
-    assert (lane.has_loaded(3), lane.has_loaded(4), lane.next()) == (True, False, 3)
-    lane.load(Batch([], horizon=9, purged=(0, 0), end=(3, 0), more=False))
-    assert (lane.has_loaded(8), lane.has_loaded(9)) == (True, False)
-    events.close()
-    assert told.delivery.lanes() == []
+    completes, moves = told.subscribe(1), told.subscribe(1, moves=True)
+    told.delivery.deliver(complete("hooked"), 2, for_hook=True)
+    told.delivery.deliver(Moved("s", "accept", "r", 1), 3)
+    assert unread(completes) == []
+    assert [event.run_id for event in unread(moves)] == ["hooked", "r"]
 
 
 def test_a_cursor_is_read_as_it_was_written() -> None:
@@ -142,8 +133,7 @@ def test_a_cursor_is_read_as_it_was_written() -> None:
 @in_loop
 async def test_a_feed_needs_no_dispatcher() -> None:
     ledger = MemoryLedger(Tables())
-    await ledger.open()
-    feed = Feed(ledger, Alone(), poll=0.01, delta_limit=10, delta_bytes=1_000, complete_limit=10)
+    feed = await alone(ledger)
     events = feed.subscribe(None, moves=True)
     assert feed.is_joining()
     await feed.until_joined()
@@ -169,8 +159,7 @@ async def test_a_feed_needs_no_dispatcher() -> None:
 @in_loop
 async def test_subscriptions_are_cut_off_that_a_close_cannot_tell_everything() -> None:
     ledger = MemoryLedger(Tables())
-    await ledger.open()
-    feed = Feed(ledger, Alone(), poll=0.01, delta_limit=10, delta_bytes=1_000, complete_limit=10)
+    feed = await alone(ledger)
     events = feed.subscribe(None, moves=False)
     await feed.until_joined()
     ledger.is_away = True
@@ -183,9 +172,6 @@ async def test_subscriptions_are_cut_off_that_a_close_cannot_tell_everything() -
 
 @in_loop
 async def test_a_subscription_that_comes_while_the_ledger_is_let_go_of_has_no_beginning() -> None:
-    async def echo(turn: Turn) -> str:
-        return turn.run.prompt
-
     ledger = MemoryLedger(Tables())
     waiting: list[asyncio.Task[Any]] = []
     d = DurableDispatcher(echo, ledger)

@@ -23,11 +23,10 @@ from turngate.durable import (
     LedgerUnavailable,
     PostgresLedger,
     SqliteLedger,
-    _postgres_schema,
+    _postgres,
     _sqlite,
-    _sqlite_statements,
 )
-from turngate.durable._migrations import migrations
+from turngate.durable._sql import migrations, statements
 
 if TYPE_CHECKING:
     pass
@@ -128,7 +127,7 @@ def test_migrations_are_frozen() -> None:
     folder = ROOT / "impl" / "turngate" / "durable" / "sql"
     digests = {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-        for file in sorted(folder.rglob("*.sql"))
+        for file in sorted(folder.glob("*/*.sql"))
     }
     assert digests == FROZEN
 
@@ -197,7 +196,7 @@ async def open_and_close(*ledgers: Ledger) -> None:
 def know_only(patch: pytest.MonkeyPatch, version: int, *more: str) -> None:
     """Have both engines know the migrations up to this version, and then these."""
     known = {engine: (*migrations(engine)[:version], *more) for engine in ENGINES}
-    for module in (_sqlite, _postgres_schema):
+    for module in (_sqlite, _postgres):
         patch.setattr(module, "migrations", known.__getitem__)
 
 
@@ -288,18 +287,31 @@ def test_a_migration_that_fails_changes_nothing_and_the_versions_before_it_stay(
 
 
 def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_its_own() -> None:
-    asked = [
-        *_sqlite_statements.PURGE_REST,
-        *(each for each in vars(_sqlite_statements).values() if isinstance(each, str)),
-    ]
+    asked = [part for each in statements("sqlite").values() for part in each.split(";")]
     explained = 0
     with closing(sqlite3.connect(":memory:")) as connection:
         for script in migrations("sqlite"):
             connection.executescript(script)
         for statement in asked:
             if re.match(r"\s*(SELECT|DELETE|UPDATE|INSERT)\s", statement):
-                about = dict.fromkeys(re.findall(r":(\w+)", statement)) or [None] * statement.count("?")
+                about = dict.fromkeys("12345") if "$" in statement else [None] * statement.count("?")
                 plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", about)]
                 assert not [step for step in plan if "AUTOMATIC" in step or "SCAN message" in step], statement
                 explained += 1
     assert explained > 25
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_statement_that_is_asked_for_is_there_and_none_is_left_over(engine: str) -> None:
+    """Statements are asked for by their names, and `{name}` in one stands for another."""
+    folder = ROOT / "impl" / "turngate" / "durable"
+    by_name = r"""(?:fetch|_send|_page|_sql|_SQL)[(\[]["'](\w+)["']"""
+    asking = re.compile(by_name + r'|^\s+"(\w+)": \[|"(purge_\w+)"', re.MULTILINE)
+    sources = [folder / "_sql.py", *folder.glob(f"_{engine}*.py")]
+    asked = {max(names) for source in sources for names in asking.findall(source.read_text())}
+    text = (folder / "sql" / f"{engine}.sql").read_text()
+    there = {*re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)}
+    assert there == asked | {*re.findall(r"\{(\w\w+)\}", text)} - {
+        *re.findall(r"\{(\w+_(?:columns|values))\}", text)
+    }
+    assert len(there) > 45

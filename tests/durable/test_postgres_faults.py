@@ -17,11 +17,9 @@ from old_ledgers import ask_postgres
 from postgres import cluster
 from turngate import Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger
-from turngate.durable import _postgres_statements as sql
-from turngate.durable._cache import SessionCache
-from turngate.durable._postgres_saves import Conflict, Saves
+from turngate.durable._postgres import Saves
 from turngate.durable._records import Changes, SessionRow
-from turngate.durable._swap import Fate, Unanswered
+from turngate.durable._swap import Conflict, Fate, SessionCache, Unanswered
 
 POSTGRES = pytest.mark.parametrize("kind", ["postgres"])
 
@@ -114,7 +112,7 @@ def test_words_and_hints_go_on_after_one_that_failed(
         struck: set[str] = set()
 
         def strikes(statement: str, *_: object) -> bool:
-            is_first = statement in (sql.SAY, sql.HINT) and statement not in struck
+            is_first = statement in {"say", "hint"} and statement not in struck
             struck.add(statement)
             return is_first
 
@@ -190,7 +188,7 @@ def test_steps_that_are_sent_one_by_one_are_answered_when_the_ledger_is_closed_m
                 await asyncio.Event().wait()
             return [(True, 1, [0], [])]
 
-        saves = Saves(send, asyncio.create_task, SessionCache(), history=False)
+        saves = Saves(send, asyncio.create_task, SessionCache())
         tasks = [asyncio.create_task(saves.save(1, changes(name))) for name in "abcd"]
         while sent < 3:
             await asyncio.sleep(0)

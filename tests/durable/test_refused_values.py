@@ -17,7 +17,7 @@ from postgres import cluster
 from surroundings import ROOT
 from turngate import Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, NotStorable, PostgresLedger, SqliteLedger
-from turngate.durable._migrations import migrations
+from turngate.durable._sql import migrations
 
 ENGINES = ("sqlite", "postgres")
 SOON = 60.0

@@ -13,13 +13,11 @@ from dispatching import Agent, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
-from turngate.durable._cache import SessionCache
 from turngate.durable._ledger import LeaseLost
-from turngate.durable._postgres_saves import Conflict, Refused, Saves
-from turngate.durable._postgres_statements import SAVE
+from turngate.durable._postgres import Saves
 from turngate.durable._records import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
-from turngate.durable._swap import Fate, Unanswered
+from turngate.durable._swap import Conflict, Fate, Refused, SessionCache, Unanswered
 
 
 async def echo(turn: Turn) -> str:
@@ -191,7 +189,7 @@ class Sent:
 
 def steps_of(statement: str, sessions: list[Any]) -> int:
     """Count the steps that a statement saves."""
-    return len(sessions) if statement == SAVE else 1
+    return len(sessions) if statement == "save" else 1
 
 
 @pytest.mark.needs
@@ -258,7 +256,7 @@ async def test_a_step_whose_caller_is_cancelled_disturbs_none_that_waits_with_it
     for steps in range(4):
         gate.clear()
         sent.clear()
-        saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
+        saves = Saves(send, asyncio.ensure_future, SessionCache())
         tasks = []
         for name in "abcd":
             tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))
@@ -284,7 +282,7 @@ async def test_a_step_that_comes_when_the_last_senders_have_nothing_left_is_sent
         await gate.wait()
         return [(True, 1, [*range(steps_of(statement, sessions))], [])]
 
-    saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
+    saves = Saves(send, asyncio.ensure_future, SessionCache())
 
     async def twice() -> None:
         await saves.save(1, changes("a"))
@@ -308,7 +306,7 @@ async def test_steps_that_wait_when_the_ledger_is_closed_are_answered() -> None:
         await asyncio.Event().wait()
 
     for steps in range(4):
-        saves = Saves(send, asyncio.ensure_future, SessionCache(), history=False)
+        saves = Saves(send, asyncio.ensure_future, SessionCache())
         tasks = []
         for name in "abcdef":
             tasks.append(asyncio.ensure_future(saves.save(1, changes(name))))
@@ -326,8 +324,8 @@ async def test_steps_that_wait_when_the_ledger_is_closed_are_answered() -> None:
 
 
 @in_loop
-async def test_numbers_grow_whichever_process_keeps_the_history(tmp_path: Path) -> None:
-    ledgers = [SqliteLedger(tmp_path / "ledger.db", history=history) for history in (True, False, True)]
+async def test_numbers_grow_whichever_process_takes_the_step(tmp_path: Path) -> None:
+    ledgers = [SqliteLedger(tmp_path / "ledger.db") for _ in range(3)]
     agents = [Agent() for _ in ledgers]
     processes = [
         DurableDispatcher(agent, ledger, turns_limit=1) for agent, ledger in zip(agents, ledgers, strict=True)

@@ -187,7 +187,7 @@ def test_what_others_do_to_a_file_that_changes_nothing_in_it_is_no_restore(tmp_p
     async def check() -> None:
         async with asyncio.timeout(SOON), DurableDispatcher(echo, SqliteLedger(path), poll=0.05) as one:
             for number in range(5):
-                ledger = SqliteLedger(path, history=bool(number % 2))
+                ledger = SqliteLedger(path)
                 async with DurableDispatcher(echo, ledger, poll=0.05) as two:
                     await asyncio.gather(ask(one, f"one {number}"), ask(two, f"two {number}"))
                     await one.purge(before=4e9)

@@ -294,7 +294,7 @@ async def test_who_subscribes_around_a_finish_is_told_of_it(
         await still(d)
         agent.finish(after)
         assert (await _next_complete(events)).run_id == "after"
-        assert not d._feed.follower.hooked
+        assert not d._feed.hooked
 
 
 def spoil_answer(ledger: Any, answer: str, saved: asyncio.Event, may_answer: asyncio.Event) -> None:
@@ -424,7 +424,7 @@ async def test_hooks_leave_nothing_behind(make: MakeLedger, moves: bool | None) 
                 told.append(await _next_complete(events))
             assert len(told) == (21 if events.moves else 1)
         assert len(hooked) == 20
-        await until(lambda: not d._feed.follower.hooked)
+        await until(lambda: not d._feed.hooked)
 
 
 # The end.

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from turngate._handles import Turn
-    from turngate._loop import HomeLoop
-    from turngate.durable._ledger import Ledger
     from turngate.durable._runs import KnownRuns
     from turngate.durable._stepper import Stepper
-    from turngate.durable._tasks import BackgroundTasks
     from turngate.durable._turns import LedgerTurns
     from turngate.durable.feed import Feed
 
@@ -44,30 +41,24 @@ class LedgerClose:
 
     def __init__(
         self,
-        ledger: Ledger,
-        loop: HomeLoop,
-        tasks: BackgroundTasks,
         stepper: Stepper,
         runs: KnownRuns,
         turns: LedgerTurns,
         feed: Feed,
-        *,
         stop_recovery: Callable[[], None],
-        lease: float,
-        poll: float,
     ) -> None:
         self.before_ledger_closes: list[Callable[[], Awaitable[None]]] = []
         """Called when the turns of this process have ended and its subscribers are told, one by one."""
-        self._ledger = ledger
-        self._loop = loop
-        self._tasks = tasks
+        self._ledger = stepper.ledger
+        self._loop = stepper.loop
+        self._tasks = stepper.tasks
         self._stepper = stepper
         self._runs = runs
         self._turns = turns
         self._feed = feed
         self._stop_recovery = stop_recovery
-        self._patience = min(lease, _PATIENCE)
-        self._poll = poll
+        self._patience = min(stepper.settings.lease, _PATIENCE)
+        self._poll = stepper.settings.poll
         self._deadline = math.inf
         """When the turns that are left are cancelled."""
         self._gave_up = False

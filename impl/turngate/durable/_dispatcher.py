@@ -8,7 +8,7 @@ import logging
 import time
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from turngate._core import ACCEPTED, ACTIVE, QUEUED
 from turngate._deadlock import current_turn
@@ -16,20 +16,18 @@ from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, Unknow
 from turngate._handles import Covered, Run, SessionView
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
 from turngate._log import log
-from turngate._places import Places
-from turngate._prompt import check_finish, check_prompt, plain, seconds, whole_number
+from turngate._prompt import check_finish, check_prompt, plain, whole_number
 from turngate._runner import prepare_runner
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
-from turngate.durable._purge import Purge
 from turngate.durable._records import ALL, KeyRow, as_json, digest_of
 from turngate.durable._runs import PendingAccept
-from turngate.durable._stepper import Stepper
+from turngate.durable._stepper import Settings
 from turngate.durable._worker import Worker
 from turngate.durable.feed import LedgerCursor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from typing import Self, TextIO
+    from typing import Self, TextIO, Unpack
 
     from turngate._core import RunRecord, State
     from turngate._events import RunComplete, Subscription
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from turngate.durable._ledger import Ledger
     from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
+    from turngate.durable._stepper import Stepper
     from turngate.durable.feed import LedgerCompletions
 
 _LONGEST_NAME: Final = 512
@@ -59,6 +58,15 @@ _PAUSE: Final = 0.1
 """Seconds between two slices of a purge, at most."""
 
 
+class LedgerOptions(TypedDict, total=False):
+    """What accept, submit and ask take besides the session and the prompt."""
+
+    run_id: str | None
+    attachments: Sequence[Attachment | str]
+    when_busy: WhenBusy
+    on_complete: OnComplete | None
+
+
 class _DrawnTwice(Exception):
     """A run has the id already that was drawn for another."""
 
@@ -66,8 +74,8 @@ class _DrawnTwice(Exception):
 class LedgerMessages:
     """The messages on the ledger, which are written with the steps that make them."""
 
-    def __init__(self, ledger: Ledger, stepper: Stepper) -> None:
-        self._ledger = ledger
+    def __init__(self, stepper: Stepper) -> None:
+        self._ledger = stepper.ledger
         self._stepper = stepper
 
     async def put(self, messages: Sequence[Message]) -> None:
@@ -133,29 +141,15 @@ class DurableDispatcher:
         complete_limit: int = 65_536,
         turns_limit: int | None = None,
     ) -> None:
-        if on_death not in {"fail", "retry"}:
-            raise ValueError(f"on_death must be fail or retry, not {on_death!r}")
-        self._queue_limit = whole_number("queue_limit", queue_limit, at_least=1)
-        self._accepted_limit = whole_number("accepted_limit", accepted_limit, at_least=1)
-        self._worker = worker = Worker(
-            ledger,
-            runner=prepare_runner(runner),
-            places=None
-            if turns_limit is None
-            else Places(whole_number("turns_limit", turns_limit, at_least=1)),
-            retry=on_death == "retry",
-            lease=seconds("lease", lease),
-            poll=seconds("poll", poll),
-            enter_timeout=seconds("enter_timeout", enter_timeout),
-            checkpoint=seconds("checkpoint", checkpoint),
-            delta_limit=whole_number("delta_limit", delta_limit, at_least=0),
-            delta_bytes=whole_number("delta_bytes", delta_bytes, at_least=0),
-            complete_limit=whole_number("complete_limit", complete_limit, at_least=1),
-        )
-        self.messages = LedgerMessages(ledger, worker.stepper)
-        self._ledger = ledger
-        self._loop, self._stepper, self._runs = worker.loop, worker.stepper, worker.runs
-        self._turns, self._feed, self._close = worker.turns, worker.feed, worker.close
+        settings = Settings(
+            on_death, lease, poll, enter_timeout, checkpoint, queue_limit, accepted_limit, delta_limit,
+            delta_bytes, complete_limit, turns_limit,
+        )  # fmt: skip
+        self._worker = worker = Worker(prepare_runner(runner), ledger, settings)
+        self._ledger, self._settings = ledger, settings
+        self._stepper, self._runs, self._turns = worker.stepper, worker.runs, worker.turns
+        self._feed, self._close, self._loop = worker.feed, worker.close, worker.stepper.loop
+        self.messages = LedgerMessages(self._stepper)
         self._drawn = 0
 
     # Taking prompts in.
@@ -175,64 +169,42 @@ class DurableDispatcher:
         A known run_id with the same payload finds the run in whichever process it is. A caller that was
         cancelled, or received LedgerUnavailable, may call again under the same run_id; nothing is done twice.
         """
-        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
-        return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=False)
+        return await self._accept(
+            session_id, prompt, enter=False, run_id=run_id, attachments=attachments, when_busy=when_busy,
+            on_complete=on_complete,
+        )  # fmt: skip
 
-    async def submit(
-        self,
-        session_id: str,
-        prompt: str,
-        *,
-        run_id: str | None = None,
-        attachments: Sequence[Attachment | str] = (),
-        when_busy: WhenBusy = "fold",
-        on_complete: OnComplete | None = None,
-    ) -> Run:
+    async def submit(self, session_id: str, prompt: str, **options: Unpack[LedgerOptions]) -> Run:
         """Accept and enter in one commit. Takes what accept takes."""
-        attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete)
-        return await self._accept(session_id, prompt, run_id, attached, when_busy, on_complete, enter=True)
+        return await self._accept(session_id, prompt, enter=True, **options)
 
-    async def ask(
-        self,
-        session_id: str,
-        prompt: str,
-        *,
-        run_id: str | None = None,
-        attachments: Sequence[Attachment | str] = (),
-        when_busy: WhenBusy = "fold",
-        on_complete: OnComplete | None = None,
-    ) -> RunComplete:
+    async def ask(self, session_id: str, prompt: str, **options: Unpack[LedgerOptions]) -> RunComplete:
         """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run.
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
         self._loop.check_loop()
-        submit = partial(
-            self.submit,
-            session_id,
-            prompt,
-            run_id=run_id,
-            attachments=attachments,
-            when_busy=when_busy,
-            on_complete=on_complete,
-        )
         turn = current_turn()
-        if turn is not None:
-            return await self._worker.deadlocks.ask(turn, session_id, run_id, when_busy, submit)
-        run = await submit()
-        return await run.until_complete()
+        if turn is None:
+            run = await self.submit(session_id, prompt, **options)
+            return await run.until_complete()
+        submit = partial(self.submit, session_id, prompt, **options)
+        return await self._worker.deadlocks.ask(
+            turn, session_id, options.get("run_id"), options.get("when_busy", "fold"), submit
+        )
 
     async def _accept(
         self,
         session_id: str,
         prompt: str,
-        run_id: str | None,
-        attachments: tuple[Attachment | str, ...],
-        when_busy: WhenBusy,
-        on_complete: OnComplete | None,
         *,
         enter: bool,
+        run_id: str | None = None,
+        attachments: Sequence[Attachment | str] = (),
+        when_busy: WhenBusy = "fold",
+        on_complete: OnComplete | None = None,
     ) -> Run:
+        attached = as_json(check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete))
         self._loop.check_loop()
         session_id, prompt = plain(session_id), plain(prompt)
         name = self._drawn_run_id() if run_id is None else plain(run_id)
@@ -241,17 +213,17 @@ class DurableDispatcher:
                 raise ValueError(f"an id on a ledger has at most {_LONGEST_NAME} characters, not {len(each)}")
         if self._stepper.is_closing:
             raise DispatcherClosed("the dispatcher is closed")
-        if not enter and self._accepted() >= self._accepted_limit:
+        if not enter and self._accepted() >= self._settings.accepted_limit:
             raise QueueFull(
-                f"{counted(self._accepted_limit, 'run')} accepted and not entered (accepted_limit)"
+                f"{counted(self._settings.accepted_limit, 'run')} accepted and not entered (accepted_limit)"
             )
-        pending, attached = PendingAccept(copy_context(), on_complete), as_json(attachments)
+        pending = PendingAccept(copy_context(), on_complete)
 
         def take_in(step: Step) -> Known | None:
             known = step.loaded.known
             if known is not None and run_id is None:
                 raise _DrawnTwice
-            step.accept(name, prompt, attached, when_busy, self._queue_limit, pending)
+            step.accept(name, prompt, attached, when_busy, self._settings.queue_limit, pending)
             if enter:
                 step.enter(name)
             return known
@@ -276,7 +248,7 @@ class DurableDispatcher:
     def _accepted(self) -> int:
         """Count the runs that were accepted here and, as far as is known here, have not entered."""
         waited_for = self._runs.waited_for
-        if len(waited_for) < self._accepted_limit:
+        if len(waited_for) < self._settings.accepted_limit:
             return 0
         return sum(run.state is ACCEPTED for run in waited_for.values())
 
@@ -471,20 +443,19 @@ class DurableDispatcher:
         CursorExpired, and subscriptions SubscriberCutOff.
         """
         await self._stepper.ready()
-        purge, gone = Purge(float(before)), 0
-        while not purge.is_done:
-            began = time.monotonic()
-            try:
-                purged = await self._ledger.purge(purge)
-            except LedgerUnavailable as exc:
-                if gone:
-                    raise PurgeCutShort(gone, exc) from exc
-                raise
-            gone += purged
-            if purged and progress is not None:
-                progress(gone)
-            # Another process that waits for the ledger gets as much time as the slice took.
-            await asyncio.sleep(min(time.monotonic() - began, _PAUSE))
+        gone, began = 0, time.monotonic()
+        try:
+            async for purged in self._ledger.purge(float(before)):
+                gone += purged
+                if purged and progress is not None:
+                    progress(gone)
+                # Another process that waits for the ledger gets as much time as the slice took.
+                await asyncio.sleep(min(time.monotonic() - began, _PAUSE))
+                began = time.monotonic()
+        except LedgerUnavailable as exc:
+            if gone:
+                raise PurgeCutShort(gone, exc) from exc
+            raise
         if gone:
             log(logging.INFO, "purged %d %s", gone, "run" if gone == 1 else "runs")
         return gone
@@ -495,8 +466,6 @@ class DurableDispatcher:
         Returns how many lines it was. If nothing more will happen, add an `end` line.
         """
         await self._stepper.ready()
-        if not self._ledger.history:
-            raise ValueError("this ledger does not keep the history")
         lines, last = 0, (-1, -1)
         while told := (await self._ledger.history_after(last, 1000))[2]:
             last = told[-1].position, told[-1].ordinal

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from turngate._errors import LedgerUnavailable, OutcomeUnknown, TurngateError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from typing import Any
 
     from turngate._events import RunComplete
     from turngate._messages import ListOfMessages
-    from turngate.durable._purge import Purge
     from turngate.durable._records import Ask, Decide, Decision, KeyRow, Known, Loaded
 
 
@@ -123,9 +122,6 @@ class Ledger(Protocol):
     Everything below the `horizon` can be read, and nothing new appears there.
     """
 
-    history: bool
-    """Whether the decisions of each step are kept."""
-
     async def open(self) -> None:
         """Connect, and migrate an older schema."""
 
@@ -225,8 +221,8 @@ class Ledger(Protocol):
         """Return the messages of the turn that the run was part of."""
         ...
 
-    async def purge(self, purge: Purge) -> int:
-        """Take the next slice of a purge, a short transaction; return how many runs were deleted."""
+    def purge(self, before: float) -> AsyncIterator[int]:
+        """Delete runs that were complete before a time, in short transactions; yield how many each took."""
         ...
 
     def listen(self, wake: Callable[[], None]) -> None:

@@ -4,62 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+import secrets
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 from weakref import WeakValueDictionary
 
-from turngate._log import log_error
-from turngate.durable import _postgres_statements as sql
-from turngate.durable._cache import SessionCache
-from turngate.durable._ledger import (
-    CompletionRecord,
-    HistoryStep,
-    LedgerUnavailable,
-    NotStorable,
-    Orphans,
-    ReadPoint,
-    StoredTurn,
-)
+from turngate._log import log, log_error
+from turngate.durable._ledger import LedgerUnavailable, NotStorable, ReadPoint
 from turngate.durable._postgres_notifications import Notifications
-from turngate.durable._postgres_saves import Saves
-from turngate.durable._postgres_schema import Schema
-from turngate.durable._purge import SLICE, PastRun, PastStep, Phase
 from turngate.durable._records import (
     ALL,
-    Known,
     Loaded,
-    as_complete,
-    as_key,
     as_known,
-    as_messages,
     as_run,
     as_session,
-    of_key,
+    encode,
+    of_complete,
+    of_messages,
+    of_session,
     restored,
     storable,
 )
-from turngate.durable._swap import Unanswered, swap
+from turngate.durable._sql import SqlLedger, add_known, migrations, refuse_newer, statements
+from turngate.durable._swap import Conflict, Fate, Refused, SessionCache, Unanswered, swap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from asyncio import Future, Task
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from turngate._messages import ListOfMessages
-    from turngate.durable._ledger import Checkpoint, Place
+    from turngate.durable._ledger import Place
     from turngate.durable._postgres_connections import Beat, Server
-    from turngate.durable._purge import Purge
-    from turngate.durable._records import Ask, Changes, Decide, Decision, KeyRow
-    from turngate.durable._swap import Fate
+    from turngate.durable._records import Ask, Changes, Decide, Decision, Row
 
-_ORPHANS_LIMIT: Final = 50
+_SQL: Final = statements("postgres")
+_BATCH_LIMIT: Final = 64
+"""The most steps that one statement saves."""
+_SENDERS_LIMIT: Final = 2
+"""The most statements under way: while one is written to disk, the next is collected."""
 
 
-class PostgresLedger:
+class PostgresLedger(SqlLedger):
     """The sessions in a PostgreSQL database (14 or newer): for any number of processes and machines.
 
     dsn                as asyncpg takes it: "postgresql://user@host/database"
     schema             the schema that the tables are in; created and migrated when needed
-    history            whether every decision is kept, for `turngate trace` and for subscribers to moves
     connections        connections for steps; one more listens, and one keeps the lease
     patience           seconds for which a step is tried again while the server cannot be reached
     statement_timeout  seconds after which a server that does not answer counts as gone
@@ -74,7 +65,6 @@ class PostgresLedger:
         dsn: str,
         *,
         schema: str = "turngate",
-        history: bool = True,
         connections: int = 4,
         patience: float = 5.0,
         statement_timeout: float = 10.0,
@@ -90,9 +80,8 @@ class PostgresLedger:
             raise ValueError(f"schema must be a lower-case name of at most 32 characters, not {schema!r}")
         self.dsn = dsn
         self.schema = schema
-        self.history = history
         self._postgres = _postgres_connections
-        self._schema = Schema(schema)
+        self._sql = {name: statement.replace("{s}", schema) for name, statement in _SQL.items()}
         self._patience = patience
         self._lease = 0.0
         self._options = (connections, statement_timeout, cached_statements)
@@ -104,8 +93,8 @@ class PostgresLedger:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By session: the steps of one session in this process do not overtake each other."""
         self._cache = SessionCache()
-        self._saves = Saves(self._send, self._spawn, self._cache, history=history)
-        self._notifications = Notifications(schema, self._fetch, self._listen_to, self._spawn)
+        self._saves = Saves(self._send, self._spawn, self._cache)
+        self._notifications = Notifications(schema, self.fetch, self._listen_to, self._spawn)
 
     def __repr__(self) -> str:
         return f"<PostgresLedger {self.schema!r}>"  # the dsn may hold a password
@@ -115,7 +104,7 @@ class PostgresLedger:
         self._process = os.getpid()
         self._server = self._postgres.Server(self.dsn, *self._options)
         try:
-            while not await self._server.in_transaction(self._schema.prepare):
+            while not await self._server.in_transaction(Schema(self.schema, self._sql).prepare):
                 pass
         except BaseException:
             await self.close()
@@ -144,8 +133,13 @@ class PostgresLedger:
             raise LedgerUnavailable("the ledger is not open")
         return self._server
 
-    async def _fetch(self, statement: str, *about: object) -> list[Any]:
-        return await self._working().fetch(self._schema.sql(statement), *about)
+    async def fetch(self, name: str, *about: object) -> list[Row]:
+        """Execute the statement of this name, twice if its answer is lost; return the rows."""
+        return [*map(tuple, await self._working().fetch(self._sql[name], *about))]
+
+    def _send(self, name: str, *about: object) -> Coroutine[Any, Any, list[Any]]:
+        """Execute the statement of this name once."""
+        return self._working().send(self._sql[name], *about)
 
     # Steps.
 
@@ -165,34 +159,35 @@ class PostgresLedger:
 
     async def load(self, ask: Ask) -> Loaded:
         """Return the session as it is."""
-        loaded = await self._load(sql.LOAD, ask.session_id, ask.head, ask.run_id, with_text=ask.with_text)
+        head, run_id = (
+            None if ask.head == ALL else ask.head,
+            None if ask.run_id is None else storable(ask.run_id),
+        )
+        (row,) = await self.fetch("load", head, run_id, ask.with_text, storable(ask.session_id))
+        loaded = _as_loaded(row)
         self._cache.set_clock(loaded.now)
         if ask.key is not None:
             # Read after the session: if the key is taken in between, the save finds out.
             loaded = loaded._replace(key=await self.find_key(*ask.key))
         return loaded
 
-    async def _load(
-        self, statement: str, session_id: str, head: int, run_id: str | None, *, with_text: bool
-    ) -> Loaded:
-        wanted = None if run_id is None else storable(run_id)
-        (row,) = await self._fetch(
-            statement, storable(session_id), None if head == ALL else head, wanted, with_text
-        )
-        return _as_loaded(session_id, run_id, row)
+    async def view(self, session_id: str | None) -> list[Loaded]:
+        """Return the session, or every session that has something in flight, all at one moment."""
+        if session_id is None:
+            rows = await self.fetch("view_all", None, None, True)
+        else:
+            rows = await self.fetch("view", None, None, True, storable(session_id))
+        return [_as_loaded(row) for row in rows]
 
     def save(self, ask: Ask, changes: Changes) -> Coroutine[Any, Any, tuple[Fate, int]]:
         """Save if the session is still at its version and the worker is alive."""
         return self._saves.save(ask.worker, changes)
 
-    def _send(self, statement: str, *about: object) -> Coroutine[Any, Any, list[Any]]:
-        return self._working().send(self._schema.sql(statement), *about)
-
     # Workers.
 
     async def register(self, lease: float) -> int:
         """Return the name of a new worker, which is alive for `lease` seconds unless it is kept alive."""
-        ((worker,),) = await self._fetch(sql.REGISTER, float(lease))
+        ((worker,),) = await self.fetch("register", float(lease))
         self._lease = lease
         return int(worker)
 
@@ -200,193 +195,40 @@ class PostgresLedger:
         """Declare a worker dead."""
         if self._beat is not None and worker == self._worker:
             self._beat.end()
-        await self._fetch(sql.RETIRE, worker)
+        await self.fetch("retire", worker)
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
         """Renew the worker's lease from a thread of its own; call `lost` on the loop when that has failed."""
         if self._beat is not None:
             self._beat.end()
         self._worker = worker
-        self._beat = self._postgres.Beat(
-            self._working(), self._schema.sql(sql.BEAT), worker, float(lease), lost
-        )
+        self._beat = self._postgres.Beat(self._working(), self._sql["beat"], worker, float(lease), lost)
         self._notifications.set_worker(worker)
 
     async def expire_workers(self) -> None:
         """Remove the workers whose leases have ended."""
-        await self._fetch(sql.EXPIRE_WORKERS)
+        await self.fetch("expire_workers")
 
-    async def orphans(self, enter_timeout: float) -> Orphans:
-        """Return some of the turns and runs that no living worker looks after."""
-        dead = await self._fetch(sql.DEAD, _ORPHANS_LIMIT)
-        unowned = await self._fetch(sql.UNOWNED, _ORPHANS_LIMIT)
-        unentered = await self._fetch(sql.UNENTERED, _ORPHANS_LIMIT, float(enter_timeout))
-        return Orphans(
-            [restored(row[0]) for row in dead],
-            [restored(row[0]) for row in unowned],
-            [(restored(row[0]), restored(row[1])) for row in unentered],
-        )
-
-    async def turns_of(self, worker: int) -> list[StoredTurn]:
-        """Return the turns that belong to the worker."""
-        return [
-            StoredTurn(restored(row[0]), *row[1:])
-            for row in map(tuple, await self._fetch(sql.TURNS_OF, worker))
-        ]
-
-    # Reading.
-
-    async def find(self, run_ids: Sequence[str]) -> list[Known]:
-        """Return the runs of these ids that exist."""
-        return [as_known(tuple(row)) for row in await self._fetch(sql.KNOWN, [*map(storable, run_ids)])]
-
-    async def view(self, session_id: str | None) -> list[Loaded]:
-        """Return the session, or every session that has something in flight, all at one moment."""
-        if session_id is not None:
-            return [await self._load(sql.VIEW, session_id, ALL, None, with_text=True)]
-        rows = await self._fetch(sql.VIEW_ALL)
-        return [_as_loaded(restored(row[0]), None, tuple(row)[1:]) for row in rows]
-
-    async def epoch(self) -> str:
-        """Return the name of the current epoch."""
-        ((name,),) = await self._fetch(sql.EPOCH)
-        return str(name)
-
-    async def epoch_end(self, name: str) -> int | None:
-        """Return the position behind the last one of an epoch; None if there is no such epoch."""
-        for (end,) in await self._fetch(sql.END_OF, name):
-            return int(end)
-        return None
+    # Beside the steps.
 
     async def read_point(self) -> ReadPoint:
         """Return which positions can be read now, as the server's snapshot says."""
-        ((snapshot, shift, settled),) = await self._fetch(sql.SNAPSHOT)
+        ((snapshot, shift, settled),) = await self.fetch("snapshot")
         oldest, following, running = snapshot.split(":")
         pending = frozenset(int(each) + shift for each in running.split(",") if each)
         if pending:
             # One of these may begin an epoch: a cursor of this moment must name that epoch, or a later one.
-            await self._fetch(sql.LOCK_SHARED, self.schema)
+            await self.fetch("lock_shared", self.schema)
         return ReadPoint(max(int(oldest) + shift, settled), int(following) + shift, pending)
 
-    async def completions_after(self, after: Place, limit: int) -> tuple[Place, int, list[CompletionRecord]]:
-        """Return the last purged place, the horizon, and the next completions below it, in order."""
-        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.COMPLETIONS_AFTER, *after, limit))
-        rows = json.loads(page) if page else []
-        return (
-            (purged[0], purged[1]),
-            horizon,
-            [CompletionRecord(row[0], row[1], as_complete(row[2:])) for row in rows],
-        )
-
-    async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
-        """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
-        ((*purged, horizon, page),) = map(tuple, await self._fetch(sql.HISTORY_AFTER, *after, limit))
-        rows = json.loads(page) if page else []
-        return (
-            (purged[0], purged[1]),
-            horizon,
-            [HistoryStep(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows],
-        )
-
-    # Beside the steps.
-
-    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Save the text that turns have written so far; leave out what cannot be stored."""
-        rows = [
-            {"session_id": storable(c.session_id), "fence": c.fence, "text": storable(c.text), "kept": c.kept}
-            for c in checkpoints
-        ]
+    async def delete_runs(self, run_ids: list[str], first: int, last: Place) -> int:
+        """Delete runs; those whose deletion was not answered count once they are certainly gone."""
         try:
-            await self._fetch(sql.CHECKPOINT, json.dumps(rows))
-        except NotStorable:
-            for each in checkpoints if len(checkpoints) > 1 else ():
-                await self.checkpoint([each])
-
-    async def find_key(self, key: str, part: str = "") -> KeyRow | None:
-        """Return the row of an idempotency key, None if it has none."""
-        rows = await self._fetch(sql.KEY, storable(key), part)
-        return as_key(tuple(rows[0])) if rows else None
-
-    async def keep_key(self, row: KeyRow) -> KeyRow:
-        """Write the row unless the key has one, and return the row that is stored."""
-        while True:
-            await self._fetch(sql.KEEP_KEY, *of_key(row))
-            if (kept := await self.find_key(row.key, row.part)) is not None:
-                return kept
-
-    async def expire_keys(self, age: float, limit: int) -> int:
-        """Delete at most `limit` keys older than `age` seconds; return how many were deleted."""
-        ((count,),) = await self._fetch(sql.EXPIRE_KEYS, float(age), limit)
+            ((count,),) = await self._send("purge_runs", run_ids, *last, first)
+        except Unanswered:
+            await super().delete_runs(run_ids, first, last)
+            return len(run_ids)
         return int(count)
-
-    async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
-        """Return messages of the session; ValueError if it has no message `after`."""
-        behind = 0
-        if after is not None:
-            found = await self._fetch(sql.MESSAGE_AT, storable(session_id), storable(after))
-            if not found:
-                raise ValueError(f"session {session_id!r} has no message {after!r}")
-            behind = found[0][0]
-        return as_messages(await self._fetch(sql.MESSAGES, storable(session_id), behind, limit))
-
-    async def messages_of(self, run_id: str) -> ListOfMessages:
-        """Return the messages of the turn that the run was part of."""
-        return as_messages(await self._fetch(sql.MESSAGES_OF, storable(run_id)))
-
-    async def purge(self, purge: Purge) -> int:
-        """Take the next slice of a purge; return how many runs were deleted."""
-        match purge.phase:
-            case Phase.RUNS:
-                return await self._purge_runs(purge)
-            case Phase.SESSIONS:
-                await self._purge_sessions(purge)
-            case Phase.HISTORY:
-                await self._purge_history(purge)
-            case Phase.REST:
-                for statement in sql.PURGE_REST:
-                    await self._fetch(statement)
-                purge.next_phase()
-        return 0
-
-    async def _purge_runs(self, purge: Purge) -> int:
-        if purge.is_new:
-            purge.keep([(row[0], row[1]) for row in await self._fetch(sql.PURGE_IN_FLIGHT, purge.before)])
-        rows = [PastRun(*row) for row in await self._fetch(sql.PURGE_LOOK, purge.before, *purge.after, SLICE)]
-        looked_at, gone = purge.slice(rows)
-        count = 0
-        if gone:
-            about = ([each.run_id for each in gone], [each.position for each in gone], *gone[-1][:2])
-            try:
-                ((count,),) = await self._send(sql.PURGE_RUNS, *about)
-            except Unanswered:  # they count once they are certainly gone
-                await self._fetch(sql.PURGE_RUNS, *about)
-                count = len(gone)
-        purge.looked_at(looked_at)
-        if not rows:
-            purge.next_phase()
-        return int(count)
-
-    async def _purge_sessions(self, purge: Purge) -> None:
-        rows = await self._fetch(sql.PURGE_LOOK_AT_SESSIONS, purge.name, SLICE)
-        quiet = [tuple(row) for row in rows if row[0] not in purge.kept]
-        if quiet:
-            names, versions = zip(*quiet, strict=True)
-            await self._fetch(sql.PURGE_SESSIONS, [*names], [*versions], purge.after[0])
-        if rows:
-            purge.name = rows[-1][0]
-        else:
-            purge.next_phase()
-
-    async def _purge_history(self, purge: Purge) -> None:
-        rows = [PastStep(*row) for row in await self._fetch(sql.PURGE_LOOK_AT_HISTORY, *purge.after, SLICE)]
-        gone = [(each.position, each.ordinal) for each in rows if purge.forgets(each)]
-        if gone:
-            positions, ordinals = zip(*gone, strict=True)
-            await self._fetch(sql.PURGE_HISTORY, [*positions], [*ordinals], *gone[-1])
-        if rows and not purge.is_past(rows):
-            purge.after = rows[-1][:2]
-        else:
-            purge.next_phase()
 
     # Notifications.
 
@@ -431,21 +273,254 @@ class PostgresLedger:
             log_error(exc, "a task of the ledger has failed")
 
 
-def _as_loaded(session_id: str, run_id: str | None, row: Sequence[Any]) -> Loaded:
-    fresh, now, session, runs, queue, known, lives, text = row
+def _as_loaded(row: Row) -> Loaded:
+    """Return the session that `load`, `view` or `view_all` has found."""
+    fresh, session_id, now, session, active, queue, known, lives, checkpoint = row
+    session_id = restored(session_id)
     found = None if known is None else as_known(json.loads(known))
-    rows = [as_run(each) for part in (runs, queue) if part for each in json.loads(part)]
-    if found is not None and found.complete is None and found.row.session_id == session_id:
-        rows = [*rows, found.row] if all(row.run_id != run_id for row in rows) else rows
-    kept = ("", None) if text is None else json.loads(text)
-    return Loaded(
-        session_id,
-        None if session is None else as_session(json.loads(session)),
-        rows,
-        found,
-        fresh,
-        now,
-        lives,
-        restored(kept[0]),
-        kept[1],
-    )
+    runs = [as_run(each) for part in (active, queue) if part for each in json.loads(part)]
+    text, kept = ("", None) if checkpoint is None else json.loads(checkpoint)
+    row_of_session = None if session is None else as_session(json.loads(session))
+    runs = add_known(runs, found, session_id)
+    return Loaded(session_id, row_of_session, runs, found, fresh, now, lives, restored(text), kept)
+
+
+class _Save(NamedTuple):
+    worker: int
+    changes: Changes
+    answer: Future[tuple[Fate, int]]
+
+
+class Saves:
+    """The steps that wait to be saved: those that wait at the same time are saved by one statement.
+
+    Each of them is saved, or not, by itself: only if its session is still at the version that it was decided
+    on.
+
+    send   has a statement carried out once
+    spawn  starts a background task
+    cache  is given the fresh numbers that come with the answers
+    """
+
+    def __init__(
+        self,
+        send: Callable[..., Coroutine[Any, Any, list[Any]]],
+        spawn: Callable[[Coroutine[Any, Any, None]], Task[Any]],
+        cache: SessionCache,
+    ) -> None:
+        self._send = send
+        self._spawn = spawn
+        self._cache = cache
+        self._waiting: deque[_Save] = deque()
+        self._senders: set[Task[Any]] = set()
+
+    async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
+        """Save a step if its session is still at its version and the worker is alive.
+
+        Returns how that ended, and the position. A caller that is cancelled before the step was sent takes it
+        back; afterwards it is saved all the same.
+        """
+        answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Save(worker, changes, answer))
+        if len(self._senders) < _SENDERS_LIMIT:
+            sender = self._spawn(self._send_waiting())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return await answer
+
+    def close(self) -> None:
+        """Refuse the steps that were not sent."""
+        _fail(self._waiting, LedgerUnavailable("the ledger is closed"))
+        self._waiting.clear()
+
+    async def _send_waiting(self) -> None:
+        try:
+            while batch := self._next_batch():
+                try:
+                    await self._send_batch(batch)
+                except asyncio.CancelledError:
+                    _fail(batch, Unanswered())
+                    raise
+        finally:
+            # In the same step in which it found nothing left: a step that comes next needs another sender.
+            self._senders.discard(cast("Task[Any]", asyncio.current_task()))
+
+    def _next_batch(self) -> list[_Save]:
+        """Take steps of one worker; a step with a key goes alone, because a taken key fails its statement."""
+        batch: list[_Save] = []
+        while self._waiting and len(batch) < _BATCH_LIMIT:
+            save = self._waiting[0]
+            if batch and (save.worker != batch[0].worker or save.changes.key or batch[0].changes.key):
+                break
+            self._waiting.popleft()
+            if not save.answer.done():
+                batch.append(save)
+        # In one order, so that statements of several processes do not wait for each other in a circle.
+        return sorted(batch, key=lambda save: storable(save.changes.session_id))
+
+    async def _send_batch(self, batch: list[_Save]) -> None:
+        """Send the steps by one statement, and answer each."""
+        worker, changes, _ = batch[0]
+        try:
+            about = (worker, self._cache.numbers_wanted(), *_as_arrays(batch))
+            if changes.key is None:
+                (answer,) = await self._send("save", *about)
+            else:
+                (answer,) = await self._send("save_keyed", *about, *encode(changes.key))
+            alive, position, saved, numbers = answer
+            self._cache.add_numbers(numbers)
+        except (Refused, Conflict, NotStorable) as exc:
+            if len(batch) > 1:  # one of them is to blame
+                for each in batch:
+                    await self._send_batch([each])
+            elif isinstance(exc, Conflict):
+                _answer(batch[0], (Fate.STALE, 0))
+            else:
+                _fail(batch, exc)
+        except Exception as exc:
+            _fail(batch, exc)
+        else:
+            for number, each in enumerate(batch):
+                fate = Fate.SAVED if number in saved else Fate.STALE if alive else Fate.DEAD
+                _answer(each, (fate, position))
+
+
+def _answer(save: _Save, answer: tuple[Fate, int]) -> None:
+    if not save.answer.done():
+        save.answer.set_result(answer)
+
+
+def _fail(saves: Iterable[_Save], why: Exception) -> None:
+    for each in saves:
+        if not each.answer.done():
+            each.answer.set_exception(why)
+
+
+def _as_arrays(batch: list[_Save]) -> list[list[list[str | None]]]:
+    """Return the rows to write as arrays of texts, which the stored function `save` takes.
+
+    The first column of each row is the number of its step.
+    """
+    sessions: list[Row] = []
+    accepted: list[Row] = []
+    moved: list[Row] = []
+    done: list[Row] = []
+    messages: list[Row] = []
+    entries: list[Row] = []
+    for number, (_, changes, _) in enumerate(batch):
+        session_id = storable(changes.session_id)
+        accepts = None
+        if changes.new:
+            (row,) = changes.new
+            accepted.append((number, *encode(row)))
+            accepts = storable(row.run_id)
+        sessions.append((number, changes.before is None, accepts, session_id, *of_session(changes.after)))
+        for run_id, state, covered, place in changes.changed:
+            moved.append((number, storable(run_id), state, covered, place))
+        done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
+        messages += [(number, *columns) for columns in of_messages(changes.messages)]
+        if changes.entries:
+            entries.append((number, session_id, json.dumps(changes.entries)))
+    return [
+        [[None if value is None else str(value) for value in row] for row in rows]
+        for rows in (sessions, accepted, moved, done, messages, entries)
+    ]
+
+
+class Schema:
+    """The schema of a ledger: creates or migrates it, checks privileges, begins an epoch."""
+
+    def __init__(self, name: str, sql: dict[str, str]) -> None:
+        self.name = name
+        self._sql = sql
+
+    async def prepare(self, connection: Any) -> bool:
+        """Migrate the schema by one version, or begin an epoch if it is current; return whether it was.
+
+        Works on an asyncpg connection within a transaction. A role that may not create anything can use a
+        schema that is current.
+        """
+        await _check_encoding(connection)
+        scripts = migrations("postgres")
+        has_schema, may_make, may_use = await connection.fetchrow(self._sql["may_make"], self.name)
+        if has_schema and not may_use:
+            await _refuse(connection, [f"USAGE on schema {self.name}"])
+        missing = [row[0] for row in await connection.fetch(self._sql["missing_privileges"], self.name)]
+        if f"SELECT on table {self.name}.schema_version" in missing:
+            await _refuse(connection, missing)
+        version = await self._version(connection) if has_schema else 0
+        if version == len(scripts):
+            if missing:
+                await _refuse(connection, missing)
+            await connection.execute(self._sql["lock"], self.name)
+            await self._begin_epoch(connection)
+            return True
+        if not may_make:
+            role = await connection.fetchval("SELECT current_user")
+            what = f"schema {self.name}" if has_schema else "this database"
+            raise LedgerUnavailable(
+                f"the ledger has schema version {version} and needs version {len(scripts)}, which the role "
+                f"{role} may not make; open it once with the role that owns {what}"
+            )
+        await connection.execute(self._sql["lock"], self.name)
+        if not await connection.fetchval(self._sql["has_schema"], self.name):
+            await connection.execute(f"CREATE SCHEMA {self.name}")
+        await connection.execute(self._sql["make_version"])
+        version = await self._version(connection)  # another process may have been faster
+        if version == 1 and not await connection.fetchval(self._sql["has_ordinals"], self.name):
+            await connection.execute(self._sql["give_ordinals"])
+        for script in scripts[version : version + 1]:
+            await connection.execute(script.replace("{s}", self.name))
+            await connection.execute(self._sql["put_version"], version + 1)
+        return False
+
+    async def _version(self, connection: Any) -> int:
+        exists = await connection.fetchval(self._sql["has_version"])
+        version: int = await connection.fetchval(self._sql["version"]) if exists else 0
+        refuse_newer(version, len(migrations("postgres")))
+        return version
+
+    async def _begin_epoch(self, connection: Any) -> None:
+        """Begin an epoch; if the ledger was restored here, new positions go on above all stored ones."""
+        home = await connection.fetchval(self._sql["home"])
+        if await connection.fetchval(self._sql["may_see_system"]):
+            home = f"{await connection.fetchval(self._sql['system'])}.{home}"
+        last, xid, shift, settled, old_home = await connection.fetchrow(self._sql["stored"])
+        first = xid + shift
+        has_moved = old_home is not None and not _is_same_home(old_home, home)
+        if old_home is not None and not has_moved:
+            home = max(old_home, home, key=len)  # keep what a role that sees more has written
+        if first <= last or has_moved:
+            if missing := await connection.fetch(self._sql["missing_to_restore"], self.name):
+                await _refuse(connection, [row[0] for row in missing])
+            shift = max(shift, last + 1 - xid)
+            first, settled = last + 1, xid + shift
+            # The workers on record may go on in another database: none of their names is used again here.
+            await connection.execute(self._sql["leave_behind"])
+            log(
+                logging.WARNING,
+                "the ledger was restored in this database; older cursors beyond its end have expired",
+            )
+        await connection.execute(self._sql["put_home"], shift, settled, home)
+        await connection.execute(self._sql["put_epoch"], secrets.token_hex(6), first)
+
+
+async def _check_encoding(connection: Any) -> None:
+    name, encoding = await connection.fetchrow(_SQL["encoding"])
+    if encoding != "UTF8":
+        raise LedgerUnavailable(
+            f"the database {name} has the encoding {encoding}, in which not every text can be stored; "
+            f"a ledger needs UTF8 (CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0)"
+        )
+
+
+async def _refuse(connection: Any, missing: list[str]) -> NoReturn:
+    role = await connection.fetchval("SELECT current_user")
+    raise LedgerUnavailable(f"the role {role} lacks privileges that the ledger needs: {', '.join(missing)}")
+
+
+def _is_same_home(one: str, other: str) -> bool:
+    """Return whether two notes of system and database mean the same; some roles cannot see the system."""
+    system, _, database = one.rpartition(".")
+    other_system, _, other_database = other.rpartition(".")
+    return database == other_database and (system == other_system or not system or not other_system)

@@ -21,8 +21,7 @@ import asyncpg
 
 from turngate._log import log_error
 from turngate.durable._ledger import LedgerUnavailable, NotStorable
-from turngate.durable._postgres_saves import Conflict, Refused
-from turngate.durable._swap import Unanswered
+from turngate.durable._swap import Conflict, Refused, Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

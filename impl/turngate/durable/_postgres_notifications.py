@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turngate._log import log_error
 from turngate._supervise import Supervisor
-from turngate.durable import _postgres_statements as sql
 from turngate.durable._ledger import LedgerUnavailable
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _HINT_DELAY: Final = 0.005
 class Notifications:
     """What this process sends to the others, and receives from them.
 
-    fetch   has a statement carried out
+    fetch   has the statement of a name carried out
     listen  listens to channels for ever: calls its second argument for what was missed, its third with the
             channel and the text of each notification
     spawn   starts a background task
@@ -111,7 +110,7 @@ class Notifications:
     async def relay(self, messages: Sequence[str]) -> None:
         """Send messages to the processes that listen; they may be lost."""
         texts = [f"{self._token} {message}" for message in messages]
-        await self._fetch(sql.SAY, f"{self._channel}_relay", texts)
+        await self._fetch("say", f"{self._channel}_relay", texts)
 
     def on_relay(self, heard: Callable[[str], None] | None) -> None:
         """Call `heard` with the messages of other processes; None stops that."""
@@ -130,7 +129,7 @@ class Notifications:
     async def _announce(self) -> None:
         while True:
             with contextlib.suppress(LedgerUnavailable):
-                await self._fetch(sql.SAY, self._channel, [self._token])
+                await self._fetch("say", self._channel, [self._token])
             await asyncio.sleep(_ANNOUNCE_INTERVAL)
 
     def hint(self, workers: set[int]) -> None:
@@ -144,7 +143,7 @@ class Notifications:
         await asyncio.sleep(_HINT_DELAY)
         channels, self._hints = self._hints, set()
         try:
-            await self._fetch(sql.HINT, [*channels])
+            await self._fetch("hint", [*channels])
         except LedgerUnavailable:
             pass  # the workers will look by themselves
         except Exception as exc:

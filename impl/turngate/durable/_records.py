@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from turngate._core import State
 from turngate._events import RunComplete
 from turngate._messages import Message
-from turngate._prompt import Attachment, decode, decode_attachment, encode_attachment
+from turngate._prompt import Attachment, decode_attachment, encode_attachment
+from turngate._prompt import decode as decode_json
 
 if TYPE_CHECKING:
     from turngate._messages import ListOfMessages
@@ -221,95 +222,63 @@ def restored(text: str) -> str:
     return text
 
 
-# Columns.
+# Columns. A record has a column for each of its fields, in the same order.
 
 _RUN_COLUMNS: Final = len(RunRow._fields)
-_COMPLETE_COLUMNS: Final = len(RunComplete._fields)
 
 
-def of_session(row: SessionRow) -> Row:
+def encode(record: Sequence[Any]) -> Row:
+    """Return the columns of a record, or of a part of it."""
+    return tuple([storable(value) if isinstance(value, str) else value for value in record])
+
+
+def decode(row: Sequence[Any]) -> Row:
+    """Return the fields that have these columns."""
+    return tuple([restored(value) if isinstance(value, str) else value for value in row])
+
+
+def of_session(session: SessionRow) -> Row:
     """Return the columns of a session, without its id."""
-    token, version, next_seq, mark, queued, lead, *rest, recent = row
-    return (
-        token, version, next_seq, mark, queued, None if lead is None else storable(lead), *rest,
-        " ".join(recent),
-    )  # fmt: skip
+    return encode((*session[:-1], " ".join(session.recent)))
 
 
 def as_session(row: Sequence[Any]) -> SessionRow:
     """Return the session that has these columns."""
-    token, version, next_seq, mark, queued, lead, owner, fence, covered, begun, attempts, since, recent = row
-    return SessionRow(
-        token, version, next_seq, mark, queued, None if lead is None else restored(lead), owner, fence,
-        bool(covered), bool(begun), attempts, since, tuple(recent.split()),
-    )  # fmt: skip
-
-
-def of_run(row: RunRow) -> Row:
-    """Return the columns of a run that is not complete."""
-    return (
-        storable(row.run_id), storable(row.session_id), row.seq, row.state.value, row.when_busy,
-        row.covered, row.holder, row.place, storable(row.prompt), storable(row.attachments), row.digest,
-    )  # fmt: skip
+    *fields, recent = decode(row)
+    session = SessionRow(*fields)
+    return session._replace(
+        covered=bool(session.covered), begun=bool(session.begun), recent=tuple(recent.split())
+    )
 
 
 def as_run(row: Sequence[Any]) -> RunRow:
     """Return the run that has these columns."""
-    run_id, session_id, seq, state, when_busy, covered, holder, place, prompt, attachments, digest = row
-    return RunRow(
-        restored(run_id), restored(session_id), seq, State(state), when_busy, bool(covered), holder, place,
-        restored(prompt), restored(attachments), digest,
-    )  # fmt: skip
-
-
-def of_key(row: KeyRow) -> tuple[str, ...]:
-    """Return the columns of a key."""
-    return storable(row.key), row.part, row.request, row.answer, row.step_id
+    run = RunRow(*decode(row))
+    return run._replace(state=State(run.state), covered=bool(run.covered))
 
 
 def as_key(row: Sequence[Any]) -> KeyRow:
     """Return the key that has these columns."""
-    return KeyRow(restored(row[0]), *row[1:])
+    return KeyRow(*decode(row))
 
 
 def of_complete(complete: RunComplete) -> Row:
     """Return the columns of a completion that its run does not have anyway."""
-    error = None if complete.error is None else storable(complete.error)
-    folded_into = None if complete.folded_into is None else storable(complete.folded_into)
-    return (
-        storable(complete.text),
-        error,
-        complete.cancelled,
-        complete.message_id,
-        folded_into,
-        complete.outcome,
-    )
+    return encode(complete[3:])
 
 
 def as_complete(row: Sequence[Any]) -> RunComplete:
     """Return the completion that has these columns."""
-    session_id, run_id, seq, text, error, cancelled, message_id, folded_into, outcome = row
-    return RunComplete(
-        restored(session_id),
-        restored(run_id),
-        seq,
-        restored(text),
-        None if error is None else restored(error),
-        bool(cancelled),
-        message_id,
-        None if folded_into is None else restored(folded_into),
-        outcome,
-    )
+    complete = RunComplete(*decode(row))
+    return complete._replace(cancelled=bool(complete.cancelled))
 
 
 def as_known(row: Sequence[Any]) -> Known:
-    """Return the run that has these columns: its own, its completion's and perhaps its position."""
+    """Return the run that has these columns: its own, its completion's and its position."""
     run = as_run(row[:_RUN_COLUMNS])
     if run.state is not State.COMPLETE:
         return Known(run, None)
-    completion = row[_RUN_COLUMNS:]
-    position = completion[_COMPLETE_COLUMNS] if len(completion) > _COMPLETE_COLUMNS else 0
-    return Known(run, as_complete(completion[:_COMPLETE_COLUMNS]), position)
+    return Known(run, as_complete(row[_RUN_COLUMNS:-1]), row[-1])
 
 
 def of_messages(messages: Sequence[Message]) -> list[Row]:
@@ -321,20 +290,12 @@ def of_messages(messages: Sequence[Message]) -> list[Row]:
     turn = ""
     for message in reversed(messages):
         turn = message.id if message.role == "assistant" else turn
-        message_id, session_id, run_id, role, text, finish_reason, data = message
-        kept = None if data is None else json.dumps(data)
-        rows.append((
-            message_id, storable(session_id), storable(run_id), role, storable(text), finish_reason, kept,
-            turn,
-        ))  # fmt: skip
+        data = None if message.data is None else json.dumps(message.data)
+        rows.append(encode((*message[:-1], data, turn)))
     return rows[::-1]
 
 
 def as_messages(rows: Sequence[Sequence[Any]]) -> ListOfMessages:
     """Return the messages that have these columns."""
-    return [
-        Message(
-            message_id, restored(session_id), restored(run_id), role, restored(text), reason, decode(data)
-        )
-        for message_id, session_id, run_id, role, text, reason, data in rows
-    ]
+    messages = [Message(*decode(row)) for row in rows]
+    return [message._replace(data=decode_json(message.data)) for message in messages]

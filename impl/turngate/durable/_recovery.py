@@ -23,8 +23,7 @@ from turngate.durable.feed import BEHIND
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from turngate._loop import HomeLoop
-    from turngate.durable._ledger import Ledger, Orphans
+    from turngate.durable._ledger import Orphans
     from turngate.durable._runs import KnownRuns
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper
@@ -41,36 +40,14 @@ _ROUNDS: Final = 20
 
 
 class Recovery:
-    """Looks at the turns and runs of this process, and recovers those of dead ones.
+    """Looks at the turns and runs of this process, and recovers those of dead ones."""
 
-    retry          whether the turn of a dead process may run again
-    poll           seconds between two looks that no hint has asked for
-    enter_timeout  seconds after which an accepted run that its holder does not enter is entered here
-    checkpoint     seconds between two checkpoints of the text of running turns
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        loop: HomeLoop,
-        stepper: Stepper,
-        runs: KnownRuns,
-        turns: LedgerTurns,
-        *,
-        retry: bool,
-        poll: float,
-        enter_timeout: float,
-        checkpoint: float,
-    ) -> None:
-        self._ledger = ledger
-        self._loop = loop
+    def __init__(self, stepper: Stepper, runs: KnownRuns, turns: LedgerTurns) -> None:
+        self._ledger = stepper.ledger
+        self._settings = stepper.settings
         self._stepper = stepper
         self._runs = runs
         self._turns = turns
-        self._retry = retry
-        self._poll = poll
-        self._enter_timeout = enter_timeout
-        self._checkpoint_every = checkpoint
         self._woken = asyncio.Event()
         self._looked_until: tuple[int, int] | None = None
         """Up to where completions were looked at, when too many runs are waited for to ask for each."""
@@ -84,7 +61,7 @@ class Recovery:
 
     async def run(self) -> None:
         """Look after everything, again and again. What fails does not keep the rest from being done."""
-        loop = self._loop.check_loop()
+        loop = self._stepper.loop.check_loop()
         due = checkpoint_due = loop.time()
         while True:
             self._woken.clear()
@@ -93,10 +70,10 @@ class Recovery:
                 await self._try("the turns of this process could not be looked at", self._look_at_turns)
             await self._try("the ends of runs could not be looked for", self._look_for_ends)
             if now >= checkpoint_due:
-                checkpoint_due = now + self._checkpoint_every
+                checkpoint_due = now + self._settings.checkpoint
                 await self._try("the text of running turns could not be saved", self._checkpoint)
             if now >= due:
-                due = now + self._poll
+                due = now + self._settings.poll
                 await self._try("the ends of runs could not be looked for", self._look_at_some)
                 await self._stepper.retire_former()
                 await self._try("old idempotency keys could not be forgotten", self._expire_keys)
@@ -220,7 +197,7 @@ class Recovery:
 
     async def _expire_keys(self) -> None:
         """Forget some of the idempotency keys that are too old; the next poll goes on if there are more."""
-        now = self._loop.check_loop().time()
+        now = self._stepper.loop.check_loop().time()
         if now >= self._expire_keys_at:
             self._expire_keys_at = now + _KEYS_EVERY
             if await self._ledger.expire_keys(KEPT_ON_A_LEDGER, _AT_ONCE) == _AT_ONCE:
@@ -233,7 +210,7 @@ class Recovery:
         for _ in range(_ROUNDS):
             if self._stepper.is_closing:
                 return
-            orphans = await self._ledger.orphans(self._enter_timeout)
+            orphans = await self._ledger.orphans(self._settings.enter_timeout)
             if not any(orphans) or self._stepper.is_closing or not await self._recover(orphans):
                 return
 
@@ -241,7 +218,7 @@ class Recovery:
         """Take the steps that the orphans need, and say whether one could be taken."""
 
         def reap(step: Step) -> object:
-            return step.reap(retry=self._retry)
+            return step.reap(retry=self._settings.on_death == "retry")
 
         def claim(step: Step) -> object:
             return step.claim()

@@ -44,24 +44,29 @@ class PendingAccept:
 class KnownRuns:
     """The handles of this process, and which of them it has to look for.
 
-    home    the dispatcher that the handles belong to
-    hooked  is told of each run whose RunComplete a hook receives, and of its position
+    home       the dispatcher that the handles belong to
+    on_hooked  is told of each run whose RunComplete a hook receives, and of its position
     """
 
-    def __init__(self, home: Home, hooked: Callable[[str, int], None]) -> None:
+    def __init__(self, home: Home, on_hooked: Callable[[str, int], None]) -> None:
         self.waited_for: dict[str, Run] = {}
         """Runs whose end may be waited for in this process."""
         self.unlooked: set[str] = set()
         """Those of them that were not looked for yet."""
         self.handles: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
         self._home = home
-        self._hooked = hooked
+        self._on_hooked = on_hooked
 
     def watch(self, run: Run) -> None:
         """Look for the end of the run until it is there."""
         if run.state is not COMPLETE:
             self.waited_for[run.run_id] = run
             self.unlooked.add(run.run_id)
+
+    def has_hook(self, run_id: str) -> bool:
+        """Say whether an `on_complete` of this process waits for the RunComplete."""
+        handle = self.handles.get(run_id)
+        return handle is not None and handle.on_complete is not None
 
     def elsewhere(self) -> list[str]:
         """Return the runs that are waited for and are not part of a turn of this process."""
@@ -147,7 +152,7 @@ class KnownRuns:
         handle.record.state, handle.record.complete = COMPLETE, complete
         self._forget(handle)
         if handle.on_complete is not None:
-            self._hooked(handle.run_id, position)
+            self._on_hooked(handle.run_id, position)
         announce(handle, complete)
         call_callbacks(handle, complete)
 

@@ -28,14 +28,15 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from turngate._log import describe, log_error
-from turngate.durable import _sqlite_statements as sql
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable, NotStorable, OutcomeUnknown
+from turngate.durable._sql import statements
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 T = TypeVar("T")
 
+_SQL: Final = statements("sqlite")
 _LOOK_INTERVAL: Final = 0.05
 """Seconds between two looks at whether another process has written, while there is no work."""
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -92,10 +93,11 @@ class _SeenLedger:
         number = _last_number(connection)
         if self._data_version is not None:
             epoch, name = self._epoch
-            goes_on = connection.execute(sql.GOES_ON, (name, epoch, epoch, self.reached)).fetchone()[0]
+            about = {"1": name, "2": epoch, "3": self.reached}
+            goes_on = connection.execute(_SQL["goes_on"], about).fetchone()[0]
             if number < self.reached or not goes_on:
                 return True
-        self._epoch = connection.execute(sql.LAST_EPOCH).fetchone()
+        self._epoch = connection.execute(_SQL["last_epoch"]).fetchone()
         self._data_version, self.reached = version, number
         return False
 
@@ -346,7 +348,7 @@ def _do(connection: sqlite3.Connection, job: _Job) -> _Answer:
 
 
 def _last_number(connection: sqlite3.Connection) -> int:
-    return int(connection.execute(sql.NUMBER).fetchone()[0])
+    return int(connection.execute(_SQL["number"]).fetchone()[0])
 
 
 def _data_version(connection: sqlite3.Connection) -> int:

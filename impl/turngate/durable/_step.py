@@ -79,7 +79,6 @@ class Step:
     worker   takes the step, and will own the turn that starts by it
     places   whether turns wait for places, so that none has begun when it starts
     closing  whether the worker takes no turn any more: what starts has no owner until another one claims it
-    history  whether the ledger keeps the decisions
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Step:
         *,
         places: bool = False,
         closing: bool = False,
-        history: bool = True,
     ) -> None:
         self.loaded = loaded
         self.worker = worker
@@ -111,7 +109,6 @@ class Step:
         self.messages: list[Message] = []
         self._places = places
         self._closing = closing
-        self._keeps_history = history
         self._history: list[dict[str, Any]] = []
         self.core = SessionCore(loaded.session_id, f"msg-{self.row.token}-")
         self.runs: dict[str, RunRecord] = {}
@@ -292,8 +289,7 @@ class Step:
     # What the core asks for.
 
     def _perform(self, decided: Decided) -> None:
-        if self._keeps_history:
-            self._history += [entry.line for entry in decided.entries]
+        self._history += [entry.line for entry in decided.entries]
         for effect in decided.effects:
             match effect:
                 case ("publish", run):

@@ -12,26 +12,116 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from turngate._errors import DispatcherClosed
 from turngate._events import Waiters
 from turngate._log import describe, log_error
+from turngate._loop import HomeLoop
+from turngate._prompt import seconds, whole_number
+from turngate._supervise import Supervisor
 from turngate.durable._ledger import LeaseLost, LedgerGone, LedgerUnavailable, OutcomeUnknown
-from turngate.durable._pending import PendingStep
 from turngate.durable._records import Ask
 from turngate.durable._step import Fenced, Step
 
 if TYPE_CHECKING:
-    from asyncio import Task
-    from collections.abc import Awaitable, Callable
+    from asyncio import Future, Task
+    from collections.abc import Awaitable, Callable, Coroutine
 
-    from turngate._loop import HomeLoop
     from turngate.durable._ledger import Ledger
-    from turngate.durable._records import Decision, Loaded
-    from turngate.durable._tasks import BackgroundTasks
+    from turngate.durable._records import Changes, Decision, Loaded
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a dispatcher on a ledger was told; see `DurableDispatcher`."""
+
+    on_death: Literal["fail", "retry"]
+    lease: float
+    poll: float
+    enter_timeout: float
+    checkpoint: float
+    queue_limit: int
+    accepted_limit: int
+    delta_limit: int
+    delta_bytes: int
+    complete_limit: int
+    turns_limit: int | None
+
+    def __post_init__(self) -> None:
+        if self.on_death not in {"fail", "retry"}:
+            raise ValueError(f"on_death must be fail or retry, not {self.on_death!r}")
+        for name in ("lease", "poll", "enter_timeout", "checkpoint"):
+            seconds(name, getattr(self, name))
+        for name in ("queue_limit", "accepted_limit", "complete_limit", "delta_limit", "delta_bytes"):
+            whole_number(name, getattr(self, name), at_least=0 if name.startswith("delta") else 1)
+        if self.turns_limit is not None:
+            whole_number("turns_limit", self.turns_limit, at_least=1)
+
+
+class PendingStep:
+    """A step that was sent and is not answered yet."""
+
+    __slots__ = ("_resolved", "completes", "position", "refused_by", "was_decided")
+
+    def __init__(self) -> None:
+        self._resolved: Future[None] | None = None
+        self.position: int | None = None
+        """Where it was saved; 0 if nowhere, or if that is unknown; None until it is resolved."""
+        self.completes: set[str] = set()
+        """The runs that it completes if it was saved."""
+        self.was_decided = False
+        """Whether the ledger was given something to save."""
+        self.refused_by: BaseException | None = None
+        """What the step itself raised, so that nothing was saved."""
+
+    def decided(self, changes: Changes) -> None:
+        """Note what the ledger is about to save."""
+        self.was_decided = True
+        self.completes.update(complete.run_id for complete in changes.done)
+
+    def was_not_saved(self) -> None:
+        """Note that nothing was saved."""
+        self.was_decided = False
+        self.completes.clear()
+
+    def resolve(self) -> None:
+        """Note that no answer is awaited any more."""
+        self.position = self.position or 0
+        if self._resolved is not None:
+            self._resolved.set_result(None)
+
+    async def result(self) -> int:
+        """Wait for its end, and return the position."""
+        if self.position is None:
+            self._resolved = self._resolved or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._resolved)
+        assert self.position is not None
+        return self.position
+
+
+class BackgroundTasks:
+    """Tasks that no factory makes: they are not the user's. `supervisor` runs those that must not end."""
+
+    def __init__(self, loop: HomeLoop) -> None:
+        self.tasks: set[Task[Any]] = set()
+        self.supervisor = Supervisor(self.spawn)
+        self._loop = loop
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Task[T]:
+        """Start a task that may be awaited; if it is not, what it raises is not mentioned."""
+        task = asyncio.Task(coroutine, loop=self._loop.check_loop())
+        self.tasks.add(task)
+        task.add_done_callback(self._is_done)
+        return task
+
+    def _is_done(self, task: Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # those who waited have been told
 
 
 class StepHost(Protocol):
@@ -54,18 +144,13 @@ class StepHost(Protocol):
 
 
 class Stepper:
-    """The name of a process on the ledger, and the steps that it takes under it."""
+    """A process on a ledger: its loop, its tasks, its name, and the steps that it takes under that name."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        loop: HomeLoop,
-        tasks: BackgroundTasks,
-        host: StepHost,
-        *,
-        lease: float,
-        has_places: bool,
-    ) -> None:
+    def __init__(self, ledger: Ledger, host: StepHost, settings: Settings) -> None:
+        self.ledger = ledger
+        self.settings = settings
+        self.loop = HomeLoop()
+        self.tasks = BackgroundTasks(self.loop)
         self.name = 0
         """The name of this process on the ledger, 0 while it has none."""
         self.former: set[int] = set()
@@ -87,12 +172,7 @@ class Stepper:
         self.last_position = 0
         """The highest position of a step of this process."""
         self.opening: Task[None] | None = None
-        self._ledger = ledger
-        self._loop = loop
-        self._tasks = tasks
         self._host = host
-        self._lease = lease
-        self._has_places = has_places
         self._lets_go = False
         """Whether the ledger is being closed."""
         self._sent = 0
@@ -102,12 +182,12 @@ class Stepper:
 
     async def open(self) -> None:
         """Open the ledger and register, once; cancelling one caller does not stop the others."""
-        self._loop.check_loop()
+        self.loop.check_loop()
         if self.is_closed:
             raise DispatcherClosed("the dispatcher is closed")
         if not self.is_open:
             if self.opening is None:
-                self.opening = self._tasks.spawn(self._open())
+                self.opening = self.tasks.spawn(self._open())
             await asyncio.shield(self.opening)
 
     async def ready(self) -> None:
@@ -117,11 +197,11 @@ class Stepper:
 
     async def _open(self) -> None:
         try:
-            await self._ledger.open()
+            await self.ledger.open()
             try:
                 await self._take_name()
             except BaseException:
-                await self._ledger.close()
+                await self.ledger.close()
                 raise
         finally:
             self.opening = None
@@ -129,11 +209,11 @@ class Stepper:
         self._host.opened()
 
     async def _take_name(self) -> None:
-        name = await self._ledger.register(self._lease)
+        name = await self.ledger.register(self.settings.lease)
         if self._lets_go:  # it would neither be kept alive nor retired
-            await self._ledger.retire(name)
+            await self.ledger.retire(name)
             self._check_not_letting_go()
-        self._ledger.keep_alive(name, self._lease, self._lease_is_lost)
+        self.ledger.keep_alive(name, self.settings.lease, self._is_lost)
         self.name = name  # only now: a process that is not kept alive would lose its turns
 
     def _check_not_letting_go(self) -> None:
@@ -141,9 +221,9 @@ class Stepper:
         if self._lets_go:
             raise DispatcherClosed("the dispatcher is closed")
 
-    def _lease_is_lost(self, name: int) -> None:
+    def _is_lost(self, name: int) -> None:
         if name == self.name and not self.is_closed:
-            self._tasks.spawn(self._rename_soon(name))
+            self.tasks.spawn(self._rename_soon(name))
 
     async def _rename_soon(self, name: int) -> None:
         try:
@@ -170,7 +250,7 @@ class Stepper:
         """
         for name in [*self.former]:
             try:
-                await self._ledger.retire(name)
+                await self.ledger.retire(name)
             except Exception as exc:  # it is tried again
                 log_error(exc, "worker %d, which was given up, could not be retired yet", name)
             else:
@@ -213,7 +293,7 @@ class Stepper:
         """
         await self.ready()
         ask = Ask(session_id, 0, "", head, run_id, is_new=is_new, key=key)
-        return await asyncio.shield(self._tasks.spawn(self.send(ask, fn, owner=owner)))
+        return await asyncio.shield(self.tasks.spawn(self.send(ask, fn, owner=owner)))
 
     async def send(self, ask: Ask, fn: Callable[[Step], T], *, owner: bool) -> T:
         """Take a step in the task of the caller, which must not be cancelled."""
@@ -276,10 +356,10 @@ class Stepper:
         done = [complete.run_id for complete in decision.changes.done]
         try:
             if done:
-                found = await self._ledger.find(done)
+                found = await self.ledger.find(done)
                 pending.position = decision.position = max((known.position for known in found), default=0)
             if not decision.position:
-                decision.position = (await self._ledger.read_point()).until - 1
+                decision.position = (await self.ledger.read_point()).until - 1
         except Exception as exc:  # effects do not wait for it
             log_error(exc, "the position of a step whose answer was lost is not known yet")
 
@@ -289,9 +369,8 @@ class Stepper:
                 loaded,
                 ask.worker,
                 ask.step_id,
-                places=self._has_places,
+                places=self.settings.turns_limit is not None,
                 closing=self.is_closing,
-                history=self._ledger.history,
             )
             try:
                 result = fn(step)
@@ -303,7 +382,7 @@ class Stepper:
                 pending.decided(decision.changes)
             return decision
 
-        return self._ledger.step(ask, decide)
+        return self.ledger.step(ask, decide)
 
 
 def _is_cancelled(exc: BaseException) -> bool:

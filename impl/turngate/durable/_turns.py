@@ -10,6 +10,7 @@ from turngate._core import QUEUED, RUNNING, SETTLING, TurnRecord
 from turngate._errors import TurnEnded
 from turngate._handles import Run, Turn, TurnOutput
 from turngate._log import log_error
+from turngate._places import Places
 from turngate._turn import TurnRunner
 from turngate.durable._ledger import LedgerGone, NotStorable
 from turngate.durable._records import ALL, Ask
@@ -17,13 +18,10 @@ from turngate.durable._step import Fenced
 
 if TYPE_CHECKING:
     from turngate._handles import Home
-    from turngate._loop import HomeLoop
-    from turngate._places import Places
     from turngate._runner import Called
     from turngate.durable._runs import KnownRuns
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper
-    from turngate.durable._tasks import BackgroundTasks
     from turngate.durable.feed import Feed
 
 REFUSED_BY_LEDGER: Final = "the ledger refuses to store what the turn came to"
@@ -49,32 +47,19 @@ class OwnedTurn:
 class LedgerTurns:
     """Begins, covers, gives up and finishes the turns of this process; see `TurnHost`."""
 
-    def __init__(
-        self,
-        home: Home,
-        loop: HomeLoop,
-        tasks: BackgroundTasks,
-        stepper: Stepper,
-        runs: KnownRuns,
-        feed: Feed,
-        *,
-        runner: Called,
-        places: Places | None,
-        poll: float,
-    ) -> None:
+    def __init__(self, home: Home, stepper: Stepper, runs: KnownRuns, feed: Feed, runner: Called) -> None:
         self.owned: dict[int, OwnedTurn] = {}
         """The turns of this process by their fences."""
         self.covered_early: set[int] = set()
         """Fences of turns that a cancel has covered before the step that starts them was answered."""
-        self.runner = TurnRunner(runner, loop, places)
+        limit = stepper.settings.turns_limit
+        self.runner = TurnRunner(runner, stepper.loop, None if limit is None else Places(limit))
         self._home = home
-        self._loop = loop
-        self._tasks = tasks
         self._stepper = stepper
         self._runs = runs
         self._feed = feed
-        self._has_places = places is not None
-        self._poll = poll
+        self._poll = stepper.settings.poll
+        self._has_places = limit is not None
 
     def turn_of(self, fence: int) -> Turn | None:
         """Return the turn of this process that has the fence."""
@@ -88,7 +73,7 @@ class LedgerTurns:
         assert step.started is not None
         members = [self._runs.seen(run, step.rows[run.run_id]) for run in step.started.runs]
         lead = members[0]
-        output = TurnOutput(lead.session_id, lead.run_id, self._loop, self._feed.stream, members)
+        output = TurnOutput(lead.session_id, lead.run_id, self._stepper.loop, self._feed.stream, members)
         record = TurnRecord(lead.record, covered=step.fence in self.covered_early)
         self.covered_early.discard(step.fence)
         turn = Turn(self._home, record, members, output, step.fence, step.attempts)
@@ -185,7 +170,7 @@ class LedgerTurns:
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Have the outcome put on record, in a task that is never cancelled."""
-        finishing = self._tasks.spawn(self._finish(turn))
+        finishing = self._stepper.tasks.spawn(self._finish(turn))
         while wait and not finishing.done():
             try:
                 await asyncio.shield(finishing)
@@ -195,8 +180,8 @@ class LedgerTurns:
 
     def settle_at_once(self, turn: Turn) -> None:
         """Have the outcome put on record if the loop goes on; otherwise another process finds the turn."""
-        if self._loop.is_running_here():
-            self._tasks.spawn(self._finish(turn))
+        if self._stepper.loop.is_running_here():
+            self._stepper.tasks.spawn(self._finish(turn))
 
     async def _finish(self, turn: Turn) -> None:
         """Put the outcome on record: tried again as long as the turn is this process's."""
@@ -233,7 +218,7 @@ class LedgerTurns:
 
     async def fold(self, turn: Turn) -> list[Run]:
         """Take the follow-ups into the turn that may join it."""
-        self._loop.check_loop()
+        self._stepper.loop.check_loop()
         turn.output.check_open("fold into")
         session_id, fence = turn.run.session_id, turn.fence
         try:
@@ -245,7 +230,7 @@ class LedgerTurns:
 
     def foldable(self, turn: Turn) -> list[Run]:
         """Return what a fold would take into the turn, as far as this process knows."""
-        self._loop.check_loop()
+        self._stepper.loop.check_loop()
         turn.output.check_open("fold into")
         waiting: list[Run] = []
         owned = self.owned.get(turn.fence)

@@ -1,7 +1,6 @@
 """The inside of a dispatcher on a ledger: its parts, and what each of them needs of the others.
 
-`Stepper`      takes steps under the name of this process
-`StepEffects`  performs what they decide
+`Stepper`      the process on the ledger, which takes steps under a name
 `KnownRuns`    the handles of runs
 `LedgerTurns`  the turns that run here
 `Recovery`     looks after what hints have missed and what dead processes have left
@@ -11,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
 from turngate._deadlock import DeadlockCheck
@@ -19,96 +18,42 @@ from turngate._effects import call_back
 from turngate._errors import DispatcherClosed, counted
 from turngate._handles import Covered
 from turngate._log import guard, log_error
-from turngate._loop import HomeLoop
 from turngate.durable._close import LedgerClose
-from turngate.durable._effects import StepEffects
 from turngate.durable._ledger import LedgerGone
 from turngate.durable._recovery import Recovery
 from turngate.durable._runs import KnownRuns
 from turngate.durable._stepper import Stepper
-from turngate.durable._tasks import BackgroundTasks
 from turngate.durable._turns import LedgerTurns
 from turngate.durable.feed import Feed
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
-    from collections.abc import Callable, Coroutine
 
     from turngate._core import RunRecord
     from turngate._events import RunComplete
     from turngate._handles import Run, Turn
     from turngate._messages import ListOfMessages
-    from turngate._places import Places
     from turngate._prompt import OnComplete
     from turngate._runner import Called
     from turngate._turn import TurnHost
     from turngate.durable._ledger import Ledger
-    from turngate.durable._pending import PendingStep
     from turngate.durable._records import Decision
     from turngate.durable._step import Step
+    from turngate.durable._stepper import Settings
 
 
 class Worker:
-    """One process on a ledger: the `Home` of handles, `StepHost` of the stepper and `Host` of the feed."""
+    """One process on a ledger: the `Home` of handles and the `StepHost` of the stepper."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        runner: Called,
-        places: Places | None,
-        retry: bool,
-        lease: float,
-        poll: float,
-        enter_timeout: float,
-        checkpoint: float,
-        delta_limit: int,
-        delta_bytes: int,
-        complete_limit: int,
-    ) -> None:
-        self.loop = loop = HomeLoop()
-        self.tasks = tasks = BackgroundTasks(loop)
-        self.runs = runs = KnownRuns(self, self._hooked)
-        self.stepper = stepper = Stepper(
-            ledger, loop, tasks, self, lease=lease, has_places=places is not None
-        )
-        self.feed = feed = Feed(
-            ledger,
-            self,
-            poll=poll,
-            delta_limit=delta_limit,
-            delta_bytes=delta_bytes,
-            complete_limit=complete_limit,
-        )
-        self.turns = turns = LedgerTurns(
-            self, loop, tasks, stepper, runs, feed, runner=runner, places=places, poll=poll
-        )
-        self.recovery = Recovery(
-            ledger,
-            loop,
-            stepper,
-            runs,
-            turns,
-            retry=retry,
-            poll=poll,
-            enter_timeout=enter_timeout,
-            checkpoint=checkpoint,
-        )
-        self.close = LedgerClose(
-            ledger,
-            loop,
-            tasks,
-            stepper,
-            runs,
-            turns,
-            feed,
-            stop_recovery=self._stop_recovery,
-            lease=lease,
-            poll=poll,
-        )
+    def __init__(self, runner: Called, ledger: Ledger, settings: Settings) -> None:
+        self.ledger = ledger
+        self.stepper = Stepper(ledger, self, settings)
+        self.runs = KnownRuns(self, self._leave_to_hook)
+        self.feed = Feed(self.stepper, self.runs.has_hook)
+        self.turns = LedgerTurns(self, self.stepper, self.runs, self.feed, runner)
+        self.recovery = Recovery(self.stepper, self.runs, self.turns)
+        self.close = LedgerClose(self.stepper, self.runs, self.turns, self.feed, self._stop_recovery)
         self.deadlocks = DeadlockCheck(self, self._blocks, self._knows)
-        self._ledger = ledger
-        self._effects = StepEffects(ledger, stepper, runs, turns, feed)
         self._recovering: Task[None] | None = None
 
     # What handles need; see `Home`.
@@ -120,11 +65,11 @@ class Worker:
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        return self.loop.check_loop()
+        return self.stepper.loop.check_loop()
 
     def check_thread(self) -> None:
         """Raise WrongLoop in another thread, or in another loop."""
-        self.loop.check_thread()
+        self.stepper.loop.check_thread()
 
     def watch(self, run: Run) -> None:
         """Look for the end of the run until it is there."""
@@ -175,41 +120,46 @@ class Worker:
     async def list_messages(self, session_id: str) -> ListOfMessages:
         """Return what the ledger holds of the session."""
         await self.stepper.ready()
-        return await self._ledger.messages(session_id, None, None)
-
-    # What the feed needs; see `turngate.durable.feed.Host`.
-
-    async def ready(self) -> None:
-        """Wait until the ledger is open."""
-        await self.stepper.open()
-
-    def pending_steps(self) -> list[PendingStep]:
-        """Return the steps that were sent and have not been answered yet."""
-        return [*self.stepper.pending]
-
-    def has_hook(self, run_id: str) -> bool:
-        """Say whether an `on_complete` of this process waits for the RunComplete."""
-        handle = self.runs.handles.get(run_id)
-        return handle is not None and handle.on_complete is not None
-
-    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
-        """Run a background task, again if it fails."""
-        return self.tasks.supervisor.start(name, run)
+        return await self.ledger.messages(session_id, None, None)
 
     # What the stepper needs; see `StepHost`.
 
     def opened(self) -> None:
         """Begin to look after things."""
-        self._recovering = self.supervise("looking after the ledger", self.recovery.run)
-        guard("listening to the ledger", self._ledger.listen, self._wake)  # only hints would be missing
+        self._recovering = self.stepper.tasks.supervisor.start("looking after the ledger", self.recovery.run)
+        guard("listening to the ledger", self.ledger.listen, self._wake)  # only hints would be missing
 
     async def until_joined(self) -> None:
         """Wait until a step may be sent that must not overtake a subscription."""
         await self.feed.until_joined()
 
     def perform(self, step: Step, decision: Decision) -> None:
-        """Perform what a step that was saved has decided."""
-        self._effects.perform(step, decision)
+        """Perform what a step that was saved has decided: RunCompletes, interrupts, the start of a turn."""
+        assert decision.changes is not None
+        turn = self.turns.turn_of(step.row.fence)
+        self.runs.accept(step)
+        self.runs.see(step, decision.changes.after.version)
+        for run in step.published:
+            assert run.complete is not None
+            self.runs.complete(run.complete, decision.position, turn)
+        if turn is not None:
+            self.turns.see(step, turn)
+        if step.interrupted:
+            self.turns.cover(step.row.fence, step.row.owner)
+        if step.started is not None and step.owner == self.stepper.name:
+            self.turns.start(step, decision.position)
+        self._tell_others(step)
+
+    def _tell_others(self, step: Step) -> None:
+        """Give the processes that the step concerns a hint to look soon."""
+        self.feed.wake()
+        others = {step.rows[run.run_id].holder for run in step.published}
+        if step.interrupted and step.row.owner is not None:
+            others.add(step.row.owner)
+        others.discard(self.stepper.name)
+        is_unowned = step.core.turn is not None and step.owner is None
+        if others or is_unowned:
+            self.ledger.hint(set() if is_unowned else others)
 
     def lost_name(self, name: int) -> None:
         """Give up everything that was held under the name."""
@@ -232,14 +182,14 @@ class Worker:
         if self._recovering is not None:
             self._recovering.cancel()
 
-    def _hooked(self, run_id: str, position: int) -> None:
-        self.feed.hooked(run_id, position)
+    def _leave_to_hook(self, run_id: str, position: int) -> None:
+        self.feed.leave_to_hook(run_id, position)
 
     # Waits of a runner for its own session.
 
     async def _blocks(self, run: Run) -> bool:
         """Ask the ledger whether the run waits for the active turn: what is known here may be old."""
-        (loaded,) = await self._ledger.view(run.session_id)
+        (loaded,) = await self.ledger.view(run.session_id)
         for row in loaded.runs:
             if row.run_id == run.run_id:
                 if row.state is ACCEPTED:
@@ -248,4 +198,4 @@ class Worker:
         return False
 
     async def _knows(self, run_id: str) -> bool:
-        return bool(await self._ledger.find([run_id]))
+        return bool(await self.ledger.find([run_id]))

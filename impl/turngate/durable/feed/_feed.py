@@ -3,53 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from turngate._core import moved
 from turngate._errors import DispatcherClosed, TurngateError
-from turngate._events import LoopCheck, Subscribers, Subscription, Waiters
-from turngate._log import describe, log_error
+from turngate._events import RunComplete, Subscribers, Subscription, Waiters
+from turngate._log import describe, log_error, log_or_propagate
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
-from turngate.durable.feed._delivery import BEHIND, Beginning, Delivery
-from turngate.durable.feed._follower import LedgerFollower
+from turngate.durable.feed._delivery import BEHIND, Beginning, Delivery, Gap
 from turngate.durable.feed._relay import StreamRelay
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
-    from turngate._events import Delta, Note
-    from turngate.durable._ledger import Ledger, ReadPoint
-    from turngate.durable._pending import PendingStep
+    from turngate._events import Delta, Event, Note
+    from turngate.durable._ledger import HistoryStep, Place, ReadPoint
+    from turngate.durable._stepper import PendingStep, Stepper
 
+_PAGE: Final = 500
+_EVERYTHING: Final = sys.maxsize
+"""The horizon when there is nothing to read for anyone."""
 _SHORTEST: Final = 0.005
 _LONGEST: Final = 0.2
 """Seconds between two reads while a gate is closed."""
 _TRIES: Final = 100
 _PAUSE: Final = 0.01
 """How often the last events are read before a close gives up, and the seconds in between."""
-
-
-class Host(LoopCheck, Protocol):
-    """What a feed needs of its dispatcher."""
-
-    async def ready(self) -> None:
-        """Wait until the ledger is open; raise DispatcherClosed once the dispatcher is closed."""
-
-    def pending_steps(self) -> list[PendingStep]:
-        """Return the steps that this process has sent and that have not been answered yet."""
-        ...
-
-    def has_hook(self, run_id: str) -> bool:
-        """Say whether an `on_complete` of this process waits for the RunComplete."""
-        ...
-
-    def supervise(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> Task[None]:
-        """Run a background task, again if it fails; see `Supervisor.start`."""
-        ...
 
 
 class News:
@@ -105,35 +90,34 @@ class Feed:
     sends after `subscribe` wait until that moment is known, so they come after it. Steps that were under way
     then are delivered on whichever side of the moment they were saved: a run that this process believed to
     be in flight when the subscription was made completes within the subscription.
+
+    has_hook  says whether an `on_complete` of this process waits for the RunComplete of a run
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        host: Host,
-        *,
-        poll: float,
-        delta_limit: int,
-        delta_bytes: int,
-        complete_limit: int,
-    ) -> None:
-        self._ledger = ledger
-        self._host = host
-        self._news = News(poll)
+    def __init__(self, stepper: Stepper, has_hook: Callable[[str], bool]) -> None:
+        settings = stepper.settings
+        self._ledger = stepper.ledger
+        self._stepper = stepper
+        self._loop = stepper.loop
+        self._has_hook = has_hook
+        self._news = News(settings.poll)
         self.subscribers = Subscribers()
         self._subscription = partial(
             Subscription,
-            host,
+            self._loop,
             self.subscribers,
-            delta_limit=delta_limit,
-            delta_bytes=delta_bytes,
-            complete_limit=complete_limit,
+            delta_limit=settings.delta_limit,
+            delta_bytes=settings.delta_bytes,
+            complete_limit=settings.complete_limit,
         )
-        self.delivery = Delivery(self.subscribers, delta_limit, delta_bytes)
-        self.relay = StreamRelay(ledger, host, self.delivery)
-        self.follower = LedgerFollower(ledger, self.delivery, host.has_hook)
+        self.delivery = Delivery(self.subscribers, settings.delta_limit, settings.delta_bytes)
+        self.relay = StreamRelay(stepper, self.delivery)
+        self.hooked: dict[str, int] = {}
+        """Runs whose RunComplete a hook has received, with its position, until that has been read."""
         self._task: Task[None] | None = None
         """Reads the ledger while there are subscriptions."""
+        self._at: Place | None = None
+        """Everything up to this place has been delivered; None while there are no subscriptions."""
         self._reading = asyncio.Lock()
         self.joining: list[_Joiner] = []
         self._moment_known: Future[None] | None = None
@@ -145,23 +129,23 @@ class Feed:
 
     def subscribe(self, session_id: str | None, *, moves: bool) -> Subscription:
         """Receive the events of the session, or of all; see `DurableDispatcher.subscribe`."""
-        loop = self._host.check_loop()
-        if moves and not self._ledger.history:
-            raise ValueError("moves are read from the history, which this ledger does not keep")
+        loop = self._loop.check_loop()
         subscription = self._subscription(session_id=session_id, moves=moves)
         if self._news.stopping:
             subscription.close()
             return subscription
         self._moment_known = self._moment_known or loop.create_future()
-        self.joining.append(_Joiner(weakref.ref(subscription), self._host.pending_steps()))
+        self.joining.append(_Joiner(weakref.ref(subscription), [*self._stepper.pending]))
         self._news.wake()
         if self._task is None:
-            self._task = self._host.supervise("reading the ledger for subscribers", self._follow)
+            self._task = self._stepper.tasks.supervisor.start(
+                "reading the ledger for subscribers", self._follow
+            )
         return subscription
 
     async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
         """Wait for the beginning of a subscription; see `DurableDispatcher.beginning`."""
-        loop = self._host.check_loop()
+        loop = self._loop.check_loop()
         while subscription not in self.delivery.beginnings:
             if subscription.closed or self._news.closed:
                 raise DispatcherClosed("the subscription was closed before it had begun")
@@ -171,7 +155,7 @@ class Feed:
 
     def completions(self, after: str | None, until: str | None) -> LedgerCompletions:
         """Return the completions of all processes; see `DurableDispatcher.completions`."""
-        self._host.check_thread()
+        self._loop.check_thread()
         return LedgerCompletions(self._ledger, self._news, self._ready, after, until)
 
     async def end_cursor(self) -> str:
@@ -181,7 +165,7 @@ class Feed:
         return str(LedgerCursor(await self._ledger.epoch(), (moment.horizon - 1, BEHIND), moment))
 
     async def _ready(self) -> None:
-        await self._host.ready()
+        await self._stepper.open()
         await self.until_joined()
 
     # What steps and turns of this process need, and report.
@@ -202,10 +186,10 @@ class Feed:
         """Read the ledger soon: something may have been saved."""
         self._news.wake()
 
-    def hooked(self, run_id: str, position: int) -> None:
+    def leave_to_hook(self, run_id: str, position: int) -> None:
         """Leave the RunComplete, saved at this position, to the hook that receives it."""
         if self._task is not None:
-            self.follower.hooked[run_id] = position
+            self.hooked[run_id] = position
 
     def begin_turn(self, run_id: str, position: int) -> None:
         """Deliver what the turn streams after everything up to this position, at which it started."""
@@ -233,7 +217,7 @@ class Feed:
         while self.subscribers.listen() and not self._news.closed:
             heard, horizon = self._news.count, reached
             try:
-                await self._host.ready()
+                await self._stepper.open()
                 horizon = await self._read()
             except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
                 self._fail_joining(exc)
@@ -253,19 +237,59 @@ class Feed:
                 self._moment_known.set_result(None)
             self._moment_known = None
         self._joined.wake()
-        self.follower.hooked.clear()
-        self.delivery.stop()
+        self.hooked.clear()
+        self._at = None
+        self.delivery.open_gates()
         self.relay.stop_listening()
 
     async def _read(self) -> int:
         """Deliver everything below the horizon, and return the horizon."""
         async with self._reading:
-            await self._let_join()
-            for lane in self.delivery.lanes():
-                lane.more = True
-            while (horizon := await self.follower.walk(self.joining)) is None:
+            while True:
                 await self._let_join()
-            return horizon
+                if self._at is None:
+                    return _EVERYTHING
+                purged, horizon, steps = await self._ledger.history_after(self._at, _PAGE)
+                events = await self._events_of(steps)
+                await self._let_join()  # what is delivered now must not reach one without a beginning
+                if self._at < purged:
+                    self.delivery.cut_off_purged(purged[0])
+                for position, event in events:
+                    self._deliver(event, position)
+                self._at = max([self._at, purged, *(step[:2] for step in steps[-1:])])
+                if len(steps) < _PAGE:  # nothing can appear below the horizon any more
+                    self._at = max(self._at, (horizon - 1, BEHIND))
+                    self.delivery.open_gates(horizon)
+                    self.hooked = {run_id: at for run_id, at in self.hooked.items() if at >= horizon}
+                    return horizon
+
+    def _deliver(self, event: Event | Gap, position: int) -> None:
+        try:
+            self.delivery.deliver(event, position, for_hook=self._is_for_hook(event))
+        except BaseException as exc:
+            log_or_propagate(exc, "delivering an event raised")
+
+    def _is_for_hook(self, event: Event | Gap) -> bool:
+        """Say whether a hook of this process receives the RunComplete."""
+        if not isinstance(event, RunComplete | Gap):
+            return False
+        return event.run_id in self.hooked or self._has_hook(event.run_id)
+
+    async def _events_of(self, steps: list[HistoryStep]) -> list[tuple[int, Event | Gap]]:
+        """Return the moves and RunCompletes of these steps, with their positions."""
+        entries = [(step, entry) for step in steps for entry in step.entries]
+        completed = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
+        found = await self._ledger.find(completed) if completed else []
+        known = {(each.row.run_id, each.position): each.complete for each in found}
+        return [
+            (
+                step.position,
+                (known.get((entry["run"], step.position)) or Gap(step.session_id, entry["run"]))
+                if entry["event"] == "complete"
+                else moved(entry),
+            )
+            for step, entry in entries
+        ]
 
     # Beginnings.
 
@@ -278,7 +302,7 @@ class Feed:
             why.__cause__ = cause
         self._moment_known.set_exception(why)
         self._moment_known.exception()  # no step may be waiting
-        self._moment_known = self._host.check_loop().create_future()
+        self._moment_known = self._loop.check_loop().create_future()
 
     async def _let_join(self) -> None:
         """Give all new subscriptions a beginning. What fails here is tried again with the next read."""
@@ -289,8 +313,10 @@ class Feed:
             under_way = await self._saved_of(joiner.steps)
             subscription = joiner.reference()
             if subscription is not None:
-                missed = await self.follower.missed(subscription, under_way)
-                self.delivery.begin(subscription, Beginning(joiner.moment, under_way))
+                missed = await self._missed(subscription, under_way)
+                beginning = Beginning(joiner.moment, under_way)
+                self.delivery.beginnings[subscription] = beginning
+                self._at = self._at or (beginning.first() - 1, BEHIND)
                 for event in missed:
                     subscription.receive(event)
             self.joining.remove(joiner)
@@ -321,6 +347,30 @@ class Feed:
             positions |= {known.position for known in await self._ledger.find([*in_doubt])}
         return frozenset(positions) - {0}
 
+    async def _missed(self, subscription: Subscription, under_way: frozenset[int]) -> list[Event]:
+        """Return the events at these positions that were delivered before the subscription could begin."""
+        missed: list[Event] = []
+        for position in sorted(under_way):
+            if self._at is not None and position <= self._at[0]:
+                _, _, steps = await self._ledger.history_after((position - 1, BEHIND), _PAGE)
+                mine = [
+                    step
+                    for step in steps
+                    if step.position == position
+                    and step[:2] <= self._at
+                    and subscription.session_id in (None, step.session_id)
+                ]
+                missed += [
+                    event
+                    for _, event in await self._events_of(mine)
+                    if not isinstance(event, Gap)
+                    and (
+                        subscription.moves
+                        or (isinstance(event, RunComplete) and not self._is_for_hook(event))
+                    )
+                ]
+        return missed
+
     # Closing, in this order.
 
     async def flush(self) -> None:
@@ -339,7 +389,7 @@ class Feed:
         failure counts. Subscriptions that cannot be told everything are cut off.
         """
         why = "a transaction elsewhere held back what the ledger tells"
-        loop = self._host.check_loop()
+        loop = self._loop.check_loop()
         deadline = loop.time() + patience
         for _ in range(_TRIES):
             try:

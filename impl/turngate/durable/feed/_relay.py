@@ -19,9 +19,8 @@ from turngate.durable._ledger import LedgerUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turngate.durable._ledger import Ledger
+    from turngate.durable._stepper import Stepper
     from turngate.durable.feed._delivery import Delivery
-    from turngate.durable.feed._feed import Host
 
 Item = list[Any]
 """A delta: session, run, offset, text. A note: session, run, number, kind, data."""
@@ -39,9 +38,9 @@ _DELTA: Final = 4
 class StreamRelay:
     """Sends what the turns of this process stream, and delivers what those of other processes do."""
 
-    def __init__(self, ledger: Ledger, host: Host, delivery: Delivery) -> None:
-        self._ledger = ledger
-        self._host = host
+    def __init__(self, stepper: Stepper, delivery: Delivery) -> None:
+        self._ledger = stepper.ledger
+        self._stepper = stepper
         self._delivery = delivery
         self.notes: dict[str, int] = {}
         """The number of the last note of each turn of this process."""
@@ -79,7 +78,7 @@ class StreamRelay:
         else:
             self.outbox.append(item)
         if self._timer is None:
-            loop = self._host.check_loop()
+            loop = self._stepper.loop.check_loop()
             self._timer = loop.call_later(_EVERY, self._start_flush)
 
     async def flush(self) -> None:
@@ -104,7 +103,7 @@ class StreamRelay:
             await asyncio.wait({self._start_flush()}, timeout=_EVERY)
 
     def _start_flush(self) -> asyncio.Task[None]:
-        return self._host.supervise("relaying what turns stream", self.flush)
+        return self._stepper.tasks.supervisor.start("relaying what turns stream", self.flush)
 
     # Receiving.
 
