@@ -271,7 +271,7 @@ class _Stage:
         for task in self.loop.tasks:
             task.cancel()
         for d in self.dispatchers:
-            for task in [*d._worker.tasks.tasks]:
+            for task in [*d._stepper.tasks.tasks]:
                 task.cancel()
         self.loop.settle()
 

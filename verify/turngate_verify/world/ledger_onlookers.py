@@ -233,8 +233,8 @@ class Onlookers:
         for subscriber in self._subscribers:
             wrong += self._wrong_events(subscriber, entitled=entitled)
         for process, d in enumerate(self.world.dispatchers):
-            if d._worker.tasks.tasks or len(d._worker.tasks.supervisor):
-                wrong.append(f"process {process} has closed and left {d._worker.tasks.tasks}")
+            if d._stepper.tasks.tasks or len(d._stepper.tasks.supervisor):
+                wrong.append(f"process {process} has closed and left {d._stepper.tasks.tasks}")
         return wrong
 
     def _wrong_events(self, subscriber: _Subscriber, *, entitled: bool) -> list[str]:
@@ -294,7 +294,7 @@ def left_over(d: Any) -> list[str]:
         "runners": d._turns.runner,
         "steps": d._stepper.pending,
         "subscribers without a beginning": d._feed.joining,
-        "ids of hooks": d._feed.follower.hooked,
+        "ids of hooks": d._feed.hooked,
         "gates": d._feed.delivery.gates,
         "former names": d._stepper.former,
         "text to relay": d._feed.relay.outbox,

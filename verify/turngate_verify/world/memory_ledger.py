@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,7 +18,6 @@ from unittest.mock import patch
 
 from turngate import Message, RunComplete, State
 from turngate.durable import LedgerUnavailable, _swap
-from turngate.durable._cache import SessionCache
 from turngate.durable._ledger import (
     Checkpoint,
     CompletionRecord,
@@ -28,7 +27,6 @@ from turngate.durable._ledger import (
     ReadPoint,
     StoredTurn,
 )
-from turngate.durable._purge import Purge
 from turngate.durable._records import (
     ALL,
     Ask,
@@ -42,7 +40,7 @@ from turngate.durable._records import (
     SessionRow,
     of_messages,
 )
-from turngate.durable._swap import Fate, Unanswered, swap
+from turngate.durable._swap import Fate, SessionCache, Unanswered, swap
 
 Kind = Literal["load", "save", "answer"]
 
@@ -157,7 +155,6 @@ class Tables:
 class MemoryLedger:
     """The ledger of one process, on tables that processes share."""
 
-    history = True
     longest_message = 1_000
 
     def __init__(self, tables: Tables, process: int = 0) -> None:
@@ -364,11 +361,10 @@ class MemoryLedger:
         turns = [turn for message, turn in self.tables.messages.values() if message.run_id == run_id]
         return [message for message, turn in self.tables.messages.values() if turns and turn == turns[-1]]
 
-    async def purge(self, purge: Purge) -> int:
+    async def purge(self, before: float) -> AsyncIterator[int]:
         """Keep everything."""
         await self._hop()
-        purge.next_phase()
-        return 0
+        yield 0
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Give no hints: everything works by polling."""
