@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dispatching import HANG, Agent, in_loop
+from dispatching import HANG, Agent, echo, in_loop
 from old_ledgers import ask_postgres
 from operating import Child, turns, until
 from postgres import cluster
@@ -22,10 +22,6 @@ from turngate import DispatcherClosed, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger, _close
 
 FINISH = {"finish": 0.2}
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 @pytest.mark.parametrize("runner_is_over", [True, False])

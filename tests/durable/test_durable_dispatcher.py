@@ -1,24 +1,22 @@
-"""What `DurableDispatcher` adds: opening, other processes, leases, purging, what cannot be reached."""
+"""Several processes on one ledger: what callers, and a server, see of it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dispatching import Agent, in_loop
+from dispatching import Agent, echo, in_loop
 from ledgers import KINDS, MakeLedger, ledgers, on_each, still
-from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, Turn, UnknownRun
+from turngate import CursorExpired, DispatcherClosed, Moved, RunComplete, Turn, UnknownRun, WouldDeadlock
+from turngate._messages import of_turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
-from turngate.durable._sqlite_workers import refuse_shared_file_system
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
+from turngate_verify.world.memory_ledger import MemoryLedger
 
 
 def test_the_constructor_does_nothing(tmp_path: Path) -> None:
@@ -224,14 +222,6 @@ def test_purging_leaves_what_is_in_flight_and_forgets_the_rest(kind: str, tmp_pa
         check(make)
 
 
-def test_network_file_systems_are_refused(tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {tmp_path} rw - nfs4 server:/x rw\n")
-    with pytest.raises(LedgerUnavailable, match="nfs4"):
-        refuse_shared_file_system(tmp_path / "ledger.db", mounts)
-    refuse_shared_file_system(Path("/ledger.db"), mounts)
-
-
 @pytest.mark.parametrize("kind", ["postgres"])
 def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: str, tmp_path: Path) -> None:
     @in_loop
@@ -341,3 +331,112 @@ async def test_a_factory_may_give_something_else_for_the_task_of_a_turn(make: Ma
             loop.set_task_factory(None)
         assert (complete.text, complete.error) == ("p", None)
         assert (await d.ask("s", "q")).text == "q"
+
+
+# What a server asks of a dispatcher on a ledger beside the contract.
+
+
+async def quick(turn: Turn) -> str:
+    return "done"
+
+
+@on_each
+async def test_cursors_sort_in_the_order_of_the_completions(make: MakeLedger) -> None:
+    async with DurableDispatcher(quick, make(), poll=0.05) as d:
+        begin = await d.settled_cursor()
+        for number in range(12):
+            await d.ask("s", str(number))
+        end = await d.settled_cursor()
+        cursors = [begin, *[cursor async for cursor, _ in d.completions(begin, until=end)]]
+        assert len(cursors) == 13
+        assert sorted({*cursors}, key=d.cursor_order) == cursors
+        assert d.cursor_order(end) >= d.cursor_order(cursors[-1])
+        for wrong in ("", "x", "lost.1", "x.1.y"):
+            with pytest.raises(CursorExpired):
+                d.cursor_order(wrong)
+
+
+@on_each
+async def test_what_is_to_be_called_before_the_close_can_read_the_ledger(make: MakeLedger) -> None:
+    read: list[str] = []
+    async with DurableDispatcher(quick, make(), poll=0.05) as d, d.subscribe():
+        await d.ask("s", "x", run_id="r")
+
+        async def look() -> None:
+            read.extend(complete.run_id for _, complete in [each async for each in d.completions(until=end)])
+
+        end = await d.end_cursor()
+        d.call_before_close(look)
+        await d.aclose()
+    assert read == ["r"]
+
+
+# The messages of a run on a ledger, however the run has ended, and what a purge leaves of them.
+
+
+@on_each
+async def test_the_messages_of_a_run_are_those_of_its_turn_however_it_ended(make: MakeLedger) -> None:
+    agent = Agent()
+    async with DurableDispatcher(agent, make()) as d:
+        on_entry = await d.accept("s", "on entry", run_id="cancelled on entry")
+        await d.cancel("s")
+        await d.enter(on_entry)
+        lead = await d.submit("s", "lead", run_id="lead")
+        await still(d)
+        for name in ("folded", "also folded"):
+            await d.submit("s", name, run_id=name)
+        await d.submit("s", "behind", run_id="behind", when_busy="queue")
+        assert len(await agent.turns[-1].fold()) == 2
+        agent.turns[-1].keep({"n": 1})
+        agent.finish(lead)
+        await lead
+        await still(d)
+        cleared = await d.submit("s", "cleared", run_id="cleared", when_busy="queue")
+        assert await d.clear_queue("s") == [cleared]
+        await (await d.accept("s", "released", run_id="released")).close()
+        await d.cancel("s")
+        await d.wait("behind")
+        everything = await d.messages.list("s")
+        written = {"cancelled on entry": 2, "lead": 4, "folded": 4, "also folded": 4, "behind": 2}
+        for name in (*written, "cleared", "released", "unknown"):
+            messages = await d.messages.of_run(name)
+            assert messages == of_turn(everything, name), name
+            assert len(messages) == written.get(name, 0), name
+        assert (await d.messages.of_run("folded"))[-1].data == {"n": 1}
+        if not isinstance(d._ledger, MemoryLedger):  # which forgets nothing
+            assert await d.purge(before=time.time() + 60) == 7
+            assert await d.messages.list("s") == []
+            assert [await d.messages.of_run(name) for name in written] == [[]] * len(written)
+
+
+# A runner that waits for its own session is told so, although another process holds what it waits for.
+
+
+@on_each
+async def test_a_run_of_another_process_is_looked_up(make: MakeLedger) -> None:
+    refused: list[str] = []
+    released: list[str] = []
+
+    async def agent(turn: Turn) -> str:
+        if turn.run.prompt == "first":
+            behind = await other.accept("s", "second")  # the process of this turn has not seen it
+            with pytest.raises(WouldDeadlock) as wrong:
+                await here.wait(behind.run_id)
+            refused.append(str(wrong.value))
+            handle = await here.find(behind.run_id)
+            assert handle is not None
+            await behind.close()  # the handle here is not told at once
+            released.append((await handle).outcome)
+        return turn.run.prompt
+
+    logging.disable()
+    try:
+        async with DurableDispatcher(agent, make()) as here, DurableDispatcher(agent, make()) as other:
+            async with asyncio.timeout(60):
+                assert (await here.ask("s", "first")).text == "first"
+                assert (await other.ask("elsewhere", "second")).text == "second"
+    finally:
+        logging.disable(logging.NOTSET)
+    assert len(refused) == 1
+    assert "of session 's' cannot complete before the turn of run" in refused[0]
+    assert released == ["released"]

@@ -12,16 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dispatching import Agent, in_loop
+from dispatching import Agent, echo, in_loop
 from ledgers import ledgers, still
 from pooling_proxy import pooling_proxy
 from turngate import Turn
 from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
 from turngate_verify.ledger_judge import problems
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 @pytest.mark.needs

@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 
-from dispatching import HANG, Agent, in_loop
+from dispatching import HANG, Agent, echo, in_loop
 from ledgers import MakeLedger, on_each, open_transaction, still
 from turngate import Delta, DispatcherClosed, RunComplete, State, SubscriberCutOff, Turn, UnknownRun
 from turngate.durable import DurableDispatcher, LedgerUnavailable, OutcomeUnknown
 from turngate.durable._swap import Unanswered
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 async def until(condition: Callable[[], object]) -> None:

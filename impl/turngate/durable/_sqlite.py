@@ -353,23 +353,23 @@ def _take_step(connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Deci
 
 
 def _load(connection: sqlite3.Connection, ask: Ask, fresh: int = 0) -> Loaded:
-    def query(name: str, *about: object) -> sqlite3.Cursor:
-        return connection.execute(_SQL[name], {str(number): each for number, each in enumerate(about, 1)})
-
-    name = storable(ask.session_id)
+    query, name = connection.execute, storable(ask.session_id)
     session, runs, owner_lives, text, kept = None, [], False, "", None
-    if (row := query("session", name).fetchone()) is not None:
+    if (row := query(_SQL["session"], (name,)).fetchone()) is not None:
         session, owner_lives = as_session(row[:-1]), bool(row[-1])
-        runs = [as_run(each) for each in query("runs", name)]
+        runs = [as_run(each) for each in query(_SQL["runs"], (name, name))]
         if ask.head and session.queued:
-            runs += [as_run(each) for each in query("queue", name, ask.head)]
+            runs += [as_run(each) for each in query(_SQL["queue"], (name, ask.head))]
         if ask.with_text and session.owner is not None:
-            text, kept = query("text", name, session.fence).fetchone() or ("", None)
+            text, kept = query(_SQL["text"], (name, session.fence)).fetchone() or ("", None)
     known = None
-    if ask.run_id is not None and (row := query("run", storable(ask.run_id)).fetchone()) is not None:
+    if ask.run_id is not None and (row := query(_SQL["run"], (storable(ask.run_id),)).fetchone()) is not None:
         known = as_known(row)
     key = None
-    if ask.key is not None and (row := query("key", *encode(ask.key)).fetchone()) is not None:
+    if (
+        ask.key is not None
+        and (row := query(_SQL["key"], dict(zip("12", encode(ask.key), strict=True))).fetchone()) is not None
+    ):
         key = as_key(row)
     runs = add_known(runs, known, ask.session_id)
     now = time.time()

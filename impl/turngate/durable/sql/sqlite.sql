@@ -21,21 +21,21 @@ SELECT {last_number}
 -- Steps.
 
 -- name: session
-SELECT {session_columns}, owner IN (SELECT worker FROM worker) FROM session WHERE session_id = $1
+SELECT {session_columns}, owner IN (SELECT worker FROM worker) FROM session WHERE session_id = ?
 
 -- name: runs
-SELECT {run_columns} FROM run WHERE session_id = $1 AND state = 'accepted' AND state <> 'complete'
+SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'accepted' AND state <> 'complete'
 UNION ALL
-SELECT {run_columns} FROM run WHERE session_id = $1 AND state = 'active' AND state <> 'complete'
+SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'active' AND state <> 'complete'
 
 -- name: queue
-SELECT {run_columns} FROM run WHERE session_id = $1 AND state = 'queued' AND state <> 'complete' ORDER BY seq LIMIT $2
+SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'queued' AND state <> 'complete' ORDER BY seq LIMIT ?
 
 -- name: text
-SELECT text, kept FROM checkpoint WHERE session_id = $1 AND fence = $2
+SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?
 
 -- name: run
-SELECT {run_columns}, {complete_columns}, position FROM run WHERE run_id = $1
+SELECT {run_columns}, {complete_columns}, position FROM run WHERE run_id = ?
 
 -- name: in_flight
 SELECT DISTINCT session_id FROM run WHERE state <> 'complete' ORDER BY 1

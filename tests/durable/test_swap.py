@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatching import Agent, in_loop
+from dispatching import Agent, echo, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
@@ -18,10 +18,6 @@ from turngate.durable._postgres import Saves
 from turngate.durable._records import Ask, Changes, Decision, Loaded, SessionRow
 from turngate.durable._step import Step
 from turngate.durable._swap import Conflict, Fate, Refused, SessionCache, Unanswered
-
-
-async def echo(turn: Turn) -> str:
-    return turn.run.prompt
 
 
 def accepted(cache: SessionCache, session_id: str, fresh: int) -> None:
