@@ -168,8 +168,9 @@ class SqlLedger(ABC):
         return purged, horizon, steps
 
     async def _page(self, name: str, after: Place, limit: int) -> tuple[Place, int, list[Any]]:
-        ((position, ordinal, horizon, page),) = await self.fetch(name, *after, limit)
-        return (position, ordinal), horizon, json.loads(page) if page else []
+        rows = await self.fetch(name, *after, limit)
+        position, ordinal, horizon = rows[0][:3]
+        return (position, ordinal), horizon, [row[3:] for row in rows if row[3] is not None]
 
     async def messages(self, session_id: str, after: str | None, limit: int | None) -> ListOfMessages:
         """Return messages of the session; ValueError if it has no message `after`."""

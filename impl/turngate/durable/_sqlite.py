@@ -362,15 +362,14 @@ def _load(connection: sqlite3.Connection, ask: Ask, fresh: int = 0) -> Loaded:
             runs += [as_run(each) for each in query(_SQL["queue"], (name, ask.head))]
         if ask.with_text and session.owner is not None:
             text, kept = query(_SQL["text"], (name, session.fence)).fetchone() or ("", None)
-    known = None
-    if ask.run_id is not None and (row := query(_SQL["run"], (storable(ask.run_id),)).fetchone()) is not None:
-        known = as_known(row)
-    key = None
-    if (
-        ask.key is not None
-        and (row := query(_SQL["key"], dict(zip("12", encode(ask.key), strict=True))).fetchone()) is not None
-    ):
-        key = as_key(row)
+    row = None if ask.run_id is None else query(_SQL["run"], (storable(ask.run_id),)).fetchone()
+    known = None if row is None else as_known(row)
+    row = (
+        None
+        if ask.key is None
+        else query(_SQL["key"], dict(zip("12", encode(ask.key), strict=True))).fetchone()
+    )
+    key = None if row is None else as_key(row)
     runs = add_known(runs, known, ask.session_id)
     now = time.time()
     return Loaded(ask.session_id, session, runs, known, fresh, now, owner_lives, restored(text), kept, key)

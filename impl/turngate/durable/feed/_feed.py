@@ -252,6 +252,8 @@ class Feed:
                 purged, horizon, steps = await self._ledger.history_after(self._at, _PAGE)
                 events = await self._events_of(steps)
                 await self._let_join()  # what is delivered now must not reach one without a beginning
+                if self._at is None:  # the last subscription was closed meanwhile
+                    return _EVERYTHING
                 if self._at < purged:
                     self.delivery.cut_off_purged(purged[0])
                 for position, event in events:
@@ -350,25 +352,20 @@ class Feed:
     async def _missed(self, subscription: Subscription, under_way: frozenset[int]) -> list[Event]:
         """Return the events at these positions that were delivered before the subscription could begin."""
         missed: list[Event] = []
-        for position in sorted(under_way):
-            if self._at is not None and position <= self._at[0]:
-                _, _, steps = await self._ledger.history_after((position - 1, BEHIND), _PAGE)
-                mine = [
-                    step
-                    for step in steps
-                    if step.position == position
-                    and step[:2] <= self._at
-                    and subscription.session_id in (None, step.session_id)
-                ]
-                missed += [
-                    event
-                    for _, event in await self._events_of(mine)
-                    if not isinstance(event, Gap)
-                    and (
-                        subscription.moves
-                        or (isinstance(event, RunComplete) and not self._is_for_hook(event))
-                    )
-                ]
+        at = self._at or (-1, -1)
+        for position in sorted(each for each in under_way if each <= at[0]):
+            _, _, steps = await self._ledger.history_after((position - 1, BEHIND), _PAGE)
+            mine = [
+                step
+                for step in steps
+                if step.position == position
+                and step[:2] <= at
+                and subscription.session_id in (None, step.session_id)
+            ]
+            for _, event in await self._events_of(mine):
+                is_complete = isinstance(event, RunComplete) and not self._is_for_hook(event)
+                if not isinstance(event, Gap) and (subscription.moves or is_complete):
+                    missed.append(event)
         return missed
 
     # Closing, in this order.

@@ -240,19 +240,19 @@ SELECT {run_columns}, {complete_columns}, "position" FROM {s}.run WHERE run_id =
 SELECT pg_current_snapshot()::text, shift, settled FROM {s}.meta
 
 -- name: completions_after
-SELECT m.purged, m.purged_ordinal, {horizon}, (
-    SELECT json_agg(json_build_array("position", ordinal, {complete_columns})) FROM (
-        SELECT * FROM {s}.run
-        WHERE "position" IS NOT NULL AND ("position", ordinal) > ($1, $2) AND "position" < {horizon}
-        ORDER BY "position", ordinal LIMIT $3) page)
-FROM {s}.meta m
+-- One row without a completion if there is none.
+SELECT m.purged, m.purged_ordinal, {horizon}, page.* FROM {s}.meta m LEFT JOIN LATERAL (
+    SELECT "position", ordinal, {complete_columns} FROM {s}.run
+    WHERE "position" IS NOT NULL AND ("position", ordinal) > ($1, $2) AND "position" < {horizon}
+    ORDER BY "position", ordinal LIMIT $3) page ON true
+ORDER BY page."position", page.ordinal
 
 -- name: history_after
-SELECT m.forgotten, m.forgotten_ordinal, {horizon}, (
-    SELECT json_agg(json_build_array("position", ordinal, session_id, entries)) FROM (
-        SELECT * FROM {s}.history WHERE ("position", ordinal) > ($1, $2) AND "position" < {horizon}
-        ORDER BY "position", ordinal LIMIT $3) page)
-FROM {s}.meta m
+SELECT m.forgotten, m.forgotten_ordinal, {horizon}, page.* FROM {s}.meta m LEFT JOIN LATERAL (
+    SELECT "position", ordinal, session_id, entries FROM {s}.history
+    WHERE ("position", ordinal) > ($1, $2) AND "position" < {horizon}
+    ORDER BY "position", ordinal LIMIT $3) page ON true
+ORDER BY page."position", page.ordinal
 
 -- Beside the steps.
 

@@ -110,17 +110,16 @@ SELECT session_id, fence, covered, version FROM session WHERE {with_turn} AND ow
 SELECT {run_columns}, {complete_columns}, position FROM run WHERE run_id IN (SELECT value FROM json_each($1))
 
 -- name: completions_after
-SELECT purged, purged_ordinal, {last_number} + 1, (
-    SELECT json_group_array(json_array(position, ordinal, {complete_columns})) FROM (
-        SELECT * FROM run WHERE position IS NOT NULL AND (position, ordinal) > ($1, $2)
-        ORDER BY position, ordinal LIMIT $3))
-FROM meta
+-- One row without a completion if there is none.
+SELECT purged, purged_ordinal, {last_number} + 1, page.* FROM meta LEFT JOIN (
+    SELECT position, ordinal, {complete_columns} FROM run
+    WHERE position IS NOT NULL AND (position, ordinal) > ($1, $2) ORDER BY position, ordinal LIMIT $3) page
+ORDER BY position, ordinal
 
 -- name: history_after
-SELECT forgotten, 0, {last_number} + 1, (
-    SELECT json_group_array(json_array(position, 0, session_id, entries)) FROM (
-        SELECT * FROM history WHERE position > $1 ORDER BY position LIMIT $3))
-FROM meta
+SELECT forgotten, 0, {last_number} + 1, page.* FROM meta LEFT JOIN (
+    SELECT position, 0, session_id, entries FROM history WHERE position > $1 ORDER BY position LIMIT $3) page
+ORDER BY position
 
 -- name: epoch
 SELECT name FROM epoch ORDER BY number DESC LIMIT 1
