@@ -257,9 +257,7 @@ class Odd:
         return await self._method(*about)
 
 
-@pytest.mark.parametrize(
-    "method", ["expire_workers", "find", "completions_after", "read_point", "history_after"]
-)
+@pytest.mark.parametrize("method", ["expire_workers", "find", "read_point", "history_after"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
     method: str, kind: str, tmp_path: Path
