@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from turngate._handles import Turn
-    from turngate.durable._runs import KnownRuns
     from turngate.durable._stepper import Stepper
-    from turngate.durable._turns import LedgerTurns
+    from turngate.durable._turns import KnownRuns, LedgerTurns
     from turngate.durable.feed import Feed
 
 _REMINDER: Final = 2.0

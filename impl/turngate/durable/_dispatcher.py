@@ -20,8 +20,8 @@ from turngate._prompt import check_finish, check_prompt, plain, whole_number
 from turngate._runner import prepare_runner
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._records import ALL, KeyRow, as_json, digest_of
-from turngate.durable._runs import PendingAccept
 from turngate.durable._stepper import Settings
+from turngate.durable._turns import PendingAccept
 from turngate.durable._worker import Worker
 from turngate.durable.feed import LedgerCursor
 

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from turngate.durable._ledger import Orphans
-    from turngate.durable._runs import KnownRuns
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper
-    from turngate.durable._turns import LedgerTurns, OwnedTurn
+    from turngate.durable._turns import KnownRuns, LedgerTurns, OwnedTurn
 
 _AT_ONCE: Final = 500
 """How many runs are asked for in one question."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from turngate._messages import Message
     from turngate._prompt import WhenBusy
     from turngate.durable._records import KeyRow
-    from turngate.durable._runs import PendingAccept
+    from turngate.durable._turns import PendingAccept
 
 DIED: Final = "the process that ran the turn died"
 ATTEMPTS: Final = 3

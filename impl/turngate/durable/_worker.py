@@ -21,9 +21,8 @@ from turngate._log import guard, log_error
 from turngate.durable._close import LedgerClose
 from turngate.durable._ledger import LedgerGone
 from turngate.durable._recovery import Recovery
-from turngate.durable._runs import KnownRuns
 from turngate.durable._stepper import Stepper
-from turngate.durable._turns import LedgerTurns
+from turngate.durable._turns import KnownRuns, LedgerTurns
 from turngate.durable.feed import Feed
 
 if TYPE_CHECKING:
