@@ -290,8 +290,7 @@ def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
 async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger) -> None:
     ledger = make()
     async with DurableDispatcher(echo, ledger, poll=3_600, enter_timeout=0.001) as d:
-        assert d._worker._recovering is not None
-        d._worker._recovering.cancel()  # so that nobody else pays
+        d._worker.recovery.stop()  # so that nobody else pays
         await d.accept("s", "p", run_id="r")
         await asyncio.sleep(0.01)
         odd = Odd(ledger, "step", 1_000)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from turngate._handles import Turn
+    from turngate.durable._recovery import Recovery
     from turngate.durable._stepper import Stepper
     from turngate.durable._turns import KnownRuns, LedgerTurns
     from turngate.durable.feed import Feed
@@ -39,12 +40,7 @@ class LedgerClose:
     """The end of a dispatcher on a ledger."""
 
     def __init__(
-        self,
-        stepper: Stepper,
-        runs: KnownRuns,
-        turns: LedgerTurns,
-        feed: Feed,
-        stop_recovery: Callable[[], None],
+        self, stepper: Stepper, runs: KnownRuns, turns: LedgerTurns, feed: Feed, recovery: Recovery
     ) -> None:
         self.before_ledger_closes: list[Callable[[], Awaitable[None]]] = []
         """Called when the turns of this process have ended and its subscribers are told, one by one."""
@@ -55,7 +51,7 @@ class LedgerClose:
         self._runs = runs
         self._turns = turns
         self._feed = feed
-        self._stop_recovery = stop_recovery
+        self._recovery = recovery
         self._patience = min(stepper.settings.lease, _PATIENCE)
         self._poll = stepper.settings.poll
         self._deadline = math.inf
@@ -186,7 +182,7 @@ class LedgerClose:
     async def _let_go_of_ledger(self) -> None:
         """Tell the subscribers the last of it, have the name count as dead, and close."""
         within = _MOMENT if self._gave_up else None
-        self._stop_recovery()
+        self._recovery.stop()
         if not self._gave_up:
             await self._feed.flush()
         if self._feed.following:

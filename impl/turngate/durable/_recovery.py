@@ -47,6 +47,7 @@ class Recovery:
         self._stepper = stepper
         self._runs = runs
         self._turns = turns
+        self.task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._looked_until: tuple[int, int] | None = None
         """Up to where completions were looked at, when too many runs are waited for to ask for each."""
@@ -54,11 +55,20 @@ class Recovery:
         """Where among many runs that are waited for the next look begins."""
         self._expire_keys_at = 0.0
 
+    def start(self) -> None:
+        """Look after everything from now on, in the background."""
+        self.task = self._stepper.tasks.supervisor.start("looking after the ledger", self._run)
+
+    def stop(self) -> None:
+        """Look after nothing any more. Idempotent."""
+        if self.task is not None:
+            self.task.cancel()
+
     def wake(self) -> None:
         """Look soon: something may have happened."""
         self._woken.set()
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Look after everything, again and again. What fails does not keep the rest from being done."""
         loop = self._stepper.loop.check_loop()
         due = checkpoint_due = loop.time()

@@ -26,7 +26,7 @@ from turngate.durable._turns import KnownRuns, LedgerTurns
 from turngate.durable.feed import Feed
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
+    from asyncio import AbstractEventLoop
 
     from turngate._core import RunRecord
     from turngate._events import RunComplete
@@ -51,9 +51,8 @@ class Worker:
         self.feed = Feed(self.stepper, self.runs.has_hook)
         self.turns = LedgerTurns(self, self.stepper, self.runs, self.feed, runner)
         self.recovery = Recovery(self.stepper, self.runs, self.turns)
-        self.close = LedgerClose(self.stepper, self.runs, self.turns, self.feed, self._stop_recovery)
+        self.close = LedgerClose(self.stepper, self.runs, self.turns, self.feed, self.recovery)
         self.deadlocks = DeadlockCheck(self, self._blocks, self._knows)
-        self._recovering: Task[None] | None = None
 
     # What handles need; see `Home`.
 
@@ -125,7 +124,7 @@ class Worker:
 
     def opened(self) -> None:
         """Begin to look after things."""
-        self._recovering = self.stepper.tasks.supervisor.start("looking after the ledger", self.recovery.run)
+        self.recovery.start()
         guard("listening to the ledger", self.ledger.listen, self._wake)  # only hints would be missing
 
     async def until_joined(self) -> None:
@@ -176,10 +175,6 @@ class Worker:
         """Look soon: another process may have done something."""
         self.recovery.wake()
         self.feed.wake()
-
-    def _stop_recovery(self) -> None:
-        if self._recovering is not None:
-            self._recovering.cancel()
 
     def _leave_to_hook(self, run_id: str, position: int) -> None:
         self.feed.leave_to_hook(run_id, position)
