@@ -134,7 +134,7 @@ TABLE = (
         DeclaredState.QUEUED,
         (Guard.OCCUPIED,),
         (Guard.COVERED, Guard.HELD),
-        "neither covered nor held, and the session is busy or has a queue",
+        "neither covered nor held, and the session is busy",
     ),
     Row(
         Trigger.ENTER,
@@ -150,7 +150,7 @@ TABLE = (
         DeclaredState.ACTIVE,
         (),
         (Guard.COVERED, Guard.OCCUPIED, Guard.HELD, Guard.BOUND),
-        "neither covered nor held, no turn active, nothing queued that is not held",
+        "neither covered nor held, and the session is idle",
     ),
     Row(
         Trigger.RELEASE,
