@@ -2,7 +2,7 @@
 
 `MemoryBackend` adapts a `Dispatcher`, `LedgerBackend` a `DurableDispatcher`. What both have in the same form
 is called on the dispatcher itself. A backend also follows its dispatcher for the event log: it puts every
-event into an `EventSink`, and knows which RunCompletes are among them (`Passed`).
+event into the log, and knows which RunCompletes are among them (`Passed`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from turngate import Dispatcher, Event, Message, Run, SessionView
+    from turngate import Dispatcher, Message, Run, SessionView
     from turngate.durable import DurableDispatcher
     from turngate.server._cursor import Cursor
+    from turngate.server._event_log import EventLog
 
 T = TypeVar("T")
 BEGINS_ANEW: Final = "the event log does not have all events; every reader is told what it missed"
@@ -39,21 +40,11 @@ class InFlight(NamedTuple):
     runs: int
 
 
-class EventSink(Protocol):
-    """The event log, as a backend sees it."""
-
-    def append(self, event: Event, prompt: str | None) -> None:
-        """Add an event; an accept comes with its prompt, if that is known."""
-
-    def forget(self) -> None:
-        """Drop every event: the backend has missed some, so every reader is behind."""
-
-
 class Backend(Protocol):
     """A dispatcher, as the server sees it."""
 
     passed: Passed
-    """Which RunCompletes have been put into the sink."""
+    """Which RunCompletes have been put into the log."""
 
     @property
     def dispatcher(self) -> Dispatcher | DurableDispatcher:
@@ -90,17 +81,17 @@ class Backend(Protocol):
         """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
         ...
 
-    async def begin(self, sink: EventSink) -> None:
-        """Subscribe to the dispatcher; from here on every event goes to the sink."""
+    async def begin(self, log: EventLog) -> None:
+        """Subscribe to the dispatcher; from here on every event goes to the log."""
 
     async def follow(self) -> None:
-        """Put events into the sink until the dispatcher is closed. If it raises, it can be called again."""
+        """Put events into the log until the dispatcher is closed. If it raises, it can be called again."""
 
     def expect(self, run_id: str, prompt: str) -> None:
         """Take note of the prompt of a run that was just submitted here, for when its accept is told."""
 
     async def catch_up_with(self, place: Cursor) -> None:
-        """Wait until the sink has what another log of the same completions had at that place.
+        """Wait until the log has what another log of the same completions had at that place.
 
         Raises CursorExpired if no log can have been there.
         """
@@ -112,7 +103,7 @@ class Backend(Protocol):
         """Have a closing dispatcher cancel the turns of this process now."""
 
     async def drain(self) -> None:
-        """Put into the sink all that has happened up to now; there may be nothing after that."""
+        """Put into the log all that has happened up to now; there may be nothing after that."""
 
     def end(self) -> None:
         """Follow the dispatcher no longer."""

@@ -38,14 +38,9 @@ class Cursor(NamedTuple):
     completions: str = ""
     ahead: frozenset[str] = frozenset()
 
-    @property
-    def suffix(self) -> str:
-        """The part of the text behind the number."""
-        ahead = f":{','.join(sorted(self.ahead))}" if self.ahead else ""
-        return f":{quote(self.completions, safe='')}{ahead}"
-
     def __str__(self) -> str:
-        return f"{self.epoch}:{self.number}{self.suffix}"
+        ahead = f":{','.join(sorted(self.ahead))}" if self.ahead else ""
+        return f"{self.epoch}:{self.number}:{quote(self.completions, safe='')}{ahead}"
 
 
 def parsed(text: str) -> Cursor | None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from turngate import Event, Run, SessionView, Subscription
     from turngate.durable import DurableDispatcher
-    from turngate.server._backend import EventSink
     from turngate.server._cursor import Cursor
+    from turngate.server._event_log import EventLog
 
 T = TypeVar("T")
 _AHEAD_LIMIT: Final = 16
@@ -39,7 +39,7 @@ _ATTEMPTS: Final = 3
 _PAUSE: Final = 0.1
 """Seconds between two attempts to reach a ledger."""
 
-log = logging.getLogger("turngate.server")
+logger = logging.getLogger("turngate.server")
 
 
 class LedgerBackend:
@@ -50,7 +50,7 @@ class LedgerBackend:
     def __init__(self, dispatcher: DurableDispatcher) -> None:
         self.dispatcher = dispatcher
         self.passed = Passed()
-        self._sink: EventSink
+        self._log: EventLog
         self._events: Subscription | None = None
         self._ahead: set[str] = set()
         self._dropped = 0
@@ -101,8 +101,8 @@ class LedgerBackend:
 
     # The event log.
 
-    async def begin(self, sink: EventSink) -> None:
-        self._sink = sink
+    async def begin(self, log: EventLog) -> None:
+        self._log = log
         await self._subscribe()
 
     async def _subscribe(self) -> None:
@@ -120,7 +120,7 @@ class LedgerBackend:
         between = [each async for each in d.completions(before, until=end)]
         # In one step: a reader of the whole log so far has not heard of what completed up to here.
         if self.passed.completions:
-            self._sink.forget()
+            self._log.forget()
         self._in_flight = in_flight
         self._ahead.clear()
         self._brings = brings
@@ -138,7 +138,7 @@ class LedgerBackend:
         try:
             while True:
                 if not self._is_subscribed:
-                    log.warning(BEGINS_ANEW)
+                    logger.warning(BEGINS_ANEW)
                     self._dropped = self.dropped
                     if self._events is not None:
                         self._events.close()
@@ -191,7 +191,7 @@ class LedgerBackend:
     # What the subscription brings.
 
     async def _follow_events(self) -> None:
-        """Put events into the sink until the subscription ends."""
+        """Put events into the log until the subscription ends."""
         assert self._events is not None
         async for event in self._events:
             await self._put(event)
@@ -215,7 +215,7 @@ class LedgerBackend:
 
     def _append(self, event: Event, prompt: str | None) -> None:
         self._count(event)
-        self._sink.append(event, prompt)
+        self._log.append(event, prompt)
 
     def _count(self, event: Event) -> None:
         """Keep account of what is in flight."""

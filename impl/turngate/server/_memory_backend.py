@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from turngate import Dispatcher, Event, Run, SessionView, Subscription
-    from turngate.server._backend import EventSink
     from turngate.server._cursor import Cursor
+    from turngate.server._event_log import EventLog
 
 T = TypeVar("T")
-log = logging.getLogger("turngate.server")
+logger = logging.getLogger("turngate.server")
 
 
 class MemoryBackend:
@@ -33,7 +33,7 @@ class MemoryBackend:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.dispatcher = dispatcher
         self.passed = Passed()
-        self._sink: EventSink
+        self._log: EventLog
         self._events: Subscription
         self._ahead: set[str] = set()
         self._dropped = 0
@@ -62,8 +62,8 @@ class MemoryBackend:
             return True
         return bool(runs_of(self.dispatcher.session(session_id)))
 
-    async def begin(self, sink: EventSink) -> None:
-        self._sink = sink
+    async def begin(self, log: EventLog) -> None:
+        self._log = log
         self._events = self.dispatcher.subscribe(moves=True)
         self.passed = Passed(self.dispatcher.end_cursor())
 
@@ -100,7 +100,7 @@ class MemoryBackend:
         await self.dispatcher.cancel_all()
 
     async def drain(self, *first: Event) -> None:
-        """Put what the subscription holds into the sink, after an event that was taken from it; never waits.
+        """Put what the subscription holds into the log, after an event that was taken from it; never waits.
 
         If that fails, what was taken may be lost, so the log begins anew.
         """
@@ -118,7 +118,7 @@ class MemoryBackend:
         except SubscriberCutOff:
             self._begin_anew()
         except Exception:
-            log.exception("the event log failed")
+            logger.exception("the event log failed")
             self._begin_anew()
 
     def end(self) -> None:
@@ -133,7 +133,7 @@ class MemoryBackend:
         elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
             run = self.dispatcher.find(event.run_id)
             prompt = None if run is None else run.prompt or None
-        self._sink.append(event, prompt)
+        self._log.append(event, prompt)
 
     async def _pass_completions(self, *, told_only: bool) -> None:
         """Take note of completions that are in the log, as far as they come one after another; never waits.
@@ -157,8 +157,8 @@ class MemoryBackend:
 
     def _begin_anew(self) -> None:
         """Subscribe again: the log does not hold all that has happened."""
-        log.warning(BEGINS_ANEW)
-        self._sink.forget()
+        logger.warning(BEGINS_ANEW)
+        self._log.forget()
         self._events.close()
         self._dropped += self._events.dropped
         self._events = self.dispatcher.subscribe(moves=True)
