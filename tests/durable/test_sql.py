@@ -47,10 +47,12 @@ FROZEN = {
     "postgres/0003_epochs.sql": "7e1e0faae7ee1e09",
     "postgres/0004_keys.sql": "40532539dd390430",
     "postgres/0005_one_save.sql": "b21c7a1567f44a62",
+    "postgres/0006_line.sql": "7259534f5531c3b0",
     "sqlite/0001_ledger.sql": "cfc397a6e1bacb7d",
     "sqlite/0002_runs_by_id.sql": "5b7b3650fe28bd42",
     "sqlite/0003_epochs.sql": "10fbd48f03b6539d",
     "sqlite/0004_keys.sql": "2504e2aa4a7a405f",
+    "sqlite/0005_line.sql": "06f2a695278172c9",
 }
 """The digest of every migration: one that was ever run is never edited; a new one is added here."""
 

@@ -23,7 +23,6 @@ from turngate import (
     Dispatcher,
     EmptyPrompt,
     KeyConflict,
-    MemoryMessages,
     Moved,
     NotRunning,
     NotWaiting,
@@ -36,8 +35,6 @@ from turngate import (
     UnknownRun,
 )
 
-LEDGER = False
-"""Whether the dispatcher under test keeps its messages on a ledger, and takes no store."""
 CLEARED = ("", "cleared from the queue", False)
 RELEASED = ("", "released before entry", False)
 CANCELLED = ("", None, True)
@@ -53,11 +50,6 @@ async def outcome(run: Run) -> tuple[str, str | None, bool]:
 async def line(d: Dispatcher, session_id: str = "s") -> list[str]:
     """Return the prompts of the queue, first in line first."""
     return [run.prompt for run in await look(d.queued(session_id))]
-
-
-def store(messages: MemoryMessages) -> dict[str, Any]:
-    """Return the option that gives the dispatcher a store, where it takes one."""
-    return {} if LEDGER else {"messages": messages}
 
 
 async def started(agent: Agent, count: int) -> None:
@@ -367,8 +359,8 @@ async def test_moves_that_make_no_sense_are_refused_and_change_nothing() -> None
 
 @in_loop
 async def test_an_edit_is_what_the_runner_is_given() -> None:
-    agent, messages = Agent(), MemoryMessages()
-    async with Dispatcher(agent, **store(messages)) as d:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
         first = await active(d, "s", "first")
         run = await queued(d, "s", "old", run_id="r", attachments=["a"], data={"model": "small"})
         later = await queued(d, "s", "later")
@@ -523,7 +515,7 @@ async def test_a_prompt_for_one_turn_joins_that_turn_or_none() -> None:
 @in_loop
 async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
     agent, messages = Agent(), SlowMessages()
-    async with Dispatcher(agent, **store(messages)) as d:
+    async with Dispatcher(agent, messages=messages) as d:
         with pytest.raises(NotRunning):
             await d.accept("s", "p", into="unknown")
         lead = await active(d, "s", "lead")
@@ -538,25 +530,21 @@ async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
         with pytest.raises(NotRunning):
             await d.accept("t", "p", into=lead.run_id)
         bound = await d.accept("s", "bound", into=lead.run_id)
-        if LEDGER:
-            await d.cancel_run(lead.run_id)
-        else:
-            agent.finish(lead)
-            await steps()
-            with pytest.raises(NotRunning):
-                await d.accept("s", "p", into=lead.run_id)
-            await d.cancel_run(lead.run_id)
-            with pytest.raises(NotRunning):
-                await d.accept("s", "p", into=lead.run_id)
-            messages.gates[0].set_result(None)
-            await steps()
-            messages.gates[1].set_result(None)
+        agent.finish(lead)
+        await steps()
+        with pytest.raises(NotRunning):
+            await d.accept("s", "p", into=lead.run_id)
+        await d.cancel_run(lead.run_id)
+        with pytest.raises(NotRunning):
+            await d.accept("s", "p", into=lead.run_id)
+        messages.gates[0].set_result(None)
+        await steps()
+        messages.gates[1].set_result(None)
         assert await outcome(bound) == RELEASED
         await started(agent, 2)
         agent.finish(waiting)
-        if not LEDGER:
-            await steps()
-            messages.gates[2].set_result(None)
+        await steps()
+        messages.gates[2].set_result(None)
         await waiting.wait()
 
 
@@ -677,8 +665,6 @@ async def test_those_who_follow_moves_learn_of_all_of_it_in_order() -> None:
 
 @in_loop
 async def test_a_finishing_close_releases_what_is_accepted_and_cancels_what_is_held() -> None:
-    if LEDGER:
-        return
     agent = Agent()
     d = Dispatcher(agent)
     lead = await active(d, "s", "lead")
@@ -700,8 +686,6 @@ async def test_a_finishing_close_releases_what_is_accepted_and_cancels_what_is_h
 
 @in_loop
 async def test_a_close_cancels_held_runs_in_sessions_without_a_turn() -> None:
-    if LEDGER:
-        return
     async with Dispatcher(Agent()) as d:
         held = await d.accept("s", "held")
         await d.hold("s")

@@ -8,18 +8,37 @@ import logging
 import time
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal
 
-from turngate._core import ACCEPTED, ACTIVE, QUEUED
+from turngate._core import ACCEPTED, ACTIVE, COMPLETE, QUEUED, Edit
 from turngate._deadlock import current_turn
-from turngate._errors import AlreadyEntered, DispatcherClosed, QueueFull, UnknownRun, counted
+from turngate._errors import (
+    AlreadyEntered,
+    DispatcherClosed,
+    NotWaiting,
+    QueueFull,
+    UnknownRun,
+    counted,
+)
 from turngate._handles import Covered, Run, SessionView
 from turngate._keys import answer_from, answer_of, check_key, check_same, request_of
 from turngate._log import log
-from turngate._prompt import check_finish, check_prompt, plain, whole_number
+from turngate._prompt import (
+    UNCHANGED,
+    check_attachments,
+    check_edited_when_busy,
+    check_finish,
+    check_one_position,
+    check_prompt,
+    check_text,
+    encode,
+    plain,
+    whole_number,
+)
 from turngate._runner import prepare_runner
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
-from turngate.durable._records import ALL, KeyRow, as_json, digest_of
+from turngate.durable._records import ALL, KeyRow, as_attachments, as_json, digest_of
+from turngate.durable._step import Touched
 from turngate.durable._stepper import Settings
 from turngate.durable._turns import PendingAccept
 from turngate.durable._worker import Worker
@@ -34,7 +53,7 @@ if TYPE_CHECKING:
     from turngate._handles import Runner
     from turngate._keys import Answer, RunName
     from turngate._messages import ListOfMessages, Message
-    from turngate._prompt import Attachment, OnComplete, WhenBusy
+    from turngate._prompt import Attachment, OnComplete, PromptOptions, Unchanged, WhenBusy
     from turngate.durable._ledger import Ledger
     from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
@@ -56,15 +75,6 @@ def _keyed(key: str | None, operation: str, *about: object) -> KeyRow | None:
 
 _PAUSE: Final = 0.1
 """Seconds between two slices of a purge, at most."""
-
-
-class LedgerOptions(TypedDict, total=False):
-    """What accept, submit and ask take besides the session and the prompt."""
-
-    run_id: str | None
-    attachments: Sequence[Attachment | str]
-    when_busy: WhenBusy
-    on_complete: OnComplete | None
 
 
 class _DrawnTwice(Exception):
@@ -163,6 +173,8 @@ class DurableDispatcher:
         attachments: Sequence[Attachment | str] = (),
         when_busy: WhenBusy = "fold",
         on_complete: OnComplete | None = None,
+        into: str | None = None,
+        data: object = None,
     ) -> Run:
         """Take a prompt in, without starting anything; as `Dispatcher.accept`, on the ledger.
 
@@ -171,14 +183,14 @@ class DurableDispatcher:
         """
         return await self._accept(
             session_id, prompt, enter=False, run_id=run_id, attachments=attachments, when_busy=when_busy,
-            on_complete=on_complete,
+            on_complete=on_complete, into=into, data=data,
         )  # fmt: skip
 
-    async def submit(self, session_id: str, prompt: str, **options: Unpack[LedgerOptions]) -> Run:
+    async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
         """Accept and enter in one commit. Takes what accept takes."""
         return await self._accept(session_id, prompt, enter=True, **options)
 
-    async def ask(self, session_id: str, prompt: str, **options: Unpack[LedgerOptions]) -> RunComplete:
+    async def ask(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RunComplete:
         """Submit, and wait for the RunComplete. Cancelling the caller does not touch the run.
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
@@ -203,8 +215,11 @@ class DurableDispatcher:
         attachments: Sequence[Attachment | str] = (),
         when_busy: WhenBusy = "fold",
         on_complete: OnComplete | None = None,
+        into: str | None = None,
+        data: object = None,
     ) -> Run:
-        attached = as_json(check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete))
+        checked = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete, into)
+        attached, sent = as_json(checked), "" if data is None else encode(data, "data")
         self._loop.check_loop()
         session_id, prompt = plain(session_id), plain(prompt)
         name = self._drawn_run_id() if run_id is None else plain(run_id)
@@ -223,7 +238,8 @@ class DurableDispatcher:
             known = step.loaded.known
             if known is not None and run_id is None:
                 raise _DrawnTwice
-            step.accept(name, prompt, attached, when_busy, self._settings.queue_limit, pending)
+            limit = self._settings.queue_limit
+            step.accept(name, prompt, attached, when_busy, limit, pending, into=into, data=sent)
             if enter:
                 step.enter(name)
             return known
@@ -238,7 +254,9 @@ class DurableDispatcher:
         if known is None:
             assert pending.handle is not None
             return pending.handle
-        row = known.row._replace(prompt=prompt, attachments=attached)
+        row = known.row
+        if known.complete is not None:
+            row = row._replace(prompt=prompt, attachments=attached, data=sent)
         return self._runs.handle_of(row, known.complete, known.position)
 
     def _drawn_run_id(self) -> str:
@@ -294,7 +312,7 @@ class DurableDispatcher:
         returned; raises KeyConflict if the key was used for another request. Keys are kept for 24 hours.
         """
         asked = _keyed(key, "cancel", session_id)
-        return await self._once(asked, session_id, lambda step: step.cancel(), head=ALL)
+        return await self._once(asked, session_id, lambda step: Touched(step.cancel()), head=ALL)
 
     async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn.
@@ -315,8 +333,8 @@ class DurableDispatcher:
             asked = asked._replace(answer=answer_of([], known=nothing.known).as_json())
             return await self._answered(asked, await self._ledger.keep_key(asked))
 
-        def cover(step: Step) -> list[RunRecord]:
-            return step.cancel_run(run_id, waiting_only=waiting_only)
+        def cover(step: Step) -> Touched:
+            return Touched(step.cancel_run(run_id, waiting_only=waiting_only))
 
         return await self._once(asked, found[0].row.session_id, cover, head=1, run_id=run_id)
 
@@ -349,7 +367,8 @@ class DurableDispatcher:
         covered: list[Run] = []
         for session_id in sessions:
             part = asked._replace(part=digest_of(session_id, "", ""))
-            covered += (await self._once(part, session_id, lambda step: step.cancel(), head=ALL)).runs
+            done = await self._once(part, session_id, lambda step: Touched(step.cancel()), head=ALL)
+            covered += done.runs
         return answer_of(sorted(covered, key=lambda run: (run.session_id, run.seq)))
 
     async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[Run]:
@@ -358,7 +377,107 @@ class DurableDispatcher:
         `key` is an idempotency key, as for `cancel`.
         """
         asked = _keyed(key, "clear_queue", session_id)
-        return (await self._once(asked, session_id, lambda step: step.clear(), head=ALL)).runs
+        return (await self._once(asked, session_id, lambda step: Touched(step.clear()), head=ALL)).runs
+
+    # Looking after the line.
+
+    async def hold(self, session_id: str, *, key: str | None = None) -> list[Run]:
+        """Hold every run of the session that waits; as `Dispatcher.hold`, on the ledger."""
+        asked = _keyed(key, "hold", session_id, None)
+        return (await self._once(asked, session_id, lambda step: step.hold(), head=ALL)).runs
+
+    async def hold_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
+        """Hold this run; as `Dispatcher.hold_run`, on the ledger."""
+        asked = _keyed(key, "hold", None, run_id)
+        return (await self._to_run(asked, run_id, lambda step: step.hold(run_id))).runs
+
+    async def resume(self, session_id: str, *, key: str | None = None) -> list[Run]:
+        """Resume every held run of the session; as `Dispatcher.resume`, on the ledger."""
+        asked = _keyed(key, "resume", session_id, None)
+        return (await self._once(asked, session_id, lambda step: step.resume(), head=ALL)).runs
+
+    async def resume_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
+        """Resume this run; as `Dispatcher.resume_run`, on the ledger."""
+        asked = _keyed(key, "resume", None, run_id)
+        return (await self._to_run(asked, run_id, lambda step: step.resume(run_id))).runs
+
+    async def stop(self, session_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
+        """Cover the active turn alone and hold what waits; as `Dispatcher.stop`, on the ledger."""
+        asked = _keyed(key, "stop", session_id, turn)
+        return await self._once(asked, session_id, lambda step: step.stop(turn), head=ALL)
+
+    async def move(
+        self,
+        run_id: str,
+        *,
+        before: str | None = None,
+        to: Literal["first", "last"] | None = None,
+        key: str | None = None,
+    ) -> Run:
+        """Move a waiting run in line; as `Dispatcher.move`, on the ledger."""
+        check_one_position(before, to)
+        asked = _keyed(key, "move", run_id, before, to)
+        moved = await self._to_run(asked, run_id, lambda step: step.move(run_id, before, to), before)
+        return moved.runs[0]
+
+    async def edit(
+        self,
+        run_id: str,
+        *,
+        prompt: str | None = None,
+        attachments: Sequence[Attachment | str] | Unchanged | None = UNCHANGED,
+        when_busy: Literal["fold", "queue"] | None = None,
+        data: object = UNCHANGED,
+        key: str | None = None,
+    ) -> Run:
+        """Change what the runner will be given for a run that waits; as `Dispatcher.edit`, on the ledger."""
+        if when_busy is not None:
+            check_edited_when_busy(when_busy)
+        attached = None if attachments is UNCHANGED else check_attachments(attachments or ())
+        sent = None if data is None or data is UNCHANGED else encode(data, "data")
+
+        def changes(run: RunRecord, before: str) -> tuple[Edit, str]:
+            now = as_attachments(before) if attached is None else attached
+            edited = Edit(
+                run.prompt if prompt is None else prompt,
+                run.data if data is UNCHANGED else sent,
+                when_busy,
+            )
+            check_text(run.session_id, edited.prompt, now)
+            return edited._replace(prompt=plain(edited.prompt)), as_json(now)
+
+        about = (prompt, None if attached is None else [*attached], when_busy, data is UNCHANGED, sent)
+        asked = _keyed(key, "edit", run_id, *about)
+        return (await self._to_run(asked, run_id, lambda step: step.edit(run_id, changes))).runs[0]
+
+    async def send_now(self, run_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
+        """Make a queued run the next one, and cover the active turn; as `Dispatcher.send_now`."""
+        asked = _keyed(key, "send_now", run_id, turn)
+        return await self._to_run(asked, run_id, lambda step: step.send_now(run_id, turn))
+
+    async def _to_run(
+        self, asked: KeyRow | None, run_id: str, fn: Callable[[Step], Touched], other: str | None = None
+    ) -> Covered:
+        """Take a step in the session of the run, with its whole queue; raise if there is no such run.
+
+        If the step is about another run as well, that must be of the same session.
+        """
+        await self._stepper.ready()
+        if asked is not None and (kept := await self._ledger.find_key(asked.key)) is not None:
+            return await self._answered(asked, kept)
+        known = await self._find_in_flight(run_id)
+        if other is not None:
+            beside = await self._find_in_flight(other)
+            if beside.row.session_id != known.row.session_id:
+                raise ValueError(f"run {other!r} is of another session than run {run_id!r}")
+        return await self._once(asked, known.row.session_id, fn, head=ALL, run_id=run_id)
+
+    async def _find_in_flight(self, run_id: str) -> Known:
+        for known in await self._ledger.find([run_id]):
+            if known.complete is not None:
+                raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
+            return known
+        raise UnknownRun(f"run {run_id!r} is not known, or no longer")
 
     async def key_life(self) -> str:
         """Return a name for the time in which a key is remembered: the epoch of the ledger.
@@ -383,7 +502,7 @@ class DurableDispatcher:
         self,
         asked: KeyRow | None,
         session_id: str,
-        fn: Callable[[Step], list[RunRecord]],
+        fn: Callable[[Step], Touched],
         *,
         head: int,
         run_id: str | None = None,
@@ -393,37 +512,41 @@ class DurableDispatcher:
         The key is written with the step, and by itself if the step changes nothing.
         """
 
-        def decide(step: Step) -> tuple[Step, list[RunRecord]]:
+        def decide(step: Step) -> tuple[Step, Touched]:
             if step.loaded.key is not None:
-                return step, []
-            runs = fn(step)
+                return step, Touched([])
+            touched = fn(step)
             if asked is not None:
-                step.key = asked._replace(answer=answer_of(runs).as_json())
-            return step, runs
+                answer = answer_of(touched.runs, held=touched.held, waiting=touched.waiting)
+                step.key = asked._replace(answer=answer.as_json())
+            return step, touched
 
         key = None if asked is None else (asked.key, asked.part)
-        step, runs = await self._stepper.step(session_id, decide, head=head, run_id=run_id, key=key)
+        step, touched = await self._stepper.step(session_id, decide, head=head, run_id=run_id, key=key)
         if asked is not None:
             kept = step.loaded.key
             if kept is None and step.key is not None and step.changes is None:
                 kept = await self._ledger.keep_key(step.key)
             if kept is not None and kept != step.key:
                 return await self._answered(asked, kept)
-        return Covered(self._runs.all_seen(step, runs))
+        runs, held, waiting = (self._runs.all_seen(step, each) for each in touched)
+        return Covered(runs, held=held, waiting=waiting)
 
     async def _answered(self, asked: KeyRow, kept: KeyRow) -> Covered:
         """Return the answer that is kept, as the first call returned it."""
         check_same(asked.key, kept.request, asked.request)
         answer = answer_from(kept.answer)
-        names = [name.run_id for name in answer.runs]
+        names = [name.run_id for part in (answer.runs, answer.held, answer.waiting) for name in part]
         known = {
             each.row.run_id: each
             for start in range(0, len(names), _AT_ONCE)
             for each in await self._ledger.find(names[start : start + _AT_ONCE])
         }
-        return Covered(
-            [self._handle_named(name, known.get(name.run_id)) for name in answer.runs], answer.known
+        runs, held, waiting = (
+            [self._handle_named(name, known.get(name.run_id)) for name in part]
+            for part in (answer.runs, answer.held, answer.waiting)
         )
+        return Covered(runs, answer.known, held, waiting)
 
     def _handle_named(self, name: RunName, known: Known | None) -> Run:
         """Return the handle of a run in an answer that is given again; it may have been purged."""
@@ -518,7 +641,7 @@ class DurableDispatcher:
         return self._view(loaded)
 
     def _view(self, loaded: Loaded) -> SessionView:
-        runs = sorted(loaded.runs, key=lambda row: row.seq)
+        runs = sorted(loaded.runs, key=lambda row: row.rank)
         accepted, queued = (
             tuple(self._runs.handle_of(row) for row in runs if row.state is state)
             for state in (ACCEPTED, QUEUED)

@@ -415,8 +415,7 @@ def _as_arrays(batch: list[_Save]) -> list[list[list[str | None]]]:
             accepted.append((number, *encode(row)))
             accepts = storable(row.run_id)
         sessions.append((number, changes.before is None, accepts, session_id, *of_session(changes.after)))
-        for run_id, state, covered, place in changes.changed:
-            moved.append((number, storable(run_id), state, covered, place))
+        moved += [(number, *encode(change)) for change in changes.changed]
         done += [(number, storable(each.run_id), *of_complete(each)) for each in changes.done]
         messages += [(number, *columns) for columns in of_messages(changes.messages)]
         if changes.entries:

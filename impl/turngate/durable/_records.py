@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from turngate._core import State
+from turngate._core import RunRecord, State
 from turngate._events import RunComplete
 from turngate._messages import Message
 from turngate._prompt import Attachment, decode_attachment, encode_attachment
@@ -62,7 +62,11 @@ class SessionRow(NamedTuple):
 
 
 class RunRow(NamedTuple):
-    """A run; `place` is its place in its turn, `holder` the worker that accepted it."""
+    """A run; `place` is its place in its turn, `holder` the worker that accepted it.
+
+    While it waits, `rank` is its position in line, and `bound` the lead of the one turn that it may join.
+    `data` is JSON. Empty texts stand for nothing.
+    """
 
     run_id: str
     session_id: str
@@ -75,6 +79,27 @@ class RunRow(NamedTuple):
     prompt: str
     attachments: str
     digest: str
+    data: str = ""
+    rank: int = 0
+    held: bool = False
+    bound: str = ""
+
+    def as_record(self) -> RunRecord:
+        """Return what the core works on."""
+        record = RunRecord(
+            self.session_id, self.run_id, self.seq, self.prompt, self.when_busy, self.state, self.covered,
+            data=self.data or None,
+        )  # fmt: skip
+        record.rank, record.held, record.into = self.rank, self.held, self.bound or None
+        return record
+
+    def updated(self, run: RunRecord, place: int, attachments: str | None = None) -> RunRow:
+        """Return the row as the core has left the run."""
+        return self._replace(
+            state=run.state, covered=run.covered, place=place, when_busy=run.when_busy, rank=run.rank,
+            held=run.held, bound=run.into or "", prompt=run.prompt, data=run.data or "",
+            attachments=self.attachments if attachments is None else attachments,
+        )  # fmt: skip
 
 
 class Known(NamedTuple):
@@ -145,12 +170,40 @@ class Loaded(NamedTuple):
 
 
 class RunChange(NamedTuple):
-    """A run on record that changes and is not complete."""
+    """A run on record that changes and is not complete; what an edit may change is None if it stays."""
 
     run_id: str
     state: State
     covered: bool
     place: int
+    when_busy: WhenBusy
+    rank: int
+    held: bool
+    bound: str
+    prompt: str | None = None
+    attachments: str | None = None
+    data: str | None = None
+
+    @classmethod
+    def between(cls, before: RunRow, after: RunRow) -> RunChange:
+        """Return what leads from one row to the other."""
+        prompt, attachments, data = (
+            new if new != old else None
+            for old, new in zip(
+                (before.prompt, before.attachments, before.data),
+                (after.prompt, after.attachments, after.data),
+                strict=True,
+            )
+        )
+        return cls(
+            after.run_id, after.state, after.covered, after.place, after.when_busy, after.rank, after.held,
+            after.bound, prompt, attachments, data,
+        )  # fmt: skip
+
+    def applied(self, row: RunRow) -> RunRow:
+        """Return the row as it is after the change."""
+        changed = {name: value for name, value in self._asdict().items() if value is not None}
+        return row._replace(**changed)
 
 
 class Changes(NamedTuple):
@@ -187,9 +240,9 @@ It may be called several times, and in another thread.
 """
 
 
-def digest_of(session_id: str, prompt: str, attachments: str) -> str:
+def digest_of(session_id: str, prompt: str, attachments: str, data: str = "") -> str:
     """Return a digest by which a repeated accept is distinguished from a conflict."""
-    payload = json.dumps([session_id, prompt, attachments])
+    payload = json.dumps([session_id, prompt, attachments, *([data] if data else [])])
     return hashlib.sha256(payload.encode()).hexdigest()[:32]
 
 
@@ -254,7 +307,7 @@ def as_session(row: Sequence[Any]) -> SessionRow:
 def as_run(row: Sequence[Any]) -> RunRow:
     """Return the run that has these columns."""
     run = RunRow(*decode(row))
-    return run._replace(state=State(run.state), covered=bool(run.covered))
+    return run._replace(state=State(run.state), covered=bool(run.covered), held=bool(run.held))
 
 
 def as_key(row: Sequence[Any]) -> KeyRow:

@@ -359,7 +359,8 @@ def _load(connection: sqlite3.Connection, ask: Ask, fresh: int = 0) -> Loaded:
         session, owner_lives = as_session(row[:-1]), bool(row[-1])
         runs = [as_run(each) for each in query(_SQL["runs"], (name, name))]
         if ask.head and session.queued:
-            runs += [as_run(each) for each in query(_SQL["queue"], (name, ask.head))]
+            head = query(_SQL["queue"], {"1": name, "2": ask.head})
+            runs += [as_run(each) for each in head]
         if ask.with_text and session.owner is not None:
             text, kept = query(_SQL["text"], (name, session.fence)).fetchone() or ("", None)
     row = None if ask.run_id is None else query(_SQL["run"], (storable(ask.run_id),)).fetchone()
@@ -381,7 +382,7 @@ def _save(connection: sqlite3.Connection, changes: Changes, number: int) -> None
     connection.execute(_SQL["put_session"], (session_id, *of_session(changes.after)))
     written: dict[str, list[Row]] = {
         "put_run": [(*encode(row), now) for row in changes.new],
-        "move_run": [(to.state, to.covered, to.place, storable(to.run_id)) for to in changes.changed],
+        "move_run": [(*encode(to[1:]), storable(to.run_id)) for to in changes.changed],
         "complete_run": [
             (*of_complete(each), now, number, ordinal, storable(each.run_id))
             for ordinal, each in enumerate(changes.done)

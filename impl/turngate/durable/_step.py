@@ -18,8 +18,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from turngate._core import ACCEPTED, QUEUED, RUNNING, WAITING, Queue, RunRecord, SessionCore, TurnRecord
-from turngate._errors import RunConflict, TurngateError
+from turngate._core import (
+    ACCEPTED,
+    COMPLETE,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    Queue,
+    RunRecord,
+    SessionCore,
+    TurnRecord,
+)
+from turngate._errors import NotWaiting, RunConflict, TurngateError
 from turngate.durable._records import (
     REMEMBERED,
     Changes,
@@ -32,7 +42,9 @@ from turngate.durable._records import (
 )
 
 if TYPE_CHECKING:
-    from turngate._core import Decided, State
+    from collections.abc import Callable
+
+    from turngate._core import Decided, Edit, State
     from turngate._messages import Message
     from turngate._prompt import WhenBusy
     from turngate.durable._records import KeyRow
@@ -58,6 +70,14 @@ class Recovered(NamedTuple):
     """The runs of the turn that starts in its place."""
     queued: int = 0
     """How many runs wait behind that."""
+
+
+class Touched(NamedTuple):
+    """The runs that a call has covered or changed, those that it has held, and what waits after it."""
+
+    runs: list[RunRecord]
+    held: list[RunRecord] = []  # noqa: RUF012 - of a tuple
+    waiting: list[RunRecord] = []  # noqa: RUF012
 
 
 class HeadOfQueue(Queue):
@@ -115,6 +135,8 @@ class Step:
         self.rows: dict[str, RunRow] = {}
         self.accepted: dict[str, PendingAccept | None] = {}
         """The runs that this step takes in, with what stays in the process that has accepted them."""
+        self.attachments: dict[str, str] = {}
+        """The attachments of the runs that this step edits."""
         self._put_into_core()
 
     def _put_into_core(self) -> None:
@@ -140,9 +162,7 @@ class Step:
             turn.phase = RUNNING if self.begun else WAITING
 
     def _run_of(self, row: RunRow) -> RunRecord:
-        run = RunRecord(
-            row.session_id, row.run_id, row.seq, row.prompt, row.when_busy, row.state, covered=row.covered
-        )
+        run = row.as_record()
         self.runs[row.run_id], self.rows[row.run_id] = run, row
         return run
 
@@ -156,20 +176,24 @@ class Step:
         when_busy: WhenBusy,
         queue_limit: int,
         pending: PendingAccept | None = None,
+        *,
+        into: str | None = None,
+        data: str = "",
     ) -> bool:
         """Take a run in; False if its id is known already. Refuses what `Dispatcher.accept` refuses."""
         session_id = self.loaded.session_id
-        digest = digest_of(session_id, prompt, attachments)
+        digest = digest_of(session_id, prompt, attachments, data)
         if self.loaded.known is not None:
             if self.loaded.known.row.digest != digest:
                 raise RunConflict(f"run {run_id!r} is known with another payload")
             return False
         row = RunRow(
             run_id, session_id, self.next_seq, ACCEPTED, when_busy, False, self.worker, 0, prompt,
-            attachments, digest,
+            attachments, digest, data, self.next_seq,
         )  # fmt: skip
-        run = self._run_of(row)
-        self._perform(self.core.accept(run, queue_limit))
+        run = row.as_record()
+        self._perform(self.core.accept(run, queue_limit, into))
+        self.runs[run_id], self.rows[run_id] = run, row
         self.next_seq += 1
         self.accepted[run_id] = pending
         return True
@@ -209,6 +233,55 @@ class Step:
         dropped, decided = self.core.clear()
         self._perform(decided)
         return dropped
+
+    # Inputs from callers who look after the line; the whole queue must have been asked for.
+
+    def hold(self, run_id: str | None = None) -> Touched:
+        """Hold the run, or all that wait."""
+        return self._touched(self.core.hold(None if run_id is None else self.waiting(run_id)))
+
+    def resume(self, run_id: str | None = None) -> Touched:
+        """Resume the run, or all that are held."""
+        return self._touched(self.core.resume(None if run_id is None else self.waiting(run_id)))
+
+    def stop(self, turn: str | None) -> Touched:
+        """Cover the active turn alone, and hold what waits."""
+        covered, held, decided = self.core.stop(turn)
+        waiting = self.core.line()
+        self._perform(decided)
+        return Touched(covered, held, waiting)
+
+    def move(self, run_id: str, before: str | None, to: Literal["first", "last"] | None) -> Touched:
+        """Move a waiting run in line."""
+        run = self.waiting(run_id)
+        place = to if before is None else self.waiting(before)
+        assert place is not None
+        return self._touched(([run], self.core.move(run, place)))
+
+    def edit(self, run_id: str, changes: Callable[[RunRecord, str], tuple[Edit, str]]) -> Touched:
+        """Edit a waiting run; `changes` makes an edit and new attachments of the run and the old ones."""
+        run = self.waiting(run_id)
+        edited, self.attachments[run_id] = changes(run, self.rows[run_id].attachments)
+        return self._touched(([run], self.core.edit(run, edited)))
+
+    def send_now(self, run_id: str, turn: str | None) -> Touched:
+        """Make a queued run the next one, and cover the active turn alone."""
+        covered, decided = self.core.send_now(self.waiting(run_id), turn)
+        waiting = self.core.line()
+        self._perform(decided)
+        return Touched(covered, [], waiting)
+
+    def waiting(self, run_id: str) -> RunRecord:
+        """Return a run that was found on the ledger; raise if it is complete by now."""
+        run = self.runs.get(run_id)
+        if run is None:
+            raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
+        return run
+
+    def _touched(self, step: tuple[list[RunRecord], Decided]) -> Touched:
+        runs, decided = step
+        self._perform(decided)
+        return Touched(runs)
 
     # Inputs from the owner of the turn.
 
@@ -341,12 +414,11 @@ class Step:
         moved: list[RunChange] = []
         new: list[RunRow] = []
         for run_id, run in self.runs.items():
-            row = self.rows[run_id]
-            state, covered, place = run.state, run.covered, places.get(run_id, row.place)
+            row, now = self.rows[run_id], self.row_of(run, places.get(run_id))
             if run_id in self.accepted:
-                new.append(row._replace(state=state, covered=covered, place=place))
-            elif run.complete is None and (state, covered, place) != (row.state, row.covered, row.place):
-                moved.append(RunChange(run_id, state, covered, place))
+                new.append(now)
+            elif run.complete is None and now != row:
+                moved.append(RunChange.between(row, now))
         done = [run.complete for run in self.published if run.complete is not None]
         if not (new or moved or done) and self._after(self.row.version, self.row.recent) == self.row:
             return None  # a cancel or a clear that found nothing to do
@@ -364,6 +436,11 @@ class Step:
             self._history,
             key,
         )
+
+    def row_of(self, run: RunRecord, place: int | None = None) -> RunRow:
+        """Return the row of a run as the step leaves it, and its place in the turn if it has a new one."""
+        row = self.rows[run.run_id]
+        return row.updated(run, row.place if place is None else place, self.attachments.get(run.run_id))
 
     def _after(self, version: int, recent: tuple[str, ...]) -> SessionRow:
         core, turn, token = self.core, self.core.turn, self.row.token

@@ -139,8 +139,8 @@ class SessionCache:
         queued = 0 if loaded.session is None else loaded.session.queued
         has_queue = queued == sum(row.state is QUEUED for row in loaded.runs)
         rows |= {row.run_id: row for row in changes.new}
-        for run_id, state, covered, place in changes.changed:
-            rows[run_id] = rows[run_id]._replace(state=state, covered=covered, place=place)
+        for change in changes.changed:
+            rows[change.run_id] = change.applied(rows[change.run_id])
         for complete in changes.done:
             rows.pop(complete.run_id, None)
         text = sum(len(row.prompt) + len(row.attachments) for row in rows.values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from turngate._core import COMPLETE, QUEUED, RUNNING, SETTLING, RunRecord, State, TurnRecord
@@ -104,27 +105,24 @@ class KnownRuns:
                 record.state = row.state
                 handle.drop_hook_if_queued()
             record.covered = record.covered or row.covered
+            if row.state is record.state:
+                handle.attachments = as_attachments(row.attachments)
+                _take_line(record, row.as_record())
             if complete is not None:
                 self.complete(complete, position)
         return handle
 
-    def seen(self, run: RunRecord, row: RunRow) -> Run:
-        """Return the handle of a run that a step has seen."""
-        return self.handle_of(row._replace(state=run.state, covered=run.covered))
-
     def all_seen(self, step: Step, runs: list[RunRecord]) -> list[Run]:
         """Return the handles of runs that a step has seen, complete or not."""
-        return [self.handle_of(step.rows[run.run_id], run.complete) for run in runs]
+        return [self.handle_of(step.row_of(run), run.complete) for run in runs]
 
     def forgotten(self, name: RunName) -> Run:
         """Return a handle of a run that is complete, and of which the ledger knows nothing any more."""
         return Run(self._home, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
 
     def _new_handle(self, row: RunRow) -> Run:
-        record = RunRecord(
-            row.session_id, row.run_id, row.seq, row.prompt, row.when_busy, row.state, covered=row.covered
-        )
-        handle = self.handles[row.run_id] = Run(self._home, record, as_attachments(row.attachments))
+        attachments = as_attachments(row.attachments)
+        handle = self.handles[row.run_id] = Run(self._home, row.as_record(), attachments)
         return handle
 
     def accept(self, step: Step) -> None:
@@ -146,6 +144,8 @@ class KnownRuns:
                 handle.record.covered = run.covered
                 if run.complete is None:
                     handle.record.state = run.state
+                    _take_line(handle.record, run)
+                    handle.attachments = as_attachments(step.row_of(run).attachments)
                 handle.drop_hook_if_queued()
 
     def complete(self, complete: RunComplete, position: int = 0, turn: Turn | None = None) -> None:
@@ -162,7 +162,7 @@ class KnownRuns:
             handle.turn = None
             if complete.message_id is not None:
                 handle.pieces = (complete.text,) if complete.text else ()
-        handle.record.state, handle.record.complete = COMPLETE, complete
+        handle.record.state, handle.record.complete, handle.record.held = COMPLETE, complete, False
         self._forget(handle)
         if handle.on_complete is not None:
             self._on_hooked(handle.run_id, position)
@@ -192,6 +192,12 @@ class KnownRuns:
         """Let everyone who waits for a run, or reads its text, look again."""
         for run in [*self.waited_for.values()]:
             wake(run)
+
+
+def _take_line(record: RunRecord, seen: RunRecord) -> None:
+    """Bring a record up to date with what callers have done to the run while it waited."""
+    record.prompt, record.data, record.when_busy = seen.prompt, seen.data, seen.when_busy
+    record.held, record.rank, record.into = seen.held, seen.rank, seen.into
 
 
 def wake(run: Run) -> None:
@@ -243,7 +249,7 @@ class LedgerTurns:
     def start(self, step: Step, position: int) -> None:
         """Run the turn that the step has started here."""
         assert step.started is not None
-        members = [self._runs.seen(run, step.rows[run.run_id]) for run in step.started.runs]
+        members = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
         lead = members[0]
         output = TurnOutput(lead.session_id, lead.run_id, self._stepper.loop, self._feed.stream, members)
         record = TurnRecord(lead.record, covered=step.fence in self.covered_early)
@@ -255,7 +261,7 @@ class LedgerTurns:
             run.turn = turn
             run.listeners.wake()
         for waiting in step.core.queue.in_order():
-            owned.queue[waiting.seq] = self._runs.seen(waiting, step.rows[waiting.run_id])
+            owned.queue[waiting.seq] = self._runs.handle_of(step.row_of(waiting))
         self._feed.begin_turn(lead.run_id, position)
         self.runner.start(turn)
 
@@ -266,12 +272,12 @@ class LedgerTurns:
             self.let_go(turn)
             return
         owned = self.owned[turn.fence]
-        for run_id, run in step.runs.items():
+        for run in step.runs.values():
             if run.state is QUEUED:
-                owned.queue[run.seq] = self._runs.seen(run, step.rows[run_id])
+                owned.queue[run.seq] = self._runs.handle_of(step.row_of(run))
             else:
                 owned.queue.pop(run.seq, None)
-        joined = [self._runs.seen(run, step.rows[run.run_id]) for run in core.turn.runs]
+        joined = [self._runs.handle_of(step.row_of(run)) for run in core.turn.runs]
         turn.join(joined[len(turn.members) :])
 
     def cover(self, fence: int, owner: int | None) -> None:
@@ -408,8 +414,7 @@ class LedgerTurns:
         owned = self.owned.get(turn.fence)
         if owned is not None and not turn.covered:
             owned.is_asked = True
-            for _, run in sorted(owned.queue.items()):
-                if run.when_busy != "fold":
-                    break
-                waiting.append(run)
+            free = [run for run in owned.queue.values() if not run.held]
+            free.sort(key=lambda run: run.record.rank)
+            waiting = [*takewhile(lambda run: run.when_busy == "fold", free)]
         return waiting

@@ -87,9 +87,11 @@ class Tables:
         """Return the session as it is."""
         session = self.sessions.get(ask.session_id)
         mine = [row for row in self.runs.values() if row.session_id == ask.session_id]
-        mine = sorted((row for row in mine if row.state is not State.COMPLETE), key=lambda row: row.seq)
+        mine = sorted((row for row in mine if row.state is not State.COMPLETE), key=lambda row: row.rank)
         queued = [row for row in mine if row.state is State.QUEUED]
-        head = queued if ask.head == ALL else queued[: ask.head]
+        free = [row for row in queued if not row.held]
+        bound = [row for row in queued if row.bound and row not in free[: ask.head]]
+        head = queued if ask.head == ALL else free[: ask.head] + bound
         rows = [row for row in mine if row.state is not State.QUEUED] + head
         known = None
         if ask.run_id is not None and ask.run_id in self.runs:
@@ -128,13 +130,15 @@ class Tables:
         self.sessions[changes.session_id] = changes.after
         for row in changes.new:
             self.runs[row.run_id], self.accepted_at[row.run_id] = row, self.now()
-        for run_id, state, covered, place in changes.changed:
-            self.runs[run_id] = self.runs[run_id]._replace(state=state, covered=covered, place=place)
+        for change in changes.changed:
+            self.runs[change.run_id] = change.applied(self.runs[change.run_id])
         for ordinal, complete in enumerate(changes.done):
             assert complete.run_id not in self.complete, f"{complete.run_id} completes a second time"
             self.complete[complete.run_id] = CompletionRecord(position, ordinal, complete)
             row = self.runs[complete.run_id]
-            self.runs[complete.run_id] = row._replace(state=State.COMPLETE, prompt="", attachments="")
+            self.runs[complete.run_id] = row._replace(
+                state=State.COMPLETE, prompt="", attachments="", data="", bound="", held=False
+            )
         for message, columns in zip(changes.messages, of_messages(changes.messages), strict=True):
             assert message.id not in self.messages, f"{message.id} is written a second time"
             self.messages[message.id] = message, columns[-1]

@@ -136,14 +136,18 @@ extract(epoch FROM clock_timestamp())::float8
 -- Steps.
 
 -- name: loaded
--- What a step sees of a session: $1 runs of the queue, all if that is null; the run $2; with the text if $3.
+-- What a step sees of a session: $1 free runs of the queue, all of it if that is null; the run $2; with the text if $3.
 this.session_id, {now},
 (SELECT json_build_array({session_columns}) FROM {s}.session o WHERE o.session_id = this.session_id),
 (SELECT json_agg(json_build_array({run_columns})) FROM {s}.run r
  WHERE r.session_id = this.session_id AND r.state IN ('accepted', 'active') AND r.state <> 'complete'),
 (SELECT json_agg(json_build_array({run_columns})) FROM (
-    SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.state = 'queued' AND r.state <> 'complete'
-    ORDER BY r.seq LIMIT $1::bigint) head),
+    SELECT * FROM (
+        SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.state = 'queued'
+            AND r.state <> 'complete' AND r.held <= ($1::bigint IS NULL) ORDER BY r.held, r.rank LIMIT $1::bigint
+    ) free
+    UNION SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.bound <> '' AND r.state = 'queued'
+ ) head),
 (SELECT json_build_array({run_columns}, {complete_columns}, "position") FROM {s}.run r WHERE r.run_id = $2::text),
 EXISTS (SELECT FROM {s}.session o JOIN {s}.worker w ON o.owner = w.worker
         WHERE o.session_id = this.session_id AND w.expires > clock_timestamp()),

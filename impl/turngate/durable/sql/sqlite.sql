@@ -29,7 +29,12 @@ UNION ALL
 SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'active' AND state <> 'complete'
 
 -- name: queue
-SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'queued' AND state <> 'complete' ORDER BY seq LIMIT ?
+-- The first runs in line that are not held, all runs if the limit is -1, and those for the active turn alone.
+SELECT * FROM (
+    SELECT {run_columns} FROM run
+    WHERE session_id = $1 AND state = 'queued' AND state <> 'complete' AND held <= ($2 < 0) ORDER BY held, rank LIMIT $2
+)
+UNION SELECT {run_columns} FROM run WHERE session_id = $1 AND bound <> '' AND state = 'queued'
 
 -- name: text
 SELECT text, kept FROM checkpoint WHERE session_id = ? AND fence = ?
@@ -50,10 +55,12 @@ INSERT OR REPLACE INTO session (session_id, {session_columns}) VALUES (?, {sessi
 INSERT INTO run ({run_columns}, accepted_at) VALUES ({run_values}, ?)
 
 -- name: move_run
-UPDATE run SET state = ?, covered = ?, place = ? WHERE run_id = ?
+UPDATE run SET state = ?, covered = ?, place = ?, when_busy = ?, rank = ?, held = ?, bound = ?,
+    prompt = coalesce(?, prompt), attachments = coalesce(?, attachments), data = coalesce(?, data)
+WHERE run_id = ?
 
 -- name: complete_run
-UPDATE run SET state = 'complete', prompt = '', attachments = '', text = ?, error = ?, cancelled = ?,
+UPDATE run SET state = 'complete', prompt = '', attachments = '', data = '', bound = '', held = 0, text = ?, error = ?, cancelled = ?,
     message_id = ?, folded_into = ?, outcome = ?, completed_at = ?, position = ?, ordinal = ?
 WHERE run_id = ? AND state <> 'complete'
 
