@@ -246,7 +246,7 @@ async def test_updates_that_no_one_reads_are_dropped_but_not_how_tool_calls_end(
         updates = client.updates(session)
         assert 50 < len(updates) < 5000
         assert updates[0]["toolCallId"] == "t"
-        assert (updates[-1]["toolCallId"], updates[-1]["status"]) == ("t", "completed")
+        assert (updates[-1]["toolCallId"], updates[-1]["status"]) == ("t", "failed")
 
 
 @in_loop

@@ -218,6 +218,25 @@ async def test_a_prompt_behind_a_busy_session(
         assert await client.outcome(second) == second_ends
 
 
+@on_both
+@in_loop
+async def test_no_update_leaves_its_turn(kind: str, tmp_path: Path) -> None:
+    """On the wire, too, what a turn shows comes before its response and after that of the turn before it."""
+    async with client_of(kind, tmp_path, "queue") as (client, session):
+        for _ in range(20):
+            client.heard.clear()
+            numbers = [client.prompt(session, " ".join([f"{at}"] * 5)) for at in range(3)]
+            for number in numbers:
+                assert await client.outcome(number) == "end_turn"
+            answered, shown = 0, [""] * 3
+            for said in client.heard:
+                if "id" in said:
+                    answered += 1
+                else:
+                    shown[answered] += said["params"]["update"]["content"]["text"]
+            assert shown == ["0 " * 5, "1 " * 5, "2 " * 5]
+
+
 @in_loop
 async def test_two_sessions_do_not_touch_each_other(tmp_path: Path) -> None:
     async with client_of("memory", tmp_path) as (client, one):
@@ -287,17 +306,16 @@ async def test_a_cancel_of_a_quiet_session_poisons_nothing(tmp_path: Path) -> No
 async def test_a_request_is_cancelled_by_its_id_and_no_other(kind: str, tmp_path: Path) -> None:
     async with client_of(kind, tmp_path, "queue") as (client, session):
         blocks = {"sessionId": session, "prompt": [{"type": "text", "text": "a hold"}]}
-        client.send(id="1", method="session/prompt", params=blocks)
+        client.send(id=1, method="session/prompt", params=blocks)
         await client.until(lambda said: said.get("method") == "session/update")
-        for number in (1, 1.0, True, None, ["1"]):
+        for number in ("1", 1.0, True, None, [1]):
             client.send(method="$/cancel_request", params={"requestId": number})
         queued = client.prompt(session, "b")
         client.send(method="$/cancel_request", params={"requestId": queued})
         assert await client.outcome(queued) == "cancelled"
-        assert not [said for said in client.heard if said.get("id") == "1"]
-        client.send(method="$/cancel_request", params={"requestId": "1"})
-        answer = await client.until(lambda said: said.get("id") == "1")
-        assert answer["result"]["stopReason"] == "cancelled"
+        assert not client.responses(1)
+        client.send(method="$/cancel_request", params={"requestId": 1})
+        assert await client.outcome(1) == "cancelled"
 
 
 # Questions to the client.
@@ -346,6 +364,24 @@ async def test_a_permission_is_resolved_once_although_a_cancel_comes(tmp_path: P
                 "" if answers_first and not text else f"t={'allow' if answers_first else None} again=None "
             )
             assert sum("method" in said and "id" in said for said in client.heard) == 1
+
+
+@in_loop
+async def test_a_permission_that_outlives_its_turn_is_not_granted() -> None:
+    asking: list[asyncio.Task[str | None]] = []
+
+    async def hasty(turn: Turn) -> None:
+        asking.append(asyncio.ensure_future(peer().permission({"toolCallId": "t"})))
+        while not turn.waiting():
+            await asyncio.sleep(0)
+
+    async with connected(Dispatcher(hasty)) as (client, _):
+        session = await client.new_session()
+        first = client.prompt(session, "a")
+        await client.question()
+        client.prompt(session, "b")
+        assert await client.outcome(first) == "end_turn"
+        assert await asking[0] is None
 
 
 @in_loop

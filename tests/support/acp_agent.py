@@ -54,7 +54,7 @@ async def act(turn: Turn, what: str, how: str, to_do: list[Run]) -> None:
                 )
                 if number % 100 == 0:
                     await asyncio.sleep(0)
-            turn.emit("tool_call_update", {"toolCallId": "t", "status": "completed"})
+            turn.emit("tool_call_update", {"toolCallId": "t", "status": "failed"})
         case "big":
             turn.write("\N{GRINNING FACE}" * int(how))
         case "stubborn":
