@@ -1,8 +1,8 @@
 """What is not checked everywhere yet: holds, moves, edits, and prompts for one turn alone.
 
-The dispatcher in memory is held to them. The proof, the model of processes, the ledgers and the conformance
-kit do not have them yet: what is named here is left out there, and `turngate verify` and `turngate prove` say
-so. When they have them, this module goes.
+The dispatcher in memory is held to them. The proof, the ledgers and the conformance kit do not have them yet:
+what is named here is left out there, and `turngate verify` and `turngate prove` say so. When they have them,
+this module goes.
 """
 
 from __future__ import annotations

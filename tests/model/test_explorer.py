@@ -19,7 +19,14 @@ from turngate_model.checker import (
     Progress,
     SearchLimits,
 )
-from turngate_model.checker.counts import COUNTS, DURABLE_COUNTS, LIMITED_COUNTS, LINE_COUNTS, Count
+from turngate_model.checker.counts import (
+    COUNTS,
+    DURABLE_COUNTS,
+    DURABLE_LINE_COUNTS,
+    LIMITED_COUNTS,
+    LINE_COUNTS,
+    Count,
+)
 from turngate_model.durable import JUDGED, DurableMechanism, DurableModel
 from turngate_model.durable.records import ModelLedger
 from turngate_model.model_session import ModelRun, ModelSession, ModelTurn
@@ -49,7 +56,7 @@ def untested(bounds: Bounds | DurableBounds) -> tuple[Property, ...]:
     "count",
     [
         pytest.param(count, id=str(count.bounds), marks=pytest.mark.deep if is_deep(count) else ())
-        for count in (*COUNTS, *LIMITED_COUNTS, *LINE_COUNTS, *DURABLE_COUNTS)
+        for count in (*COUNTS, *LIMITED_COUNTS, *LINE_COUNTS, *DURABLE_COUNTS, *DURABLE_LINE_COUNTS)
     ],
 )
 def test_everything_holds_and_the_counts_are_those_of_the_table(count: AnyCount) -> None:

@@ -67,6 +67,10 @@ class DurableBounds:
     on_death: OnDeath = "fail"
     attempts: int = 2
     """How often a turn is begun at most, where a turn whose process died is begun again."""
+    holds: int = 0
+    """Holds and stops."""
+    moves: int = 0
+    """Moves, edits and prompts that are sent now."""
 
     without: ClassVar[frozenset[str]] = frozenset()
     """No operation is left out."""
@@ -83,7 +87,7 @@ class DurableBounds:
         return self.crashes + self.expiries
 
 
-BUDGETS = ("cancels", "crashes", "expiries", "losses", "loads")
+BUDGETS = ("cancels", "crashes", "expiries", "losses", "loads", "holds", "moves")
 """The bounds on how often something happens: what is used up of them is no part of a state."""
 
 

@@ -33,7 +33,7 @@ from turngate_model.durable.mechanism import DurableMechanism, DurableStep
 from turngate_model.durable.records import ModelWorld, permuted
 from turngate_model.durable.told import told_step
 from turngate_model.durable.witness import JUDGED, LedgerWitness, needs_of
-from turngate_model.properties import AnyViolation
+from turngate_model.properties import AnyProperty, AnyViolation, Property
 
 Used: TypeAlias = tuple[int, ...]
 """How much of each budget has been used."""
@@ -56,7 +56,11 @@ class DurableModel:
     ) -> None:
         self.bounds = bounds
         self.design = name
-        self.properties = JUDGED
+        self.properties: tuple[AnyProperty, ...] = (
+            *JUDGED,
+            *((Property.HELD,) if bounds.holds else ()),
+            *((Property.AS_EDITED,) if bounds.moves else ()),
+        )
         self.mechanism = mechanism(bounds)
         self.sessions = self.mechanism.sessions
         self._watching = LedgerWitness(self.sessions)

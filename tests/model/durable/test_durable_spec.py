@@ -5,7 +5,7 @@ from __future__ import annotations
 from explored import all_durable_refuted
 from surroundings import ROOT
 from turngate_model import DURABLE_DESIGNS
-from turngate_model.checker.counts import DURABLE_COUNTS
+from turngate_model.checker.counts import DURABLE_COUNTS, DURABLE_LINE_COUNTS
 from turngate_model.properties import DurableProperty
 
 
@@ -33,6 +33,8 @@ def test_the_counts_are_those_that_are_pinned() -> None:
         [*(str(getattr(count.bounds, name)) for name in bounds), f"{count.states:,}", str(count.depth)]
         for count in DURABLE_COUNTS
     ]
+    for count in DURABLE_LINE_COUNTS:
+        assert f"there are {count.states:,} states, depth {count.depth}." in REPORTED
 
 
 def test_the_refutations_are_those_that_are_found() -> None:

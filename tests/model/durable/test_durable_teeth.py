@@ -20,6 +20,9 @@ from turngate_model.durable.records import (
     Operation,
     WorkerName,
 )
+from turngate_model.history import Handoff
+from turngate_model.mechanism import Mechanism
+from turngate_model.model_session import ModelSession
 from turngate_model.properties import AnyProperty, DurableProperty, Property
 
 QUICK = {"cancels": 0, "losses": 0, "loads": 0}
@@ -132,6 +135,31 @@ class CannotTellTheDead(DurableMechanism):
         return (step for step in super().steps(world, left) if step.what != "expires")
 
 
+class HandsOffWhatIsHeld(Mechanism):
+    def start_next(self, s: ModelSession) -> None:
+        if s.queue:
+            run = s.queue.pop(0)
+            self.start(s, run)
+            self.see(Handoff(run.name))
+
+
+class DoesNotLoadTheHold(DurableMechanism):
+    """The step that ends a turn does not look whether the next run is held."""
+
+    session = HandsOffWhatIsHeld
+
+
+class ResumesForNobody(DurableMechanism):
+    """A resume that starts a turn gives it to no process."""
+
+    def in_line(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
+        decision = super().in_line(ledger, me, operation)
+        if decision is None or not decision.starts:
+            return decision
+        return decision._replace(starts="", ledger=decision.ledger._replace(owner=me))
+
+
+HOLDS = {"cancels": 0, "losses": 0, "loads": 0, "expiries": 0, "holds": 1}
 RETRY: OnDeath = "retry"
 TEETH: dict[type[DurableMechanism], tuple[AnyProperty, dict[str, int], OnDeath]] = {
     FenceStays: (DurableProperty.FENCED, QUICK, "retry"),
@@ -147,6 +175,8 @@ TEETH: dict[type[DurableMechanism], tuple[AnyProperty, dict[str, int], OnDeath]]
     OwnerStays: (Property.NO_RESIDUE, QUICK, "fail"),
     TriesForEver: (Property.EXACTLY_ONE_COMPLETE, QUICK, "fail"),
     FinishIsTwoSaves: (DurableProperty.ADOPTED, QUICK, "fail"),
+    DoesNotLoadTheHold: (Property.HELD, HOLDS, "fail"),
+    ResumesForNobody: (DurableProperty.ADOPTED, HOLDS, "fail"),
     AnswerLostRetried: (Property.NEVER_POISONED, {"loads": 0, "expiries": 0, "crashes": 0}, "fail"),
 }
 

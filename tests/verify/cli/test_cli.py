@@ -161,6 +161,10 @@ BAD_INPUT = {
         ["explore", "--design", "no-fence", "--turns-limit", "1"],
         "the model of processes has no limit on turns: leave --turns-limit out",
     ),
+    "processes with prompts for one turn": (
+        ["explore", "--durable", "--into"],
+        "the model of processes has no prompts for one turn: leave --into out",
+    ),
     "too many processes": (["explore", "--durable", "--processes", "9"], "processes must be from 1 to 4"),
     "a negative bound": (["explore", "--prompts", "-1"], "prompts must be from 1 to 8, not -1"),
     "no place": (["explore", "--turns-limit", "0"], "turns_limit must be from 1 to 3, not 0"),

@@ -73,6 +73,7 @@ def durable_object(result: Exploration[DurableBounds]) -> dict[str, Any]:
         "cancels": result.bounds.cancels,
         "sessions": 1,
         **{name: getattr(result.bounds, name) for name in OPTIONS},
+        **{name: value for name in ("holds", "moves") if (value := getattr(result.bounds, name))},
         "on_death": result.bounds.on_death,
         **found(result),
     }
@@ -83,11 +84,13 @@ def print_durable_exploration(result: Exploration[DurableBounds]) -> None:
     if result.design:
         out.print(bold(result.design), f": {DURABLE_DESIGNS[result.design].flaw}", sep="")
     bounds = result.bounds
+    held = f"{counted(bounds.holds, 'hold')}, " if bounds.holds else ""
+    moved = f"{counted(bounds.moves, 'move')}, " if bounds.moves else ""
     out.print(
         f"{counted(bounds.processes, 'process', 'processes')}, {counted(bounds.prompts, 'prompt')}, "
         f"{counted(bounds.cancels, 'cancel')}, {counted(bounds.crashes, 'crash', 'crashes')}, "
         f"{counted(bounds.expiries, 'expiry', 'expiries')}, {counted(bounds.losses, 'loss', 'losses')}, "
-        f"{counted(bounds.loads, 'load')}, on death {bounds.on_death}: "
+        f"{counted(bounds.loads, 'load')}, {held}{moved}on death {bounds.on_death}: "
         f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}, "
         f"depth {result.depth}, {result.seconds:.1f} s"
     )

@@ -39,11 +39,10 @@ from turngate_verify.words import counted
 
 _NOT_IN_PROCESSES = {
     "turns_limit": "limit on turns",
-    "holds": "holds",
-    "moves": "moves",
     "into": "prompts for one turn",
 }
 """The options that the model of processes does not have, each with what it is about."""
+_NOT_ON_THE_PAGE = (*_NOT_IN_PROCESSES, "holds", "moves")
 
 
 @click.command()
@@ -139,7 +138,7 @@ def _asked(name: str) -> Any:
 
 def _write_page(path: Path, has_more: bool) -> int:
     """Write the page to play with."""
-    if has_more or any(_asked(name) is not None for name in (*_NOT_IN_PROCESSES, *OPTIONS, "on_death")):
+    if has_more or any(_asked(name) is not None for name in (*_NOT_ON_THE_PAGE, *OPTIONS, "on_death")):
         raise click.UsageError("--html goes with --prompts and --cancels only: the page has every design")
     if _asked("sessions") not in (None, 1):
         raise click.UsageError("the page has one session")
@@ -177,7 +176,8 @@ def _explore_processes(design: str | None, limits: SearchLimits, as_json: bool) 
     for name, said in _NOT_IN_PROCESSES.items():
         if _asked(name) is not None:
             raise ValueError(f"the model of processes has no {said}: leave --{name.replace('_', '-')} out")
-    bounds = durable_bounds({name: _asked(name) for name in ("prompts", "cancels", "on_death", *OPTIONS)})
+    names = ("prompts", "cancels", "holds", "moves", "on_death", *OPTIONS)
+    bounds = durable_bounds({name: _asked(name) for name in names})
     symmetry = click.get_current_context().params["symmetry"]
     result = explore_durable(bounds, design, limits, symmetry=symmetry)
     if as_json:
