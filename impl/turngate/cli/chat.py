@@ -20,11 +20,11 @@ _SHOWN = 30
 
 @click.command()
 @click.argument("url")
-@click.option("--session", default="chat", show_default=True, help="Which session to talk in.")
+@click.option("--session", default="chat", show_default=True, help="The session to talk in.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the token that the server asks for.",
+    help="A file with the token for the server.",
 )
 def chat(url: str, session: str, token_file: Path | None) -> int:
     """Talk to a served agent in the terminal: URL is where the server is.

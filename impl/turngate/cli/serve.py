@@ -61,31 +61,47 @@ def _number_of_seconds(_context: click.Context, _parameter: click.Parameter, giv
 @click.command()
 @click.argument("target", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), help="0: any.")
+@click.option(
+    "--port",
+    default=8765,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on; 0 picks a free one.",
+)
 @click.option("--ledger", metavar="PATH_OR_DSN", help="Keep runs in an SQLite file or in PostgreSQL.")
 @click.option(
     "--on-death",
     default="fail",
     show_default=True,
     type=click.Choice(["fail", "retry"]),
-    help="With a ledger: what becomes of a turn whose process died.",
+    help="With a ledger: what happens to a turn whose process died.",
 )
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the token that clients must present; needed on any address but loopback.",
 )
-@click.option("--allow-host", multiple=True, metavar="NAME", help="Answer under this name, too; '*': any.")
-@click.option("--allow-origin", multiple=True, metavar="ORIGIN", help="Let pages of this origin call.")
+@click.option(
+    "--allow-host", multiple=True, metavar="NAME", help="Also answer under this host name; '*' allows any."
+)
+@click.option(
+    "--allow-origin", multiple=True, metavar="ORIGIN", help="Allow calls from pages of this origin."
+)
 @click.option(
     "--finish",
     default=10.0,
     show_default=True,
     type=click.FloatRange(0),
     callback=_number_of_seconds,
-    help="Seconds that runs may go on by themselves when the server is asked to end.",
+    help="Seconds for runs to finish when the server is stopped; the rest are cancelled.",
 )
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1), help="Needs a ledger.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Processes to start; more than one needs a ledger.",
+)
 @click.option("--verbose", is_flag=True, help="Log requests (no prompt and no token is ever logged).")
 @click.option(
     "--acp",

@@ -60,7 +60,7 @@ class _AfterTwoDashes(click.Command):
     default=Effort().programs,
     show_default=True,
     type=click.IntRange(0),
-    help="Short programs to play at the most, in one session and again in two; a slow subject plays fewer.",
+    help="The most short programs to play, in one session and again in two; a slow subject plays fewer.",
 )
 @click.option(
     "--examples",
@@ -74,7 +74,7 @@ class _AfterTwoDashes(click.Command):
     default=Effort().seconds,
     show_default=True,
     type=SECONDS,
-    help="Give up after so long.",
+    help="Give up after this many seconds.",
 )
 @click.option("--seed", default=0, show_default=True, help="Which random programs.")
 @click.option(
@@ -82,14 +82,14 @@ class _AfterTwoDashes(click.Command):
     default=10.0,
     show_default=True,
     type=SECONDS,
-    help="Seconds that a command may take to answer one line.",
+    help="Seconds for a command to answer one line.",
 )
 @click.option(
     "--grace",
     default=Timing().grace,
     show_default=True,
     type=SECONDS,
-    help="Seconds that a command in real time may take for what it owes.",
+    help="Seconds for a command in real time to deliver what it owes.",
 )
 @click.option(
     "--workers",

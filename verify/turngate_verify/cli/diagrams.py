@@ -12,7 +12,9 @@ from turngate_verify.cli.show import EXIT_CODES, err, out, stages
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 and say what is stale.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing; list what is stale, and exit with 1 if anything is."
+)
 @click.option(
     "--directory",
     default=Path("diagrams"),

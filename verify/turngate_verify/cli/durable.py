@@ -19,7 +19,7 @@ from turngate_verify.cli.show import bold, out, print_counterexample, progress_o
 from turngate_verify.words import counted
 
 OPTIONS = {
-    "processes": "Processes there are, 1 to 4.",
+    "processes": "Number of processes, 1 to 4.",
     "crashes": "Processes that may die; that all die at once counts as one.",
     "expiries": "Processes that may be given up for dead while they live.",
     "losses": "Answers of the ledger that may be lost.",
@@ -38,7 +38,7 @@ def durable_options(command: Callable[..., int]) -> Callable[..., int]:
     command = click.option(
         "--on-death",
         type=click.Choice(["fail", "retry"]),
-        help="What becomes of a turn whose process died. [default: fail; with --durable]",
+        help="What happens to a turn whose process died. [default: fail; with --durable]",
     )(command)
     return click.option(
         "--durable", is_flag=True, help="Explore processes that share a ledger, and die, instead."

@@ -46,9 +46,9 @@ _NOT_ON_THE_PAGE = (*_NOT_IN_PROCESSES, "holds", "moves")
 
 
 @click.command()
-@click.option("--prompts", default=3, show_default=True, help="Prompts that may be accepted, 1 to 8.")
-@click.option("--cancels", default=2, show_default=True, help="Cancels that may be issued, 0 to 16.")
-@click.option("--sessions", default=2, show_default=True, help="Sessions there are, 1 to 3.")
+@click.option("--prompts", default=3, show_default=True, help="Number of prompts, 1 to 8.")
+@click.option("--cancels", default=2, show_default=True, help="Number of cancels, 0 to 16.")
+@click.option("--sessions", default=2, show_default=True, help="Number of sessions, 1 to 3.")
 @click.option("--turns-limit", type=int, metavar="N", help="Runner calls at once over all sessions, 1 to 3.")
 @click.option("--holds", default=0, help="Holds and stops that may be issued, 0 to 16 (default: none).")
 @click.option("--moves", default=0, help="Moves, edits and send-nows, 0 to 16 (default: none).")
@@ -57,14 +57,16 @@ _NOT_ON_THE_PAGE = (*_NOT_IN_PROCESSES, "holds", "moves")
 @click.option(
     "--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default)."
 )
-@click.option("--max-seconds", default=600.0, show_default=True, type=SECONDS, help="Give up after so long.")
+@click.option(
+    "--max-seconds", default=600.0, show_default=True, type=SECONDS, help="Give up after this many seconds."
+)
 @click.option(
     "--max-memory",
     default=2048,
     show_default=True,
     type=click.IntRange(1),
     metavar="MIB",
-    help="Give up at so much memory.",
+    help="Give up at this much memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(

@@ -71,7 +71,7 @@ DEEP = Thoroughness(
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Take minutes instead of one: larger bounds, more of everything.")
+@click.option("--deep", is_flag=True, help="Use larger bounds and more of everything; takes minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--report",
