@@ -143,6 +143,8 @@ class MemoryBackend:
         read, the events until then have a cursor that no reader can go on from.
         """
         d, passed = self.dispatcher, self.passed.completions
+        if not told_only and passed == d.end_cursor():
+            return
         try:
             async for cursor, complete in d.completions(passed, until=d.end_cursor()):
                 if told_only and complete.run_id not in self._ahead:
