@@ -72,7 +72,7 @@ class Close:
         if self._is_finishing and not sessions.entering and not sessions.turns:
             # Only accepted and held runs are left: the former are released, the latter cancelled.
             self._is_finishing = False
-            for core in [*sessions.cores.values()]:
+            for core in map(sessions.core, [*sessions.cores]):
                 self._release_accepted(core)
                 if core.queue:
                     self._cancel(core)
@@ -96,7 +96,7 @@ class Close:
         self._effects.perform(decided)
 
     def _cancel_what_is_left(self) -> None:
-        for core in [*self._sessions.cores.values()]:
+        for core in map(self._sessions.core, [*self._sessions.cores]):
             self._cancel(core)
             self._release_accepted(core)
 

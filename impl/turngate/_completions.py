@@ -61,7 +61,7 @@ class Completions:
         found too, as long as it is held.
         """
         payload = hash(run.payload)
-        run_id = run.run_id
+        session_id, run_id = complete.session_id, complete.run_id
         pieces = run.pieces
         # What the turn wrote is told apart only if it returned something else.
         written: object = None if pieces is None else True
@@ -73,8 +73,8 @@ class Completions:
             size += getsizeof(complete.text)
         if complete.error is not None:
             size += getsizeof(complete.error)
-        if len(run_id) + len(run.session_id) > _SHORT:
-            size += getsizeof(run_id) + getsizeof(run.session_id)
+        if len(run_id) + len(session_id) > _SHORT:
+            size += getsizeof(run_id) + getsizeof(session_id)
         reference = weakref.ref(run) if named else None
         self._kept[run_id] = (*complete, payload, written, reference, size)
         self._order.append(run_id)

@@ -48,7 +48,7 @@ from turngate._messages import Message
 from turngate._prompt import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from turngate._events import Outcome
     from turngate._messages import FinishReason
@@ -98,45 +98,42 @@ class Queue:
     its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
     """
 
-    __slots__ = ("_free", "_heap", "_held")
+    __slots__ = ("_heap", "free", "held")
 
     def __init__(self) -> None:
-        self._free: dict[int, RunRecord] = {}
-        self._held: dict[int, RunRecord] = {}
+        self.free: dict[int, RunRecord] = {}
+        """The runs that are not held, by rank; the others are `held`."""
+        self.held: dict[int, RunRecord] = {}
         self._heap: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._free) + len(self._held)
-
-    def has_free(self) -> bool:
-        """Say whether a run waits that is not held."""
-        return bool(self._free)
+        return len(self.free) + len(self.held)
 
     def add(self, run: RunRecord) -> None:
         """Put the run where its rank belongs."""
         if run.held:
-            self._held[run.rank] = run
+            self.held[run.rank] = run
         else:
-            self._free[run.rank] = run
+            self.free[run.rank] = run
             heappush(self._heap, run.rank)
 
     def first(self) -> RunRecord:
         """Return the first run that is not held; there must be one."""
-        while self._heap[0] not in self._free:
+        while self._heap[0] not in self.free:
             heappop(self._heap)
-        return self._free[self._heap[0]]
+        return self.free[self._heap[0]]
 
     def take_first(self) -> RunRecord:
         """Take out the first run that is not held; there must be one."""
-        while (run := self._free.pop(heappop(self._heap), None)) is None:
+        while (run := self.free.pop(heappop(self._heap), None)) is None:
             pass  # it was taken out of the middle
         return run
 
     def take(self, run: RunRecord) -> None:
         """Take out this run."""
-        del (self._held if run.held else self._free)[run.rank]
-        if len(self._heap) > 2 * len(self._free):
-            self._heap = sorted(self._free)  # which is a heap
+        del (self.held if run.held else self.free)[run.rank]
+        if len(self._heap) > 2 * len(self.free):
+            self._heap = sorted(self.free)  # which is a heap
 
     def take_all(self) -> list[RunRecord]:
         """Take out every run, first in line first."""
@@ -146,21 +143,21 @@ class Queue:
 
     def refill(self, runs: Iterable[RunRecord]) -> None:
         """Hold these runs and no others: their ranks have changed."""
-        self._free.clear()
-        self._held.clear()
+        self.free.clear()
+        self.held.clear()
         self._heap.clear()
         for run in runs:
             self.add(run)
 
     def in_order(self) -> list[RunRecord]:
         """Return the runs, held ones included, first in line first."""
-        if not self._held:
-            return [self._free[rank] for rank in sorted(self._free)]
-        return sorted([*self._free.values(), *self._held.values()], key=lambda run: run.rank)
+        if not self.held:
+            return [self.free[rank] for rank in sorted(self.free)]
+        return sorted([*self.free.values(), *self.held.values()], key=lambda run: run.rank)
 
     def free_in_order(self) -> list[RunRecord]:
         """Return the runs that are not held, first in line first."""
-        return [self._free[rank] for rank in sorted(self._free)]
+        return [self.free[rank] for rank in sorted(self.free)]
 
 
 CLEARED: Final = "cleared from the queue"
@@ -211,15 +208,17 @@ class RunRecord:
 class TurnRecord:
     """What the core knows of a turn: the lead run, the runs that joined it, and what came of its runner.
 
+    `bound` are the runs that may join this turn and no other; some may have joined it, or have been changed.
     `since` is when it became active, in seconds since the epoch, once the step is performed. `is_lost` says
     that the process that ran it died.
     """
 
-    __slots__ = ("covered", "error", "is_lost", "kept", "lead", "phase", "runs", "since", "text")
+    __slots__ = ("bound", "covered", "error", "is_lost", "kept", "lead", "phase", "runs", "since", "text")
 
     def __init__(self, lead: RunRecord, *, covered: bool = False) -> None:
         self.lead = lead
         self.runs = [lead]
+        self.bound: tuple[RunRecord, ...] = ()
         self.covered = covered
         self.phase: Phase = STARTING
         self.since: float | None = None
@@ -277,18 +276,19 @@ class Decided(NamedTuple):
     """What a step decided: for the journal, and to be performed."""
 
     effects: list[Effect]
-    entries: list[Entry]
+    entries: Sequence[Entry]
 
 
 class SessionCore:
     """One session: its accepted runs, its queue, its turn, and the runs that settle after cancel-on-entry.
 
-    `message_prefix` makes message ids that no other dispatcher makes.
+    `message_prefix` makes message ids that no other dispatcher makes. `has_journal` says whether steps return
+    journal entries: where nothing reads them, they need not be made.
     """
 
     __slots__ = (
-        "_entries", "_message_prefix", "accepted", "covered_accepted", "mark", "queue", "session_id",
-        "settling", "turn",
+        "_entries", "_message_prefix", "accepted", "covered_accepted", "has_journal", "mark", "queue",
+        "session_id", "settling", "turn",
     )  # fmt: skip
 
     def __init__(self, session_id: str, message_prefix: str) -> None:
@@ -299,12 +299,13 @@ class SessionCore:
         self.queue = Queue()
         self.turn: TurnRecord | None = None
         self.settling: dict[int, TurnRecord] = {}
+        self.has_journal = True
         self._message_prefix = message_prefix
         self._entries: list[Entry] = []
 
     def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight."""
-        return self.turn is None and not self.accepted and not self.queue and not self.settling
+        return not (self.turn or self.accepted or self.settling or self.queue)
 
     # Inputs from callers.
 
@@ -315,14 +316,17 @@ class SessionCore:
         NotRunning, and then changes nothing.
         """
         effects: list[Effect] = []
-        lead = {} if into is None else {"into": self._lead_of_running(into)}
+        turn = None if into is None else self._joinable(into)
         if not self.is_quiet():
             self._check_room(run.when_busy, queue_limit)
             if run.when_busy == "interrupt":
                 effects = self._interrupt()
-        run.into = lead.get("into")
+        if turn is not None:
+            run.into = turn.lead.run_id
+            turn.bound += (run,)
         self.accepted[run.seq] = run
-        self._note("accept", run=run.run_id, seq=run.seq, **lead)
+        if self.has_journal:
+            self._note("accept", run=run.run_id, seq=run.seq, **({"into": run.into} if turn else {}))
         return self._decided(effects)
 
     def enter(self, run: RunRecord) -> Decided:
@@ -330,11 +334,11 @@ class SessionCore:
         if run.state is not ACCEPTED:
             raise AlreadyEntered(f"run {run.run_id} is {run.state}")
         effects: list[Effect] = []
-        if self._covers(run):
+        if self.covers(run):
             self._move(run, "enter", CANCEL_ON_ENTRY)
             turn = self.settling[run.seq] = TurnRecord(run, covered=True)
             effects.append(("start", turn))
-        elif self.turn is not None or run.held or self.queue.has_free():
+        elif self.turn is not None or run.held or self.queue.free:
             self._move(run, "enter", QUEUED)
             self.queue.add(run)
         else:
@@ -474,7 +478,7 @@ class SessionCore:
     def fold(self, turn: TurnRecord) -> tuple[list[RunRecord], Decided]:
         """Take the foldable runs at the head of the queue into the turn, and return them."""
         taken: list[RunRecord] = []
-        while self.queue.has_free() and not turn.covered:
+        while self.queue.free and not turn.covered:
             run = self.queue.first()
             if run.when_busy != "fold":
                 break
@@ -499,12 +503,13 @@ class SessionCore:
                 run.run_id,
                 "user",
                 run.prompt,
-                data=decode(run.data),
+                None,
+                run.data and decode(run.data),
             )
             for run in turn.runs
         ]
         reply_id = f"{self._message_prefix}{turn.lead.seq}-reply"
-        kept = decode(turn.kept)
+        kept = turn.kept and decode(turn.kept)
         reply = Message(reply_id, self.session_id, turn.lead.run_id, "assistant", turn.text, reason, kept)
         return (*prompts, reply)
 
@@ -539,48 +544,52 @@ class SessionCore:
             del self.settling[turn.lead.seq]
         else:
             self.turn = None
-            effects += self._drop_bound(turn.lead.run_id) + self._start_next()
+            if turn.bound:
+                effects += self._drop_bound(turn)
+            if self.queue.free:
+                effects += self._start_next()
         return self._decided(effects)
 
     # What the steps are made of.
 
     def _release(self, run: RunRecord) -> Publish:
-        outcome: Outcome = "cancelled" if self._covers(run) else "released"
+        outcome: Outcome = "cancelled" if self.covers(run) else "released"
         publish = self._complete(run, "release", outcome, error=RELEASED)
         self._leave_accepted(run)
         return publish
 
     def _start_next(self) -> list[Effect]:
         """Start the first queued run that is not held, if there is one."""
-        if not self.queue.has_free():
+        if not self.queue.free:
             return []
         successor = self.queue.take_first()
         self._move(successor, "handoff", ACTIVE)
         self.turn = TurnRecord(successor)
         return [("start", self.turn)]
 
-    def _drop_bound(self, lead: str) -> list[Effect]:
-        """Complete the runs that could only have joined the turn that has just ended."""
-        queued = [run for run in self.queue.in_order() if run.into == lead]
+    def _drop_bound(self, turn: TurnRecord) -> list[Effect]:
+        """Complete the runs that could only have joined the turn, which has just ended."""
+        bound = [run for run in turn.bound if run.into == turn.lead.run_id]
+        queued = sorted([run for run in bound if run.state is QUEUED], key=_by_rank)
         if queued:
             self._note("clear", runs=[run.run_id for run in queued])
         for run in queued:
             self.queue.take(run)
-        accepted = [run for run in self.accepted.values() if run.into == lead]
+        accepted = [run for run in bound if run.state is ACCEPTED]
         return [
             *(self._complete(run, "drop", "cleared", error=CLEARED) for run in queued),
             *(self._release(run) for run in accepted),
         ]
 
-    def _lead_of_running(self, run_id: str) -> str:
-        """Return the lead of the turn that the run is part of; raise unless follow-ups can still join it."""
+    def _joinable(self, run_id: str) -> TurnRecord:
+        """Return the turn that the run is part of; raise unless follow-ups can still join it."""
         turn = self.turn
         if turn is None or run_id not in [run.run_id for run in turn.runs]:
             raise NotRunning(f"run {run_id!r} is not part of the active turn of session {self.session_id!r}")
         if turn.covered or turn.phase in (WAITING, SETTLING):
             why = "is cancelled" if turn.covered else "has ended" if turn.phase is SETTLING else "waits"
             raise NotRunning(f"the turn of run {run_id!r} {why}, so nothing can join it")
-        return turn.lead.run_id
+        return turn
 
     def _waiting(self, run: RunRecord | None) -> list[RunRecord]:
         """Return the run, or all that wait; raise if the run does not wait."""
@@ -629,6 +638,8 @@ class SessionCore:
         return covered, self._cover_turn()
 
     def _decided(self, effects: list[Effect]) -> Decided:
+        if not self._entries:
+            return Decided(effects, ())
         entries, self._entries = self._entries, []
         return Decided(effects, entries)
 
@@ -638,9 +649,9 @@ class SessionCore:
         if run.state is not before or to not in goals:
             raise UndeclaredMove(f"{trigger} of run {run.run_id} from {run.state} to {to}")
         run.state = to
-        if trigger == "enter":
-            more["state"] = to.value
-        if to is not COMPLETE:
+        if self.has_journal and to is not COMPLETE:
+            if trigger == "enter":
+                more["state"] = to.value
             self._note_move(trigger, run, before, **more)
 
     def _complete(
@@ -661,8 +672,9 @@ class SessionCore:
         run.complete = RunComplete(
             self.session_id, run.run_id, run.seq, text, error, cancelled, message_id, folded_into, outcome
         )
-        more = {} if error is None else {"error": error}
-        self._note_move("complete", run, before, cancelled=cancelled, **more)
+        if self.has_journal:
+            more = {} if error is None else {"error": error}
+            self._note_move("complete", run, before, cancelled=cancelled, **more)
         return "publish", run
 
     def _note_move(self, event: str, run: RunRecord, before: State, **more: Any) -> None:
@@ -671,7 +683,8 @@ class SessionCore:
         self._entries.append(Entry(line, run.complete))
 
     def _note(self, event: str, **more: Any) -> None:
-        self._entries.append(Entry({"event": event, "session": self.session_id, **more}))
+        if self.has_journal:
+            self._entries.append(Entry({"event": event, "session": self.session_id, **more}))
 
     def _check_room(self, when_busy: WhenBusy, queue_limit: int) -> None:
         """Refuse another run, while something is in flight, if it asks for that or too many wait."""
@@ -705,9 +718,6 @@ class SessionCore:
 
     def covers(self, run: RunRecord) -> bool:
         """Say whether a cancel covers the accepted run."""
-        return self._covers(run)
-
-    def _covers(self, run: RunRecord) -> bool:
         return run.covered or run.seq <= self.mark
 
     def _leave_accepted(self, run: RunRecord) -> None:

@@ -11,12 +11,12 @@ import asyncio
 import math
 import weakref
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from turngate._core import ACTIVE, SETTLING
+from turngate._core import ACTIVE
 from turngate._errors import ClosedFromRunner, WouldDeadlock
+from turngate._turn import current_turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from turngate._events import RunComplete
     from turngate._handles import Home, Run, Turn
 
-_TURN: Final[ContextVar[weakref.ref[Turn]]] = ContextVar("turngate_turn")
-"""The turn that a task is part of. It is held weakly: the task of the turn holds its context."""
 _WAY_OUT: Final = (
     "wait after the turn, or in a task that the runner does not await and that was started with "
     "context=contextvars.Context()"
@@ -43,20 +41,6 @@ class _Wait:
     session_id: str
     number: int
     run: Run | None = None
-
-
-def enter_turn(turn: Turn) -> None:
-    """Say that the current task is that of the turn."""
-    _TURN.set(weakref.ref(turn))
-
-
-def current_turn() -> Turn | None:
-    """Return the turn that the caller is part of: its task, or what its runner has started while it works."""
-    reference = _TURN.get(None)
-    turn = None if reference is None else reference()
-    if turn is not None and turn.record.phase is SETTLING and asyncio.current_task() is not turn.task:
-        return None  # the runner is over, so it waits for nothing any more
-    return turn
 
 
 class DeadlockCheck:
@@ -133,7 +117,7 @@ class DeadlockCheck:
             wait.run = run
             if await self._blocks(run) and await self._is_circle(wait):
                 await _refuse(wait.turn, f"run {run.run_id} of session {run.session_id!r}")
-        return await run.until_complete()
+        return await run.until_complete(run.home.check_loop())
 
     def check_close(self, finish: float) -> None:
         """Raise ClosedFromRunner if a runner waits for the close of its own dispatcher.

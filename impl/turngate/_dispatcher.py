@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
-from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, Edit, RunRecord, SessionCore
-from turngate._deadlock import DeadlockCheck, current_turn
-from turngate._effects import Effects, Journal, Sessions, call_back
+from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, QUEUED, Edit, RunRecord, SessionCore
+from turngate._deadlock import DeadlockCheck
+from turngate._effects import Effects, Journal, Sessions
 from turngate._errors import DispatcherClosed, NotWaiting, QueueFull, RunConflict, UnknownRun, counted
 from turngate._events import Subscribers, Subscription
-from turngate._handles import Covered, Run, SessionView, view
+from turngate._handles import Covered, Run, SessionView
 from turngate._keys import Keys, answer_of, check_key, request_of
 from turngate._log import guard
 from turngate._loop import HomeLoop
@@ -37,9 +37,9 @@ from turngate._prompt import (
     whole_number,
 )
 from turngate._runner import prepare_runner
+from turngate._turn import current_turn
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Self, TextIO, Unpack
 
@@ -114,9 +114,9 @@ class Dispatcher:
         # and does not wait for the garbage collector. Turns hold what ends them, for the collector clears
         # weak references before it closes the turns of a dispatcher that was dropped with them.
         self._loop = HomeLoop()
-        self._sessions = Sessions(_weakly(self._new_core))
         self._subscribers = Subscribers()
         self._journal = Journal(record, self._subscribers.to_moves)
+        self._sessions = Sessions(self._message_prefix, self._journal)
         self._completions = Completions(
             whole_number("completions_kept", completions_kept, at_least=0),
             whole_number("completions_bytes", completions_bytes, at_least=0),
@@ -134,11 +134,10 @@ class Dispatcher:
             places=places,
             settle_timeout=seconds("settle_timeout", settle_timeout),
         )
+        self.check_loop, self.check_thread = self._loop.check_loop, self._loop.check_thread
+        self.turn_host: TurnHost = self._effects
         self._close = Close(self._loop, self._sessions, self._effects)
         self.deadlocks = DeadlockCheck(self, _weakly(self._blocks), _weakly(self._knows))
-
-    def _new_core(self, session_id: str) -> SessionCore:
-        return SessionCore(session_id, self._message_prefix)
 
     # Taking prompts in.
 
@@ -169,7 +168,8 @@ class Dispatcher:
         """
         self._loop.check_loop()
         attached = check_prompt(session_id, prompt, run_id, attachments, when_busy, on_complete, into)
-        session_id, prompt = plain(session_id), plain(prompt)
+        if type(session_id) is not str or type(prompt) is not str:
+            session_id, prompt = plain(session_id), plain(prompt)
         sent = None if data is None else encode(data, "data")
         if self._close.is_begun:
             raise DispatcherClosed("the dispatcher is closed")
@@ -181,21 +181,20 @@ class Dispatcher:
         if sessions.accepted >= self._accepted_limit:
             raise QueueFull(f"{counted(sessions.accepted, 'run')} accepted and not entered (accepted_limit)")
         seq = self._seq + 1
-        record = RunRecord(session_id, run_id or self._drawn_run_id(seq), seq, prompt, when_busy, data=sent)
+        if run_id is None:
+            run_id = f"{self._run_prefix}{seq}"
+            while self._has_lookalikes and (run_id in sessions.runs or run_id in self._completions):
+                run_id += "+"
+        record = RunRecord(session_id, run_id, seq, prompt, when_busy, data=sent)
         core = sessions.core(session_id)
         decided = core.accept(record, self._queue_limit, into)
         self._seq = seq
         sessions.cores[session_id] = core
         sessions.accepted += 1
-        run = sessions.runs[record.run_id] = Run(self, record, attached, on_complete, copy_context())
-        self._effects.perform(decided)
+        run = sessions.runs[run_id] = Run(self, record, attached, on_complete, copy_context())
+        if decided.effects or decided.entries:
+            self._effects.perform(decided)
         return run
-
-    def _drawn_run_id(self, seq: int) -> str:
-        run_id = f"{self._run_prefix}{seq}"
-        while self._has_lookalikes and (run_id in self._sessions.runs or run_id in self._completions):
-            run_id += "+"
-        return run_id
 
     async def enter(self, run: Run) -> State:
         """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
@@ -225,11 +224,11 @@ class Dispatcher:
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
-        self._loop.check_loop()
+        loop = self._loop.check_loop()
         turn = current_turn()
         if turn is None:
             run = await self.submit(session_id, prompt, **options)
-            return await run.until_complete()
+            return await run.until_complete(loop)
         submit = partial(self.submit, session_id, prompt, **options)
         return await self.deadlocks.ask(
             turn, session_id, options.get("run_id"), options.get("when_busy", "fold"), submit
@@ -287,7 +286,7 @@ class Dispatcher:
         self._loop.check_loop()
 
         def cover() -> Covered:
-            cores = [*self._sessions.cores.values()]
+            cores = map(self._sessions.core, [*self._sessions.cores])
             covered = [run for core in cores for run in self._cancel(core).runs]
             return Covered(sorted(covered, key=lambda run: run.seq))
 
@@ -525,12 +524,12 @@ class Dispatcher:
     def sessions(self) -> list[SessionView]:
         """Look at every session that has something in flight, all in one step."""
         self._loop.check_thread()
-        return [view(core, self._sessions) for core in self._sessions.cores.values()]
+        return [self._sessions.view(core) for core in self._sessions.cores.values()]
 
     def session(self, session_id: str) -> SessionView:
         """Look at a session, which may be quiet."""
         self._loop.check_thread()
-        return view(self._sessions.core(session_id), self._sessions)
+        return self._sessions.view(self._sessions.core(session_id))
 
     def find(self, run_id: str) -> Run | None:
         """Return the run, None if there is no such run or its completion is no longer kept.
@@ -641,19 +640,6 @@ class Dispatcher:
 
     # What handles need; see `Home`.
 
-    @property
-    def turn_host(self) -> TurnHost:
-        """What begins and ends turns."""
-        return self._effects
-
-    def check_loop(self) -> AbstractEventLoop:
-        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        return self._loop.check_loop()
-
-    def check_thread(self) -> None:
-        """Raise WrongLoop in another thread, or in another loop."""
-        self._loop.check_thread()
-
     def watch(self, run: Run) -> None:
         """Do nothing: every run ends here."""
 
@@ -666,10 +652,6 @@ class Dispatcher:
             return run
         complete = self._completions.find(run_id)
         return None if complete is None else self._completed(complete)
-
-    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
-        """Call a callback, and log what it raises."""
-        call_back("a callback", callback, complete)
 
     async def cancel_handle(self, run: Run) -> Covered:
         """Cover the run, or the whole turn that it is part of."""
@@ -727,9 +709,11 @@ class Dispatcher:
         return run
 
     def _enter(self, run: Run) -> State:
-        decided = self._sessions.core(run.session_id).enter(run.record)
-        state = run.state
-        run.drop_hook_if_queued()
+        record = run.record
+        decided = self._sessions.core(record.session_id).enter(record)
+        state = record.state
+        if state is QUEUED:
+            run.on_complete = None  # it completes to the subscribers
         self._sessions.accepted -= 1
         self._effects.perform(decided)
         return state

@@ -8,31 +8,30 @@ called inside a core step, and nothing that it raises stops an effect.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
-from turngate._core import Decided, moved
-from turngate._handles import Turn, TurnOutput
-from turngate._log import guard, log, log_error, log_or_propagate, logger
-from turngate._settle import settle
-from turngate._turn import CLOSED_UNWRITTEN, TurnRunner
+from turngate._core import Decided, SessionCore, moved
+from turngate._handles import SessionView, Turn, TurnOutput
+from turngate._log import call_back, guard, log, log_or_propagate, logger
+from turngate._messages import MemoryMessages
+from turngate._settle import WriteClock, forget_cancels, store_failure
+from turngate._turn import CLOSED_UNWRITTEN, TurnRunner, is_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TextIO
 
     from turngate._completions import Completions
-    from turngate._core import Effect, Entry, RunRecord, SessionCore, TurnRecord
+    from turngate._core import Effect, Entry, RunRecord, TurnRecord
     from turngate._events import Audience, RunComplete, Subscribers
     from turngate._handles import Run, Turn
     from turngate._loop import HomeLoop
     from turngate._messages import Messages
     from turngate._places import Places
-    from turngate._prompt import OnComplete
     from turngate._runner import Called
 
 
@@ -43,17 +42,28 @@ class Sessions:
     the background.
     """
 
-    def __init__(self, new_core: Callable[[str], SessionCore]) -> None:
+    def __init__(self, message_prefix: str, journal: Journal) -> None:
         self.cores: dict[str, SessionCore] = {}
         self.runs: dict[str, Run] = {}
         self.turns: dict[TurnRecord, Turn] = {}
         self.accepted = 0
         self.entering = 0
-        self._new_core = new_core
+        self.new_core: Callable[[str, str], SessionCore] = SessionCore
+        self._message_prefix = message_prefix
+        self._journal = journal
 
     def core(self, session_id: str) -> SessionCore:
-        """Return the core of the session; for a quiet session a new one, which is not kept."""
-        return self.cores.get(session_id) or self._new_core(session_id)
+        """Return the core of the session, for one step; for a quiet session a new one, which is not kept."""
+        core = self.cores.get(session_id)
+        if core is None:
+            core = self.new_core(session_id, self._message_prefix)
+        journal = self._journal
+        core.has_journal = (
+            journal.record is not None
+            or bool(journal.audience.by_session)
+            or logger.isEnabledFor(logging.DEBUG)
+        )
+        return core
 
     def handles(self, records: Iterable[RunRecord]) -> list[Run]:
         """Return the handles of runs that are in flight."""
@@ -64,6 +74,31 @@ class Sessions:
         if core.is_quiet():
             self.cores.pop(core.session_id, None)
 
+    def view(self, core: SessionCore) -> SessionView:
+        """Look at a session."""
+        accepted = tuple(self.handles(sorted(core.accepted.values(), key=lambda run: run.rank)))
+        settling = tuple(self.handles(turn.lead for turn in core.settling.values()))
+        queued = tuple(self.handles(core.queue.in_order()))
+        record = core.turn
+        if record is None:
+            return SessionView(core.session_id, accepted, settling, queued)
+        if record.since is None:  # it has become active in the step whose effects are just being performed
+            record.since = time.time()
+        turn = self.turns.get(record)
+        active, *folded = self.handles(record.runs)
+        return SessionView(
+            core.session_id,
+            accepted,
+            settling,
+            queued,
+            active,
+            tuple(folded),
+            "" if turn is None else "".join(turn.output.parts),
+            record.covered,
+            record.phase.value,
+            record.since,
+        )
+
 
 class Journal:
     """Passes on what the cores of a dispatcher have decided."""
@@ -71,8 +106,8 @@ class Journal:
     def __init__(
         self, record: TextIO | Callable[[dict[str, Any]], object] | None, audience: Audience
     ) -> None:
-        self._record = record
-        self._audience = audience
+        self.record = record
+        self.audience = audience
         self._pending: deque[Entry] = deque()
         self._telling = False
 
@@ -82,8 +117,6 @@ class Journal:
         Each is told, whatever the others do. A recording that raises is told no more. What is decided while
         one of them is being told waits until all have been.
         """
-        if self._record is None and not self._audience.by_session and not logger.isEnabledFor(logging.DEBUG):
-            return
         self._pending += entries
         if self._telling:
             return
@@ -96,9 +129,9 @@ class Journal:
 
     def end(self) -> None:
         """Record that nothing more will happen, and record no more."""
-        if self._record is not None:
+        if self.record is not None:
             self._write({"event": "end"})
-        self._record = None
+        self.record = None
 
     def _tell(self, entry: Entry) -> None:
         line, complete = entry
@@ -106,20 +139,20 @@ class Journal:
             words = " ".join(f"{key}=%s" for key in line)
             log(logging.DEBUG, words, *line.values(), extra={"turngate": line})
         self._write(line)
-        if self._audience.by_session:
+        if self.audience.by_session:
             try:
-                self._audience.deliver(moved(line) if complete is None else complete)
+                self.audience.deliver(moved(line) if complete is None else complete)
             except BaseException as exc:
                 log_or_propagate(exc, "delivering %s raised", line)
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            if callable(self._record):
-                self._record(line)
-            elif self._record is not None:
-                self._record.write(json.dumps(line) + "\n")
+            if callable(self.record):
+                self.record(line)
+            elif self.record is not None:
+                self.record.write(json.dumps(line) + "\n")
         except BaseException as exc:
-            self._record = None
+            self.record = None
             log_or_propagate(exc, "the recording raised at %s, and stops there", line)
 
 
@@ -168,13 +201,15 @@ class Effects:
             if effect[0] == "start":
                 self._make_handle(effect[1])
         if self._performing is not None:
-            self._journal.tell(entries)
+            if entries:
+                self._journal.tell(entries)
             self._performing += effects
             return
         self._performing = effects
         to_come = iter(effects)  # goes on to what is added meanwhile
         try:
-            self._journal.tell(entries)
+            if entries:
+                self._journal.tell(entries)
             for effect in to_come:
                 match effect[0]:
                     case "publish":
@@ -201,7 +236,7 @@ class Effects:
         members = self._sessions.handles(record.runs)
         output = TurnOutput(lead.session_id, lead.run_id, self._loop, self._subscribers.stream, members)
         turn = self._sessions.turns[record] = Turn(members[0].home, record, members, output, fence=lead.seq)
-        if record is self._sessions.core(lead.session_id).turn:
+        if record is self._sessions.cores[lead.session_id].turn:
             members[0].turn = turn
 
     def _start(self, record: TurnRecord) -> None:
@@ -214,45 +249,84 @@ class Effects:
         complete = record.complete
         assert complete is not None
         run.leave_turn()
-        self._completions.keep(run, complete, named=not run.run_id.startswith(self._drawn_prefix))
-        guard("waking those who wait for completions", self._completions.wake)
-        if announce(run, complete):
+        self._completions.keep(run, complete, named=not record.run_id.startswith(self._drawn_prefix))
+        if self._completions.waiters:
+            guard("waking those who wait for completions", self._completions.wake)
+        if announce(run, complete) and self._subscribers.to_completes.by_session:
             guard("delivering a RunComplete", self._subscribers.to_completes.deliver, complete)
-        call_callbacks(run, complete)
+        if run.callbacks:
+            call_callbacks(run, complete)
 
     # What turns tell.
 
     async def begin(self, turn: Turn) -> bool:
         """Say whether the runner may be called: not if a cancel came first."""
-        return self._sessions.cores[turn.run.session_id].begin(turn.record)
+        return self._sessions.cores[turn.record.lead.session_id].begin(turn.record)
 
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
         """Take what came of the runner."""
         output = turn.output
         produced = "".join(output.parts) if text is None else text
-        self._sessions.cores[turn.run.session_id].end(turn.record, produced, error, output.kept)
+        self._sessions.cores[turn.record.lead.session_id].end(turn.record, produced, error, output.kept)
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
-        """Write the messages, complete the runs and hand off."""
+        """Write the messages, complete the runs and hand off.
 
-        def cancelled_from_outside() -> None:
-            self._loop.look_whether_it_ends(turn.task)
-
-        core = self._sessions.cores[turn.run.session_id]
-        decided = await settle(core, turn, self._messages, self.settle_timeout, cancelled_from_outside)
+        There are four ways for a write to end. It succeeds. It fails: then the runs complete with an error.
+        The task is cancelled while the store works: then it is unknown what was written, and the turn is
+        written again. Or the time is up, which all the writes of a turn share: that is a failure too. The
+        store in memory never waits, and needs no clock.
+        """
+        record, task, store = turn.record, turn.task, self._messages
+        assert task is not None
+        is_undelivered = task.cancelling() > 0  # the first write may still come to feel this cancel
+        if is_undelivered:
+            if not record.covered:  # no cancel of ours explains it
+                self._loop.look_whether_it_ends(task)
+            forget_cancels(task)
+        clock = None if type(store) is MemoryMessages else WriteClock(task, self.settle_timeout)
+        if clock is not None:
+            clock.start()
+        decided: Decided | None = None
+        try:
+            while decided is None:
+                messages = self._sessions.cores[record.lead.session_id].outcome(record)
+                failure: str | None = None
+                try:
+                    await store.put(messages)
+                except BaseException as exc:
+                    if not is_current(task):
+                        raise GeneratorExit from exc  # the turn is being closed
+                    is_cancelled = isinstance(exc, asyncio.CancelledError)
+                    if is_cancelled and clock is not None and clock.is_expired:
+                        failure = clock.too_late(turn)
+                    elif is_cancelled and (task.cancelling() or is_undelivered):
+                        if task.cancelling():  # not by us: we interrupt no turn that is being written
+                            self._loop.look_whether_it_ends(task)
+                        forget_cancels(task)
+                        is_undelivered = False
+                        continue
+                    else:
+                        failure = store_failure(exc, turn)
+                decided = self._sessions.core(record.lead.session_id).written(record, messages, failure)
+        finally:
+            if clock is not None:
+                clock.cancel()
         self._has_ended(turn, decided)
 
     def settle_at_once(self, turn: Turn) -> None:
         """Complete the runs of a turn that can wait for nothing any more."""
-        core = self._sessions.cores[turn.run.session_id]
+        core = self._sessions.core(turn.run.session_id)
         decided = core.written(turn.record, core.outcome(turn.record), CLOSED_UNWRITTEN)
         assert decided is not None
         self._has_ended(turn, decided)
 
     def _has_ended(self, turn: Turn, decided: Decided) -> None:
-        del self._sessions.turns[turn.record]
-        self._sessions.accepted -= sum(_is_released(effect) for effect in decided.effects)
-        self._sessions.forget_if_quiet(self._sessions.cores[turn.run.session_id])
+        record = turn.record
+        del self._sessions.turns[record]
+        if record.bound:
+            self._sessions.accepted -= sum(_is_released(effect) for effect in decided.effects)
+        self._sessions.forget_if_quiet(self._sessions.cores[record.lead.session_id])
         self.perform(decided)
 
 
@@ -267,8 +341,10 @@ def _is_released(effect: Effect) -> bool:
 def announce(run: Run, complete: RunComplete) -> bool:
     """Wake those who wait for the run, and call its hook; without one, the subscribers have to be told."""
     run.context = None
-    guard("waking those who wait", run.waiters.wake)
-    guard("waking those who read", run.listeners.wake)
+    if run.waiters:
+        guard("waking those who wait", run.waiters.wake)
+    if run.listeners:
+        guard("waking those who read", run.listeners.wake)
     on_complete, run.on_complete = run.on_complete, None
     if on_complete is None:
         return True
@@ -278,21 +354,6 @@ def announce(run: Run, complete: RunComplete) -> bool:
 
 def call_callbacks(run: Run, complete: RunComplete) -> None:
     """Call the callbacks of the run, which are forgotten then."""
-    callbacks, run.callbacks = run.callbacks, []
+    callbacks, run.callbacks = run.callbacks, ()
     for callback in callbacks:
         call_back("a callback", callback, complete)
-
-
-def call_back(what: str, callback: OnComplete, complete: RunComplete) -> None:
-    """Call a hook or a callback; close the awaitable that it should not have returned."""
-    about = f"{what} of run {complete.run_id} in session {complete.session_id!r}"
-    answer = guard(about, callback, complete)
-    guard(f"closing what {about} returned", _close_awaitable, about, answer)
-
-
-def _close_awaitable(about: str, answer: object) -> None:
-    """Close what will never be awaited, and say so; a future belongs to its maker."""
-    if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
-        log_error(None, "%s returned an awaitable, which is not awaited", about)
-        if (close := getattr(answer, "close", None)) is not None:
-            close()

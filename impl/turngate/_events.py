@@ -82,32 +82,28 @@ class Moved(NamedTuple):
 Event = RunComplete | Delta | Note | Moved
 
 
-class Waiters:
-    """Those who wait to look again, woken in the order in which they came."""
+class Waiters(dict["Future[None]", None]):
+    """Those who wait to look again, woken in the order in which they came.
 
-    __slots__ = ("_futures",)
+    It is not a set, which would wake them in the order of their addresses.
+    """
 
-    def __init__(self) -> None:
-        # Not a set, which would wake them in the order of their addresses.
-        self._futures: dict[Future[None], None] = {}
+    __slots__ = ()
 
     async def wait(self, loop: AbstractEventLoop) -> None:
         """Wait until woken; the caller then looks whether what it waits for has come."""
         future: Future[None] = loop.create_future()
-        self._futures[future] = None
+        self[future] = None
         try:
             await future
         finally:
-            del self._futures[future]
+            del self[future]
 
     def wake(self) -> None:
         """Let everyone who waits look again."""
-        for future in self._futures:
+        for future in self:
             if not future.done():
                 future.set_result(None)
-
-    def __len__(self) -> int:
-        return len(self._futures)
 
 
 class LoopCheck(Protocol):
@@ -323,8 +319,9 @@ class Subscribers:
 
     def stream(self, event: Delta | Note, size: int) -> None:
         """Deliver what a turn has written or noted; `size` is its bytes."""
-        self.to_completes.deliver(event, size)
-        self.to_moves.deliver(event, size)
+        for audience in (self.to_completes, self.to_moves):
+            if audience.by_session:
+                audience.deliver(event, size)
 
     def close(self) -> None:
         """End every subscription after what it has received."""

@@ -8,17 +8,18 @@ of either.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from turngate._core import COMPLETE, QUEUED
-from turngate._deadlock import current_turn
 from turngate._errors import TurnEnded, UnknownRun
-from turngate._events import Delta, Note, Waiters, size_of
+from turngate._events import Delta, Note, Waiters
+from turngate._log import call_back, guard
 from turngate._loop import clean_up
 from turngate._prompt import check_callback, decode, encode, seconds, whole_number
+from turngate._turn import current_turn
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from contextvars import Context
     from typing import Self
 
-    from turngate._core import RunRecord, SessionCore, State, TurnRecord
+    from turngate._core import RunRecord, State, TurnRecord
     from turngate._deadlock import DeadlockCheck
-    from turngate._effects import Sessions
     from turngate._events import RunComplete
     from turngate._loop import HomeLoop
     from turngate._messages import ListOfMessages, Message
@@ -71,9 +71,6 @@ class Home(Protocol):
     def find_handle(self, run_id: str) -> Run | None:
         """Return the handle of a run, None if the run is no longer known."""
         ...
-
-    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
-        """Call a callback of the user's, and log what it raises."""
 
     async def cancel_handle(self, run: Run) -> Covered:
         """Cover the run, or the whole turn that it is part of."""
@@ -132,7 +129,7 @@ class Run:
         """On a ledger: the version of the session at which the run was last seen."""
         self.waiters = Waiters()
         self.listeners = Waiters()
-        self.callbacks: list[OnComplete] = []
+        self.callbacks: tuple[OnComplete, ...] = ()
 
     @property
     def session_id(self) -> str:
@@ -182,7 +179,8 @@ class Run:
     @property
     def payload(self) -> Payload:
         """What an accept under the same run_id is compared with: the run as it was first accepted."""
-        return self.accepted_as or (self.session_id, self.prompt, self.attachments, self.record.data)
+        record = self.record
+        return self.accepted_as or (record.session_id, record.prompt, self.attachments, record.data)
 
     @property
     def complete(self) -> RunComplete | None:
@@ -198,17 +196,18 @@ class Run:
         process's dispatcher closes first (the run goes on elsewhere, or later), and LedgerUnavailable when
         the ledger is gone for good.
         """
-        self.home.check_loop()
-        if self.complete is None:
-            self.check_not_forgotten()
-            turn = current_turn()
-            if turn is not None:
-                return await self.home.deadlocks.wait(turn, self)
-        return await self.until_complete()
-
-    async def until_complete(self) -> RunComplete:
-        """Return the RunComplete as soon as there is one."""
         loop = self.home.check_loop()
+        complete = self.record.complete
+        if complete is not None:
+            return complete
+        self.check_not_forgotten()
+        turn = current_turn()
+        if turn is not None:
+            return await self.home.deadlocks.wait(turn, self)
+        return await self.until_complete(loop)
+
+    async def until_complete(self, loop: asyncio.AbstractEventLoop) -> RunComplete:
+        """Return the RunComplete as soon as there is one."""
         self.home.watch(self)
         while (complete := self.record.complete) is None:
             self.check_not_forgotten()
@@ -257,9 +256,9 @@ class Run:
         self.check_not_forgotten()
         complete = self.complete
         if complete is not None:
-            loop.call_soon(self.home.call_back, callback, complete)
+            loop.call_soon(call_back, "a callback", callback, complete)
         else:
-            self.callbacks.append(callback)
+            self.callbacks += (callback,)
             self.home.watch(self)
 
     async def cancel(self) -> Covered:
@@ -512,32 +511,6 @@ class SessionView(NamedTuple):
     since: float | None = None
 
 
-def view(core: SessionCore, sessions: Sessions) -> SessionView:
-    """Look at a session."""
-    accepted = tuple(sessions.handles(sorted(core.accepted.values(), key=lambda run: run.rank)))
-    settling = tuple(sessions.handles(turn.lead for turn in core.settling.values()))
-    queued = tuple(sessions.handles(core.queue.in_order()))
-    record = core.turn
-    if record is None:
-        return SessionView(core.session_id, accepted, settling, queued)
-    if record.since is None:  # it has become active in the step whose effects are just being performed
-        record.since = time.time()
-    turn = sessions.turns.get(record)
-    active, *folded = sessions.handles(record.runs)
-    return SessionView(
-        core.session_id,
-        accepted,
-        settling,
-        queued,
-        active,
-        tuple(folded),
-        "" if turn is None else "".join(turn.output.parts),
-        record.covered,
-        record.phase.value,
-        record.since,
-    )
-
-
 Deliver = Callable[[Delta | Note, int], None]
 """Gives an event of a certain size to the subscribers."""
 
@@ -577,9 +550,9 @@ class TurnOutput:
             self.check_open("write to")
             if text:
                 self.parts.append(text)
-            delta = Delta(self._session_id, self._run_id, text, self.length)
+            self._unsent.append((Delta(self._session_id, self._run_id, text, self.length), getsizeof(text)))
             self.length += len(text)
-            is_first = self._add(delta, size_of(delta))
+            is_first = len(self._unsent) == 1
         self._send_or_schedule(is_first)
 
     def emit(self, kind: str, data: object) -> None:
@@ -590,7 +563,8 @@ class TurnOutput:
         note = Note(self._session_id, self._run_id, kind, decode(text))
         with self._lock:
             self.check_open("emit from")
-            is_first = self._add(note, len(kind) + len(text))
+            self._unsent.append((note, len(kind) + len(text)))
+            is_first = len(self._unsent) == 1
         self._send_or_schedule(is_first)
 
     def keep(self, data: object) -> None:
@@ -610,7 +584,7 @@ class TurnOutput:
         with self._lock:
             self.is_closed = True
         if self._unsent:
-            self._send()
+            guard("sending what threads have written", self._send)
 
     def check_open(self, what: str) -> None:
         """Raise TurnEnded if the runner is over."""
@@ -620,11 +594,6 @@ class TurnOutput:
     def pieces(self, text: str) -> Sequence[str]:
         """Return the text in pieces, as a reader receives it; `text` is what the runner returned."""
         return self.parts or ((text,) if text else ())
-
-    def _add(self, event: Delta | Note, size: int) -> bool:
-        """Note what has to be sent; say whether nothing was waiting to be sent before."""
-        self._unsent.append((event, size))
-        return len(self._unsent) == 1
 
     def _send_or_schedule(self, is_first: bool) -> None:
         """Send at once on the loop; from a thread have the loop send, unless it will do so anyway."""
@@ -643,4 +612,5 @@ class TurnOutput:
         for event, size in unsent:
             self._deliver(event, size)
         for run in self._members:
-            run.listeners.wake()
+            if run.listeners:
+                run.listeners.wake()

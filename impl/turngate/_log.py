@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from turngate._events import RunComplete
+    from turngate._prompt import OnComplete
 
 T = TypeVar("T")
 
@@ -39,6 +44,21 @@ def guard(about: str, call: Callable[..., T], *args: Any) -> T | None:
     except BaseException as exc:
         log_or_propagate(exc, "%s raised", about)
         return None
+
+
+def call_back(what: str, callback: OnComplete, complete: RunComplete) -> None:
+    """Call a hook or a callback; close the awaitable that it should not have returned."""
+    about = f"{what} of run {complete.run_id} in session {complete.session_id!r}"
+    answer = guard(about, callback, complete)
+    guard(f"closing what {about} returned", _close_awaitable, about, answer)
+
+
+def _close_awaitable(about: str, answer: object) -> None:
+    """Close what will never be awaited, and say so; a future belongs to its maker."""
+    if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
+        log_error(None, "%s returned an awaitable, which is not awaited", about)
+        if (close := getattr(answer, "close", None)) is not None:
+            close()
 
 
 def log_error(exc: BaseException | None, message: str, *args: object) -> None:

@@ -58,7 +58,10 @@ class HomeLoop:
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        loop = running_loop()
+        try:
+            loop: AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
         if loop is not None and loop is self.loop:
             return loop
         if loop is None or self.loop is not None:

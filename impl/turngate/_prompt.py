@@ -123,7 +123,7 @@ def check_prompt(
     """Raise if no run can be made of these, before anything has changed; return a tuple of attachments."""
     if not isinstance(session_id, str) or not session_id:
         raise MissingSession(f"the session id must be a non-empty string, not {session_id!r}")
-    attached = check_attachments(attachments)
+    attached = () if attachments == () else check_attachments(attachments)
     check_text(session_id, prompt, attached)
     if run_id is not None and (not isinstance(run_id, str) or not run_id):
         raise ValueError(f"run_id must be a non-empty string, not {run_id!r}")

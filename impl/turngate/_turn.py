@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import types
+import weakref
 from asyncio import current_task
 from collections import deque
-from contextvars import Context
+from contextvars import Context, ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from turngate._deadlock import enter_turn
+from turngate._core import SETTLING
 from turngate._log import describe, guard, log_error, log_or_propagate, raise_in_loop
 from turngate._loop import StandIn
 
@@ -39,8 +40,20 @@ CANCELLED_BY_ITSELF: Final = "CancelledError: the runner awaited something that 
 CLOSED_UNWRITTEN: Final = "the turn was closed before it could be written"
 ENDED_UNBEGUN: Final = "the turn's task ended without calling the runner"
 
+_TURN: Final[ContextVar[weakref.ref[Turn]]] = ContextVar("turngate_turn")
+"""The turn that a task is part of. It is held weakly: the task of the turn holds its context."""
+
 ProcessExit = KeyboardInterrupt | SystemExit | GeneratorExit
 """What ends more than the turn in which it is raised."""
+
+
+def current_turn() -> Turn | None:
+    """Return the turn that the caller is part of: its task, or what its runner has started while it works."""
+    reference = _TURN.get(None)
+    turn = None if reference is None else reference()
+    if turn is not None and turn.record.phase is SETTLING and current_task() is not turn.task:
+        return None  # the runner is over, so it waits for nothing any more
+    return turn
 
 
 class TurnHost(Protocol):
@@ -101,11 +114,12 @@ class TurnRunner:
         On a closed loop a turn ends as it is started, and its place goes to the next: one after the other,
         not one inside the other, because there may be many.
         """
-        self._to_start.append(turn)
         if self._is_starting:
+            self._to_start.append(turn)
             return
         self._is_starting = True
         try:
+            self._start(turn)
             while self._to_start:
                 self._start(self._to_start.popleft())
         finally:
@@ -122,9 +136,9 @@ class TurnRunner:
         assert loop is not None
         if self._places is not None and not self._places.take(turn):
             return
-        if self._home.hold_back(partial(self.start, turn)):
+        if self._home.ends and self._home.hold_back(partial(self.start, turn)):
             return
-        execution = turn.execution = self._execution(turn)
+        execution = turn.execution = Execution(self._conduct(turn), partial(self._task_is_over, turn))
         context = turn.run.context or Context()
         try:
             if loop.get_task_factory() is None:
@@ -179,41 +193,40 @@ class TurnRunner:
         task = turn.task = current_task()
         if task is None:
             raise RuntimeError("the task factory runs the turn outside of any task")
-        if execution.made is not None:
+        if execution.made is task:
+            task.remove_done_callback(execution.is_over)
+        elif execution.made is not None:
             guard("what the task factory returned", _forget_callback, execution.made, execution.is_over)
         turn.execution = None
-        enter_turn(turn)
-        self._conducted += 1
-        try:
-            await self._run_and_settle(turn, unbegun)
-        finally:
-            self._conducted -= 1
-
-    async def _run_and_settle(self, turn: Turn, unbegun: str | None) -> None:
+        _TURN.set(weakref.ref(turn))
+        host = turn.home.turn_host
         text: str | None = None
         error = unbegun
         stopped_by: ProcessExit | None = None
+        self._conducted += 1
         try:
-            if unbegun is None and await turn.home.turn_host.begin(turn):
-                text = await self._runner(turn)
-                if text is not None and not isinstance(text, str):
-                    text, error = None, f"the runner returned {type(text).__name__}, not str or None"
-        except BaseException as exc:
-            error, stopped_by = _failure(exc, turn)
-        self._end(turn, text, error)
-        try:
+            try:
+                if unbegun is None and await host.begin(turn):
+                    text = await self._runner(turn)
+                    if text is not None and not isinstance(text, str):
+                        text, error = None, f"the runner returned {type(text).__name__}, not str or None"
+            except BaseException as exc:
+                error, stopped_by = _failure(exc, turn)
+            self._end(turn, text, error)
             if isinstance(stopped_by, GeneratorExit):
                 raise stopped_by
-            await turn.home.turn_host.settle(turn, wait=stopped_by is not None)
+            await host.settle(turn, wait=stopped_by is not None)
         except GeneratorExit:
             self._settle_at_once(turn)
             return
+        finally:
+            self._conducted -= 1
         if stopped_by is not None:
             raise_in_loop(stopped_by)
             stopped_by = None  # it holds this frame
 
     def _end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        guard("sending what threads have written", turn.output.close)
+        turn.output.close()
         turn.home.turn_host.end(turn, text, error)
         if self._places is not None and self._places.has(turn):
             if turn.task is not None and turn.task.cancelling() and not turn.covered:
@@ -225,9 +238,6 @@ class TurnRunner:
     def _settle_at_once(self, turn: Turn) -> None:
         self._home.cut_short = True
         turn.home.turn_host.settle_at_once(turn)
-
-    def _execution(self, turn: Turn, unbegun: str | None = None) -> Execution:
-        return Execution(self._conduct(turn, unbegun), partial(self._task_is_over, turn))
 
     def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
         """End the turn if its task is over and has not begun to conduct it."""
@@ -254,7 +264,7 @@ class TurnRunner:
     def _conduct_without_runner(self, turn: Turn, why: str) -> None:
         assert turn.execution is not None
         guard("closing a turn that was not begun", turn.execution.coroutine.close)
-        turn.execution = self._execution(turn, why)
+        turn.execution = Execution(self._conduct(turn, why), partial(self._task_is_over, turn))
         self._start_plainly(turn, turn.execution, turn.run.context)
 
     def _start_plainly(self, turn: Turn, execution: Execution, context: Context | None) -> None:

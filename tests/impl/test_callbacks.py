@@ -179,7 +179,7 @@ async def test_from_another_thread_it_is_refused() -> None:
         run = await d.accept("s", "p")
         with pytest.raises(WrongLoop):
             await asyncio.to_thread(run.add_done_callback, print)
-        assert run.callbacks == []
+        assert run.callbacks == ()
         await run.close()
 
 
@@ -200,7 +200,7 @@ async def test_callbacks_that_add_callbacks() -> None:
         await run
         await steps()
         assert called == ["hook", "callback", "hook'", "callback'", "hook''", "callback''", "hook'''"]
-        assert run.callbacks == []
+        assert run.callbacks == ()
 
 
 @in_loop

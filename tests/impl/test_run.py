@@ -32,7 +32,7 @@ async def test_a_waiter_cancelled_as_the_run_completes_touches_nobody() -> None:
         run = await active(d, "s", "p")
         first, second = [asyncio.create_task(run.wait()) for _ in range(2)]
         await steps()
-        waiter = min(run.waiters._futures, key=id)
+        waiter = min(run.waiters, key=id)
         waiter.cancel()
         agent.finish(run)
         await steps()

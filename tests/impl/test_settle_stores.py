@@ -10,7 +10,7 @@ import pytest
 
 from dispatching import Agent, BrokenMessages, active, echo, in_loop, on_record, outcome, steps
 from turngate import Dispatcher, MemoryMessages, Message, Run, Turn
-from turngate._settle import _SECOND_LOOKS, _Clock
+from turngate._settle import _SECOND_LOOKS, WriteClock
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 
@@ -99,7 +99,7 @@ async def test_a_time_out_is_logged_with_its_run(caplog: pytest.LogCaptureFixtur
 @in_loop
 async def test_the_time_is_up_when_the_timer_says_so_even_if_it_is_early() -> None:
     task = asyncio.create_task(asyncio.sleep(3_000))
-    clock = _Clock(task, 3_000)
+    clock = WriteClock(task, 3_000)
     assert 2_000 < clock._deadline - asyncio.get_running_loop().time() <= 3_000
     assert not clock.is_expired
     await asyncio.sleep(0)
@@ -110,8 +110,8 @@ async def test_the_time_is_up_when_the_timer_says_so_even_if_it_is_early() -> No
         await task
 
 
-def started(clock: _Clock) -> _Clock:
-    clock.__enter__()
+def started(clock: WriteClock) -> WriteClock:
+    clock.start()
     return clock
 
 
@@ -120,7 +120,7 @@ def test_time_is_up_at_the_deadline_unless_the_loop_was_blocked_past_it() -> Non
         pass
 
     loop = VirtualLoop()
-    punctual, late = [started(_Clock(loop.create_task(nothing()), within)) for within in (3.0, 2.0)]
+    punctual, late = [started(WriteClock(loop.create_task(nothing()), within)) for within in (3.0, 2.0)]
     loop.advance(1.0)
     loop.settle()
     assert not punctual.is_expired
@@ -138,7 +138,7 @@ def test_a_blocked_loop_gives_a_store_no_more_than_its_time_once_more() -> None:
         pass
 
     loop = VirtualLoop()
-    clock = started(_Clock(loop.create_task(nothing()), 2.0))
+    clock = started(WriteClock(loop.create_task(nothing()), 2.0))
     loop.advance(1_000.0)
     loop.settle()
     assert not clock.is_expired
@@ -243,7 +243,7 @@ def test_a_clock_says_what_is_left_of_its_time() -> None:
         pass
 
     loop = VirtualLoop()
-    clock = started(_Clock(loop.create_task(nothing()), 2.0))
+    clock = started(WriteClock(loop.create_task(nothing()), 2.0))
     assert clock.remaining() == (2.0, False, _SECOND_LOOKS)
     loop.advance(2.0)
     loop.settle()

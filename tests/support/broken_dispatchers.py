@@ -15,7 +15,7 @@ from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
 from turngate._events import Audience, Event, Subscription, size_of
 from turngate._loop import HomeLoop
 from turngate._messages import Message, Messages
-from turngate._settle import _Clock
+from turngate._settle import WriteClock
 from turngate._turn import TurnRunner
 from turngate_verify.drivers.sabotage import Core, HandlesOfRecords, PublishesAgain, Sabotaged
 
@@ -381,10 +381,10 @@ class StartsTheClockAnew(Dispatcher):
             loop = asyncio.get_running_loop()
             for timer in [*getattr(loop, "timers", ())]:
                 clock = getattr(timer._callback, "__self__", None)
-                if isinstance(clock, _Clock) and clock._task is task:
-                    clock.__exit__()
+                if isinstance(clock, WriteClock) and clock._task is task:
+                    clock.cancel()
                     clock._deadline = loop.time() + clock._within
-                    clock.__enter__()
+                    clock.start()
             await self._inner.put(messages)
 
     def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
@@ -406,7 +406,7 @@ class StopsTheClock(Dispatcher):
 
         def _stop_clocks(self, loop: asyncio.AbstractEventLoop) -> None:
             for timer in [*getattr(loop, "timers", ())]:
-                if isinstance(getattr(timer._callback, "__self__", None), _Clock):
+                if isinstance(getattr(timer._callback, "__self__", None), WriteClock):
                     timer.cancel()
 
     def __init__(self, *args: Any, messages: Messages, **options: Any) -> None:
@@ -452,6 +452,6 @@ class RecordsAfterTheEnd(Dispatcher):
     """Records what is done when it is closed."""
 
     def _end(self) -> None:
-        record = self._journal._record
+        record = self._journal.record
         super()._end()
-        self._journal._record = record
+        self._journal.record = record

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._core import ACCEPTED, ACTIVE, COMPLETE, QUEUED, Edit
-from turngate._deadlock import current_turn
 from turngate._errors import (
     AlreadyEntered,
     DispatcherClosed,
@@ -36,6 +35,7 @@ from turngate._prompt import (
     whole_number,
 )
 from turngate._runner import prepare_runner
+from turngate._turn import current_turn
 from turngate.durable._ledger import LedgerUnavailable, PurgeCutShort
 from turngate.durable._records import ALL, KeyRow, as_attachments, as_json, digest_of
 from turngate.durable._step import Touched
@@ -195,11 +195,11 @@ class DurableDispatcher:
 
         Raises WouldDeadlock when a runner asks something in its own session: that would wait for the runner.
         """
-        self._loop.check_loop()
+        loop = self._loop.check_loop()
         turn = current_turn()
         if turn is None:
             run = await self.submit(session_id, prompt, **options)
-            return await run.until_complete()
+            return await run.until_complete(loop)
         submit = partial(self.submit, session_id, prompt, **options)
         return await self._worker.deadlocks.ask(
             turn, session_id, options.get("run_id"), options.get("when_busy", "fold"), submit

@@ -159,6 +159,7 @@ class Step:
             assert active[0][1].run_id == self.row.lead, f"{self.row} is not led by {active[0][1]}"
             turn = core.turn = TurnRecord(active[0][1], covered=self.row.covered)
             turn.runs = [run for _, run in active]
+            turn.bound = tuple(run for run in self.runs.values() if run.into == self.row.lead)
             turn.phase = RUNNING if self.begun else WAITING
 
     def _run_of(self, row: RunRow) -> RunRecord:

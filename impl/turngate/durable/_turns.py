@@ -178,7 +178,7 @@ class KnownRuns:
         self.handles.pop(run.run_id, None)
         run.record.state, run.context = COMPLETE, None
         if run.on_complete is not None or run.callbacks:
-            run.on_complete, run.callbacks = None, []
+            run.on_complete, run.callbacks = None, ()
             log_error(
                 None, "run %s was purged before its outcome was read; no callback is called", run.run_id
             )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE
 from turngate._deadlock import DeadlockCheck
-from turngate._effects import call_back
 from turngate._errors import DispatcherClosed, counted
 from turngate._handles import Covered
 from turngate._log import guard, log_error
@@ -29,10 +28,8 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from turngate._core import RunRecord
-    from turngate._events import RunComplete
     from turngate._handles import Run, Turn
     from turngate._messages import ListOfMessages
-    from turngate._prompt import OnComplete
     from turngate._runner import Called
     from turngate._turn import TurnHost
     from turngate.durable._ledger import Ledger
@@ -84,10 +81,6 @@ class Worker:
     def find_handle(self, run_id: str) -> Run | None:
         """Return the handle that this process has of a run."""
         return self.runs.handles.get(run_id)
-
-    def call_back(self, callback: OnComplete, complete: RunComplete) -> None:
-        """Call a callback, and log what it raises."""
-        call_back("a callback", callback, complete)
 
     async def cancel_handle(self, run: Run) -> Covered:
         """Cover the run, or the whole turn that it is part of."""

@@ -75,8 +75,9 @@ def with_core(core: type[SessionCore]) -> type[Dispatcher]:
     """Return a dispatcher that decides by another core."""
 
     class OtherCore(Dispatcher):
-        def _new_core(self, session_id: str) -> SessionCore:
-            return core(session_id, self._message_prefix)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._sessions.new_core = core
 
     return OtherCore
 
@@ -96,7 +97,7 @@ class QueuesInOrderOfEntry(SessionCore):
 
 
 class NeverMarks(SessionCore):
-    def _covers(self, run: RunRecord) -> bool:
+    def covers(self, run: RunRecord) -> bool:
         return run.covered
 
 

@@ -26,7 +26,7 @@ from turngate._core import Phase, Queue, RunRecord, SessionCore, TurnRecord
 from turngate._events import Waiters
 from turngate._handles import TextStream, TurnOutput
 from turngate._places import Places
-from turngate._settle import _Clock
+from turngate._settle import WriteClock
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.stage import Stage
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -241,7 +241,7 @@ def _of_mapping(values: Any) -> Hashable:
 
 
 def _of_waiters(waiters: Waiters) -> Hashable:
-    return _of_all(waiters._futures)
+    return _of_all(waiters)
 
 
 def _of_complete(complete: RunComplete) -> Hashable:
@@ -267,7 +267,7 @@ _LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     TurnOutput: _of_output,
     Message: lambda message: message[2:],
     RunComplete: _of_complete,
-    _Clock: lambda clock: ("clock", clock.remaining()),
+    WriteClock: lambda clock: ("clock", clock.remaining()),
     asyncio.Future: _of_future,
     Queue: lambda queue: _of_all(queue.in_order()),
     Waiters: _of_waiters,

@@ -130,11 +130,12 @@ class Sabotaged(Dispatcher):
         self._effects.turns.__class__ = self.turns_class
         self._close.__class__ = self.close_class
         self._loop.__class__ = self.loop_class
+        self._sessions.new_core = self._new_core
         self._sessions.runs = Handles()
         self._sessions.turns = Turns(self.turn_class, self.output_class)
 
-    def _new_core(self, session_id: str) -> SessionCore:
-        core = self.core(session_id, self._message_prefix)
+    def _new_core(self, session_id: str, message_prefix: str) -> SessionCore:
+        core = self.core(session_id, message_prefix)
         core.later = lambda half: self._later(core, half)
         return core
 
@@ -167,7 +168,7 @@ class PendingFlag(Sabotaged):
             self.mark, self.pending = 0, bool(self.accepted)
             return effects
 
-        def _covers(self, run: RunRecord) -> bool:
+        def covers(self, run: RunRecord) -> bool:
             flag, self.pending = self.pending, False
             return flag or run.covered
 
@@ -183,7 +184,7 @@ class PendingCount(Sabotaged):
             self.mark, self.pending = 0, len(self.accepted)
             return effects
 
-        def _covers(self, run: RunRecord) -> bool:
+        def covers(self, run: RunRecord) -> bool:
             unit = min(self.pending, 1)
             self.pending -= unit
             return bool(unit) or run.covered
@@ -311,7 +312,7 @@ class UnserializedEntry(Sabotaged):
 
     class core(Core):
         def enter(self, run: RunRecord) -> Decided:
-            if run.state is not ACCEPTED or self.turn is not None or self._covers(run):
+            if run.state is not ACCEPTED or self.turn is not None or self.covers(run):
                 return super().enter(run)
             self.later(lambda: self.become_active(run))
             return self._decided([])
@@ -381,11 +382,11 @@ class Untracked(Sabotaged):
     class core(Core):
         in_process: set[RunRecord]
 
-        def _covers(self, run: RunRecord) -> bool:
-            return (self.mark > 0 and run in self.in_process) or super()._covers(run)
+        def covers(self, run: RunRecord) -> bool:
+            return (self.mark > 0 and run in self.in_process) or super().covers(run)
 
-    def _new_core(self, session_id: str) -> SessionCore:
-        core = super()._new_core(session_id)
+    def _new_core(self, session_id: str, message_prefix: str) -> SessionCore:
+        core = super()._new_core(session_id, message_prefix)
         assert isinstance(core, Untracked.core)
         core.in_process = self.in_process
         return core
@@ -449,7 +450,7 @@ class LateOwnComplete(Sabotaged):
                 self.turn, messages, failure = self.held.pop()
                 later = super().written(self.turn, messages, failure)
                 assert later is not None
-                decided = Decided(decided.effects + later.effects, decided.entries + later.entries)
+                decided = Decided(decided.effects + later.effects, [*decided.entries, *later.entries])
             return decided
 
 
