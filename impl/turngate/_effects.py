@@ -215,7 +215,9 @@ class Effects:
                     case "publish":
                         self._publish(effect[1])
                     case "start":
-                        self._start(effect[1])
+                        if effect[1].since is None:
+                            effect[1].since = time.time()
+                        self.turns.start(self._sessions.turns[effect[1]])
                     case "interrupt":
                         self.turns.interrupt(self._sessions.turns[effect[1]])
                     case _:
@@ -238,11 +240,6 @@ class Effects:
         turn = self._sessions.turns[record] = Turn(members[0].home, record, members, output, fence=lead.seq)
         if record is self._sessions.cores[lead.session_id].turn:
             members[0].turn = turn
-
-    def _start(self, record: TurnRecord) -> None:
-        if record.since is None:
-            record.since = time.time()
-        self.turns.start(self._sessions.turns[record])
 
     def _publish(self, record: RunRecord) -> None:
         run = self._sessions.runs.pop(record.run_id)

@@ -285,7 +285,8 @@ class Run:
         """Keep what outlives the turn: its text, and who led it."""
         turn = self.turn
         if turn is not None:
-            self.pieces = turn.output.pieces(turn.record.text)
+            text = turn.record.text
+            self.pieces = turn.output.parts or ((text,) if text else ())
             self.led_by = turn.run if turn.run is not self else None
             self.turn = None
 
@@ -590,10 +591,6 @@ class TurnOutput:
         """Raise TurnEnded if the runner is over."""
         if self.is_closed:
             raise TurnEnded(f"{what} the turn of run {self._run_id}, which is over")
-
-    def pieces(self, text: str) -> Sequence[str]:
-        """Return the text in pieces, as a reader receives it; `text` is what the runner returned."""
-        return self.parts or ((text,) if text else ())
 
     def _send_or_schedule(self, is_first: bool) -> None:
         """Send at once on the loop; from a thread have the loop send, unless it will do so anyway."""

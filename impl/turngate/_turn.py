@@ -101,8 +101,8 @@ class TurnRunner:
         self._home = home
         self._places = places
         self._conducted = 0
-        self._to_start: deque[Turn] = deque()
-        self._is_starting = False
+        self._to_end: deque[Turn] = deque()
+        self._is_ending = False
 
     def __len__(self) -> int:
         """Count the turns that have begun and are not over."""
@@ -111,26 +111,10 @@ class TurnRunner:
     def start(self, turn: Turn) -> None:
         """Begin the turn, in a task of its own, as soon as there is a place for its runner.
 
-        On a closed loop a turn ends as it is started, and its place goes to the next: one after the other,
-        not one inside the other, because there may be many.
-        """
-        if self._is_starting:
-            self._to_start.append(turn)
-            return
-        self._is_starting = True
-        try:
-            self._start(turn)
-            while self._to_start:
-                self._start(self._to_start.popleft())
-        finally:
-            self._is_starting = False
-
-    def _start(self, turn: Turn) -> None:
-        """Have the loop make the task of the turn, in the context in which its lead run was accepted.
-
-        The call is made inside that context, not given it: a factory need not take one, and a tracer that
-        wraps `create_task` looks for its span where it is called. The factory is not asked for a covered
-        turn, whose runner will not be called. A turn for which there is no place waits for one.
+        The loop makes the task, in the context in which the lead run was accepted. The call is made inside
+        that context, not given it: a factory need not take one, and a tracer that wraps `create_task` looks
+        for its span where it is called. The factory is not asked for a covered turn, whose runner will not be
+        called.
         """
         loop = self._home.loop
         assert loop is not None
@@ -155,14 +139,31 @@ class TurnRunner:
             if loop.is_closed():
                 execution.coroutine.close()
                 turn.execution = None
-                self._end(turn, None, CLOSED_UNWRITTEN)
-                self._settle_at_once(turn)
+                self._end_at_once(turn)
                 return
             session_id, run_id = turn.run.session_id, turn.run.run_id
             log_or_propagate(exc, "the turn of run %s in session %r could not be started", run_id, session_id)
             loop.call_soon(self._give_up_start, turn, f"the turn could not be started: {describe(exc)}")
         finally:
             execution.is_started = True
+
+    def _end_at_once(self, turn: Turn) -> None:
+        """End a turn on a closed loop.
+
+        Its place goes to the next, and its session goes on to its successor: these end one after the other,
+        not one inside the other, because there may be many.
+        """
+        self._to_end.append(turn)
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            while self._to_end:
+                turn = self._to_end.popleft()
+                self._end(turn, None, CLOSED_UNWRITTEN)
+                self._settle_at_once(turn)
+        finally:
+            self._is_ending = False
 
     def interrupt(self, turn: Turn) -> None:
         """Cancel the task of the turn.

@@ -34,14 +34,6 @@ async def test_text_is_kept_in_its_pieces_and_told_with_its_offset() -> None:
     ]
     assert heard.output.parts == ["par", "tial"]
     assert heard.output.so_far() == (7, "partial", None)
-    assert [*heard.output.pieces("partial")] == ["par", "tial"]
-
-
-@in_loop
-async def test_what_the_runner_returned_is_one_piece_if_nothing_was_written() -> None:
-    output = Heard().output
-    assert [*output.pieces("answer")] == ["answer"]
-    assert [*output.pieces("")] == []
 
 
 @in_loop

@@ -416,10 +416,10 @@ class StopsTheClock(Dispatcher):
 class RunsInItsOwnContext(Sabotaged):
     """Runs turns in the context of whoever enters them."""
 
-    class effects_class(PublishesAgain):
-        def _start(self, record: TurnRecord) -> None:
-            self._sessions.runs.of[record.lead].context = contextvars.copy_context()
-            super()._start(record)
+    class turns_class(TurnRunner):
+        def start(self, turn: Turn) -> None:
+            turn.run.context = contextvars.copy_context()
+            super().start(turn)
 
 
 class AnyLoop(Sabotaged):

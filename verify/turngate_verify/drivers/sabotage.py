@@ -130,6 +130,7 @@ class Sabotaged(Dispatcher):
         self._effects.turns.__class__ = self.turns_class
         self._close.__class__ = self.close_class
         self._loop.__class__ = self.loop_class
+        self.check_loop, self.check_thread = self._loop.check_loop, self._loop.check_thread
         self._sessions.new_core = self._new_core
         self._sessions.runs = Handles()
         self._sessions.turns = Turns(self.turn_class, self.output_class)
