@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
+import logging
+import math
 import sys
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
@@ -10,8 +14,9 @@ from typing import Any
 import pytest
 
 from cleaning import Cleaning, Gate, cleaning
-from dispatching import OUTSIDE, Agent, in_loop, steps
-from turngate import Dispatcher, State, Turn, WrongLoop
+from dispatching import HANG, OUTSIDE, Agent, SlowMessages, garbage_of, in_loop, steps
+from turngate import Dispatcher, MemoryMessages, Run, RunComplete, State, Turn, WrongLoop
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 
 @in_loop
@@ -294,3 +299,224 @@ async def test_eager_tasks(made: Callable[[], Awaitable[str]]) -> None:
         await run.cancel()
         await run
         assert runner.came_of_it == ["awaited"]
+
+
+# Clean-up that takes too long, that the end of the loop cuts short, and what it leaves behind.
+
+
+# How long it may take.
+
+
+class Slow:
+    """A clean-up that takes for ever, and one that does not even end when it is cancelled."""
+
+    def __init__(self, *, stubborn: bool = False) -> None:
+        self.stubborn = stubborn
+        self.cancelled = 0
+        self.let_go: asyncio.Future[None] | None = None
+
+    async def __call__(self) -> str:
+        self.let_go = asyncio.get_running_loop().create_future()
+        while True:
+            try:
+                await asyncio.shield(self.let_go)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                if not self.stubborn:
+                    raise
+            else:
+                raise LookupError("too late")
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("interrupts", [0, 1, 3])
+def test_when_its_time_is_up_it_is_cancelled(
+    stubborn: bool, interrupts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = VirtualLoop()
+    slow = Slow(stubborn=stubborn)
+    runner = Cleaning(slow, 2.0)
+    d = Dispatcher(runner)
+    run = loop.call(d.submit("s", "p"))
+    loop.settle()
+    loop.call(run.cancel())
+    loop.settle()
+    for _ in range(interrupts):
+        loop.advance(0.5)
+        loop.call(run.cancel())
+        loop.settle()
+    assert runner.came_of_it == []
+    loop.advance(2.0 - 0.5 * interrupts - 0.1)
+    loop.settle()
+    assert runner.came_of_it == []
+    assert slow.cancelled == 0
+    loop.advance(0.2)
+    loop.settle()
+    assert runner.came_of_it == [asyncio.CancelledError if interrupts else TimeoutError]
+    assert slow.cancelled == 1
+    assert run.complete is not None
+    assert run.complete.outcome == "cancelled"
+    if stubborn:
+        assert slow.let_go is not None
+        slow.let_go.set_result(None)
+        loop.settle()
+        assert caplog.records[-1].getMessage() == "a clean-up raised"
+        caplog.clear()
+    assert loop.problems == []
+    loop.begin(d.aclose(), "close")
+    loop.settle()
+    assert all(task.done() for task in loop.tasks)
+
+
+@in_loop
+async def test_what_the_time_out_says() -> None:
+    async def runner(turn: Turn) -> None:
+        with pytest.raises(TimeoutError, match=r"the clean-up took longer than 0\.001 s"):
+            await turn.clean_up(asyncio.get_running_loop().create_future(), within=0.001)
+        await turn.clean_up(asyncio.sleep(0), within=math.inf)
+        await turn.clean_up(asyncio.sleep(0), within=HANG)
+
+    async with Dispatcher(runner) as d:
+        assert (await d.ask("s", "p")).error is None
+
+
+@pytest.mark.parametrize("within", [0, -1, math.nan, "5", None])
+@in_loop
+async def test_a_time_is_more_than_nothing(within: Any) -> None:
+    async def runner(turn: Turn) -> None:
+        awaitable = asyncio.get_running_loop().create_future()
+        with pytest.raises(ValueError, match="within must be more than 0 seconds"):
+            await turn.clean_up(awaitable, within=within)
+
+    async with Dispatcher(runner) as d:
+        assert (await d.ask("s", "p")).error is None
+
+
+# A loop that ends.
+
+
+def test_at_the_end_of_asyncio_run_nothing_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    runner = Cleaning(gate)
+    received: list[RunComplete] = []
+
+    async def main() -> None:
+        d = Dispatcher(runner)
+        d._warns_if_dropped = False
+        run = await cleaning(d)
+        run.add_done_callback(received.append)
+
+    asyncio.run(main())
+    gc.collect()
+    assert gate.cancelled == 1
+    assert runner.came_of_it == [asyncio.CancelledError]
+    assert [complete.outcome for complete in received] == ["cancelled"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("first", ["cleans", "s"])
+def test_while_a_loop_is_torn_down_a_clean_up_keeps_no_queue_going(first: str) -> None:
+    """What cleans up while the loop is torn down is no sign that it goes on."""
+    cleaned: list[str] = []
+
+    async def clean_up() -> None:
+        await steps(40)
+        cleaned.append("up")
+
+    runner = Cleaning(clean_up)
+    agent = Agent()
+
+    async def either(turn: Turn) -> Any:
+        return await (runner(turn) if turn.run.session_id == "cleans" else agent(turn))
+
+    async def main() -> None:
+        d = Dispatcher(either)
+        d._warns_if_dropped = False
+        await d.submit("cleans", "p", run_id="cleans")
+        await d.submit("s", "active", run_id="s")
+        await d.submit("s", "queued", when_busy="queue")
+        await steps()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name() != first)
+    for task in tasks:  # as `asyncio.run` does, in one order or another
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    assert cleaned == ["up"]
+    assert agent.prompts == ["active"]
+    agent.turns.clear()
+    runner.turns.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("kind", [MemoryMessages, SlowMessages])
+def test_a_clean_up_that_is_closed_with_its_turn(kind: type[MemoryMessages]) -> None:
+    gate = Gate()
+    runner = Cleaning(gate)
+    received: list[RunComplete] = []
+
+    async def main() -> Run:
+        d = Dispatcher(runner, messages=kind())
+        d._warns_if_dropped = False
+        run = await cleaning(d)
+        run.add_done_callback(received.append)
+        return run
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    run = loop.run_until_complete(main())
+    task = runner.turns[0].task
+    assert task is not None
+    closing = task.get_coro()
+    assert closing is not None
+    loop.close()
+    closing.close()
+    assert runner.came_of_it == [GeneratorExit]
+    assert run.state is State.COMPLETE
+    assert [complete.outcome for complete in received] == ["cancelled"]
+    runner.turns.clear()
+    del task, closing, run
+    gc.collect()
+
+
+# Garbage.
+
+
+@pytest.mark.parametrize("interrupts", [0, 1, 2])
+@pytest.mark.parametrize("end", ["returns", "raises", "takes too long"])
+def test_a_clean_up_leaves_no_reference_cycle(end: str, interrupts: int) -> None:
+    async def clean_up() -> None:
+        await steps(8)
+        if end == "raises":
+            raise LookupError
+        if end == "takes too long":
+            await asyncio.sleep(HANG)
+
+    async def runner(turn: Turn) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await turn.clean_up(clean_up(), 0.01 if end == "takes too long" else HANG)
+
+    async def main() -> None:
+        async with Dispatcher(runner) as d:
+            run = await d.submit("s", "p")
+            await steps()
+            await run.cancel()
+            for _ in range(interrupts):
+                await steps(2)
+                await run.cancel()
+            await run
+
+    logging.getLogger("turngate").setLevel(logging.CRITICAL)  # pytest keeps what is logged
+    try:
+        assert garbage_of(main) == []
+    finally:
+        logging.getLogger("turngate").setLevel(logging.NOTSET)
+
+
+def test_the_time_for_a_clean_up_unless_given() -> None:
+    assert inspect.signature(Turn.clean_up).parameters["within"].default == 5.0

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,16 +19,20 @@ from dispatching import (
     SlowMessages,
     Stubborn,
     active,
+    assert_nothing_left,
     free,
     in_loop,
+    made_for,
     on_record,
     outcome,
+    places,
     queued,
     steps,
 )
-from turngate import Dispatcher, Run, Turn
+from turngate import Dispatcher, MemoryMessages, Message, Run, RunComplete, State, Turn
 from turngate._core import RunRecord, TurnRecord
 from turngate._places import Places
+from turngate_verify.world.virtual_loop import VirtualLoop
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "1", math.inf])
@@ -260,3 +270,515 @@ async def test_without_a_limit_nobody_waits() -> None:
         for number in range(100):
             await active(d, f"s{number}", "p")
         assert len(agent.turns) == 100
+
+
+# Places when a start comes to nothing, the dispatcher closes or the loop ends: each is given back.
+
+
+# Starts that come to nothing.
+
+
+@in_loop
+async def test_a_factory_that_refuses_keeps_no_place(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "turngate")
+    refused = 0
+
+    def refuse(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> Any:
+        nonlocal refused
+        if coro.__name__ == "_conduct":
+            refused += 1
+            raise RuntimeError("no tasks today")
+        return asyncio.Task(coro, loop=loop, **more)
+
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=1) as d:
+        first = await active(d, "s")
+        waits = [await active(d, session) for session in "tuv"]
+        asyncio.get_running_loop().set_task_factory(refuse)
+        agent.finish(first)
+        for run in (first, *waits):
+            await run
+        assert refused == 3
+        assert {(await run).error for run in waits} == {
+            "the turn could not be started: RuntimeError: no tasks today"
+        }
+        assert free(d) == 1
+        asyncio.get_running_loop().set_task_factory(None)
+        again = await active(d, "s")
+        agent.finish(again)
+        assert (await again).outcome == "finished"
+
+
+@in_loop
+async def test_a_factory_that_makes_a_task_of_its_own_takes_one_place() -> None:
+    def wrapped(loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> Any:
+        async def in_a_span() -> Any:
+            await asyncio.sleep(0)
+            return await coro
+
+        return asyncio.Task(in_a_span(), loop=loop, **more)
+
+    asyncio.get_running_loop().set_task_factory(wrapped)
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=1) as d:
+        runs = [await active(d, session) for session in "abcd"]
+        agent.finish(runs[0])
+        await asyncio.sleep(0)
+        await runs[1].cancel()  # while its task waits for its first step
+        await runs[2].cancel()  # while it waits for a place
+        for run in runs[:3]:
+            await run
+        await steps()
+        agent.finish(runs[3])
+        assert (await runs[3]).outcome == "finished"
+        assert [turn.run for turn in agent.turns] == [runs[0], runs[3]]
+        assert free(d) == 1
+    asyncio.get_running_loop().set_task_factory(None)
+
+
+@in_loop
+async def test_a_task_that_is_cancelled_before_its_first_step_keeps_no_place() -> None:
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=1) as d:
+        first = await active(d, "s")
+        second = await d.accept("t", "p")
+        third = await d.accept("u", "p")
+        await d.enter(second)
+        await d.enter(third)
+        agent.finish(first)
+        while d.session("t").phase != "starting":
+            await steps(1)
+        assert second.turn is not None
+        made = made_for(second.turn)
+        assert made is not None
+        made.cancel()
+        assert (await second).error == OUTSIDE
+        await steps()
+        agent.finish(third)
+        assert (await third).outcome == "finished"
+        assert free(d) == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+@in_loop
+async def test_eager_tasks() -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]  # since Python 3.12
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=2) as d:
+        runs = [await active(d, session) for session in "abcde"]
+        assert len(agent.turns) == 2
+        await runs[3].cancel()
+        for run in (runs[0], runs[1], runs[2], runs[4]):
+            agent.finish(run)
+            await run
+            await steps()
+        assert [turn.run for turn in agent.turns] == [runs[0], runs[1], runs[2], runs[4]]
+        assert free(d) == 2
+
+
+# Closing.
+
+
+@in_loop
+async def test_closing_cancels_what_waits() -> None:
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=1) as d:
+        runs = [await active(d, session) for session in "abc"]
+    assert [run.complete.outcome for run in runs if run.complete] == ["cancelled"] * 3
+    assert len(agent.turns) == 1
+    assert free(d) == 1
+
+
+@in_loop
+async def test_what_waits_may_finish_while_closing() -> None:
+    agent = Agent()
+    async with Dispatcher(agent, turns_limit=1) as d:
+        runs = [await active(d, session) for session in "abc"]
+        accepted = await d.accept("d", "p")
+        d.begin_close(finish=math.inf)
+        assert await d.enter(accepted) is State.ACTIVE
+        for run in (*runs, accepted):
+            await steps()
+            agent.finish(run)
+            assert (await run).outcome == "finished"
+
+
+def test_what_waits_when_the_time_is_up_is_cancelled() -> None:
+    loop = VirtualLoop()
+    agent = Agent()
+    d = Dispatcher(agent, turns_limit=1)
+    runs = [loop.call(d.submit(session, "p")) for session in "abc"]
+    loop.settle()
+    with loop:
+        d.begin_close(finish=10)
+    loop.advance(9)
+    loop.settle()
+    with loop:
+        agent.finish(runs[0])
+    loop.settle()
+    assert [d.session(session).phase for session in "abc"] == [None, "running", "waiting"]
+    loop.advance(2)
+    loop.settle()
+    assert [run.complete.outcome for run in runs if run.complete] == ["finished", "cancelled", "cancelled"]
+    assert len(agent.turns) == 2
+    assert "closed" in repr(d)
+    assert loop.problems == []
+
+
+@in_loop
+async def test_a_hook_that_closes_while_places_change() -> None:
+    agent = Agent()
+    d = Dispatcher(agent, turns_limit=1)
+    first = await active(d, "s", on_complete=lambda _: d.begin_close())
+    waits = [await active(d, session) for session in "tu"]
+    behind = await queued(d, "s", "behind", when_busy="queue")
+    agent.finish(first)
+    assert (await first).outcome == "finished"
+    await d.aclose()
+    assert [(await run).outcome for run in (*waits, behind)] == ["cancelled"] * 3
+    assert free(d) == 1
+
+
+# A loop that ends.
+
+
+class Leisurely(MemoryMessages):
+    """A store that takes many steps of the loop."""
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        await steps(50)
+        await super().put(messages)
+
+
+@pytest.mark.parametrize(
+    ("begun", "store"),
+    [(True, MemoryMessages), (True, Leisurely), (False, MemoryMessages)],
+    ids=["begun", "begun, slow store", "not begun"],
+)
+def test_no_runner_that_waits_is_called_while_the_loop_is_torn_down(
+    begun: bool, store: type[MemoryMessages], caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent()
+    received: list[RunComplete] = []
+
+    async def main() -> None:
+        d = Dispatcher(agent, turns_limit=1, messages=store())
+        d._warns_if_dropped = False
+        await d.submit("s", "active", on_complete=received.append)
+        await d.submit("s", "queued", when_busy="queue")
+        for session in "tuv":
+            await d.submit(session, "waits")
+        if begun:
+            await steps()
+
+    asyncio.run(main())
+    assert agent.prompts == (["active"] if begun else [])
+    assert [complete.error for complete in received] == [OUTSIDE]
+    agent.turns.clear()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_what_was_held_back_goes_on_when_the_loop_does() -> None:
+    loop = VirtualLoop()
+    agent = Agent()
+    d = Dispatcher(agent, turns_limit=1)
+    runs = [loop.call(d.submit(session, "p")) for session in "abc"]
+    loop.settle()
+    task = agent.turns[0].task
+    assert task is not None
+    task.cancel()  # there is no other task: it looks as if the loop came to its end
+    loop.settle()
+    assert runs[0].state is State.COMPLETE
+    assert len(agent.turns) == 1
+    for number in (1, 2):
+        loop.advance(1)
+        loop.settle()
+        assert len(agent.turns) == 1 + number
+        with loop:
+            agent.finish(runs[number])
+        loop.settle()
+        assert runs[number].state is State.COMPLETE
+    assert free(d) == 1
+    loop.begin(d.aclose(), "close")
+    loop.settle()
+    assert loop.problems == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_was_held_back_can_be_cancelled(again: bool) -> None:
+    loop = VirtualLoop()
+    agent = Agent()
+    d = Dispatcher(agent, turns_limit=1)
+    runs = [loop.call(d.submit(session, "p")) for session in "abc"]
+    loop.settle()
+    task = agent.turns[0].task
+    assert task is not None
+    task.cancel()
+    loop.settle()
+    for run in runs[1:]:
+        assert loop.call(run.cancel()).runs == [run]
+        if again:
+            assert loop.call(d.cancel_run(run.run_id, waiting_only=True)).runs == [run]
+    loop.settle()
+    for _ in range(3):
+        loop.advance(1)
+        loop.settle()
+    assert [run.complete.outcome for run in runs[1:] if run.complete] == ["cancelled"] * 2
+    assert len(agent.turns) == 1
+    assert free(d) == 1
+    loop.begin(d.aclose(), "close")
+    loop.settle()
+    assert loop.problems == []
+
+
+def test_a_loop_that_is_closed_completes_what_waits() -> None:
+    agent = Agent()
+    runs: list[Run] = []
+
+    async def main() -> Dispatcher:
+        d = Dispatcher(agent, turns_limit=1)
+        d._warns_if_dropped = False
+        runs.extend([await active(d, f"s{number}") for number in range(500)])
+        runs.append(await queued(d, "s7", "queued", when_busy="queue"))
+        return d
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    d = loop.run_until_complete(main())
+    (task,) = asyncio.all_tasks(loop)
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    loop.close()
+    coroutine.close()
+    assert {run.complete.error for run in runs if run.complete} == {
+        "the turn was closed before it could be written"
+    }
+    assert all(run.state is State.COMPLETE for run in runs)
+    assert_nothing_left(d)
+    assert free(d) == 1
+    agent.turns.clear()
+    del task, coroutine
+    gc.collect()
+
+
+def test_one_that_is_closed_while_it_settles_hands_off_on_a_loop_that_seemed_to_end() -> None:
+    agent = Agent()
+    runs: list[Run] = []
+
+    async def main() -> Dispatcher:
+        d = Dispatcher(agent, turns_limit=1, messages=SlowMessages())
+        d._warns_if_dropped = False
+        runs.append(await d.submit("s", "active"))
+        runs.append(await d.submit("s", "queued", when_busy="queue"))
+        await steps()
+        return d
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the loop says that a task was destroyed, as it should
+    d = loop.run_until_complete(main())
+    task = agent.turns[0].task
+    assert task is not None
+    coroutine = task.get_coro()
+    assert coroutine is not None
+    task.cancel()
+    for _ in range(3):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    assert d._loop.ends
+    assert d.session("s").phase == "settling"
+    loop.close()
+    coroutine.close()
+    assert [run.complete.outcome for run in runs if run.complete] == ["failed", "failed"]
+    assert_nothing_left(d)
+    assert free(d) == 1
+    agent.turns.clear()
+    del task, coroutine
+    gc.collect()
+
+
+# Places while callers, runners, stores and factories do anything at all: none is lost or taken twice.
+
+
+class Counted:
+    """A runner that takes a while, ends as it likes, and counts how many of its calls there are at once."""
+
+    def __init__(self, chance: random.Random, limit: int) -> None:
+        self.chance = chance
+        self.limit = limit
+        self.now = 0
+        self.most = 0
+        self.sessions: Counter[str] = Counter()
+        self.called: list[Run] = []
+
+    async def __call__(self, turn: Turn) -> str:
+        self.called.append(turn.run)
+        self.now += 1
+        self.sessions[turn.run.session_id] += 1
+        self.most = max(self.most, self.now)
+        assert self.now <= self.limit
+        assert self.sessions[turn.run.session_id] == 1
+        try:
+            for _ in range(self.chance.randrange(5)):
+                await asyncio.sleep(self.chance.choice([0, 0, 1]))
+            if self.chance.random() < 0.2:
+                await turn.fold()
+            if self.chance.random() < 0.1:
+                await _cancelled()
+        except asyncio.CancelledError:
+            if self.chance.random() < 0.3:
+                await turn.clean_up(asyncio.sleep(1))
+            raise
+        finally:
+            self.now -= 1
+            self.sessions[turn.run.session_id] -= 1
+        return "done"
+
+
+async def _cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+class Whimsical(MemoryMessages):
+    """A store that takes a step, or a while, or fails."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.chance = chance
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        match self.chance.randrange(5):
+            case 0:
+                await asyncio.sleep(0)
+            case 1:
+                await asyncio.sleep(1)
+            case 2 if self.chance.random() < 0.2:
+                raise OSError("disk full")
+        await super().put(messages)
+
+
+class Factory:
+    """A task factory that refuses, wraps, or does as it should."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **more: Any) -> Any:
+        whim = self.chance.random() if coro.__name__ == "_conduct" else 1.0
+        if whim < 0.05:
+            raise RuntimeError("no tasks today")
+        if whim < 0.1:
+            made = asyncio.Task(coro, loop=loop)
+            made.cancel()
+            return made
+        if whim < 0.3:
+
+            async def wrapped() -> Any:
+                await asyncio.sleep(0)
+                return await coro
+
+            return asyncio.Task(wrapped(), loop=loop)
+        return asyncio.Task(coro, loop=loop)
+
+
+def anything(loop: VirtualLoop, d: Dispatcher, chance: random.Random, runs: list[Run]) -> None:
+    session = f"s{chance.randrange(6)}"
+    match chance.randrange(14):
+        case 0:
+            loop.call(d.cancel(session))
+        case 1 if runs:
+            loop.call(d.cancel_run(chance.choice(runs[-10:]).run_id, waiting_only=chance.random() < 0.5))
+        case 2 if runs:
+            loop.call(chance.choice(runs[-10:]).close())
+        case 3:
+            loop.call(d.clear_queue(session))
+        case 4:
+            runs.append(loop.call(d.accept(session, "p")))
+        case 5:
+            for view in d.sessions():
+                for run in view.accepted:
+                    loop.call(d.enter(run))
+        case 6 | 7:
+            loop.advance(1)
+        case 8 if chance.random() < 0.3:
+            turns = [turn for turn in d._sessions.turns.values() if made_for(turn)]
+            turns = [turn for turn in turns if turn.run.turn is turn]
+            if turns:
+                made = made_for(chance.choice(turns))
+                assert made is not None
+                made.cancel()  # from outside
+        case _:
+            busy: Any = chance.choice(["fold", "queue", "interrupt"])
+            runs.append(loop.call(d.accept(session, "p", when_busy=busy)))
+            if chance.random() < 0.9:
+                loop.call(d.enter(runs[-1]))
+    for _ in range(chance.randrange(6)):
+        loop.step()
+
+
+@pytest.mark.parametrize("factory", [False, True], ids=["plain", "odd factory"])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_place_is_lost_or_taken_twice(
+    seed: int, limit: int, factory: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL", "turngate")
+    chance = random.Random(f"{seed} {limit} {factory}")
+    loop = VirtualLoop()
+    if factory:
+        loop.set_task_factory(Factory(chance))
+    runner = Counted(chance, limit)
+    d = Dispatcher(runner, turns_limit=limit, messages=Whimsical(chance))
+    runs: list[Run] = []
+    completed: Counter[str] = Counter()
+    for _ in range(400):
+        known = len(runs)
+        anything(loop, d, chance, runs)
+        with loop:
+            for run in runs[known:]:
+                run.add_done_callback(lambda complete: completed.update([complete.run_id]))
+        waiting = [view for view in d.sessions() if view.phase == "waiting"]
+        assert not waiting or free(d) == 0
+    for view in d.sessions():
+        for run in view.accepted:
+            loop.call(d.enter(run))
+    for _ in range(3_000):
+        loop.settle()
+        if not d.sessions():
+            break
+        loop.advance(1)
+    assert d.sessions() == []
+    assert free(d) == limit
+    assert not places(d).line
+    assert runner.now == 0
+    assert runner.most == limit
+    assert {*completed.values()} == {1}
+    assert len(completed) == len(runs)
+    again = [loop.call(d.submit(f"again {number}", "p")) for number in range(3 * limit)]
+    for _ in range(30):
+        loop.settle()
+        loop.advance(1)
+    assert all(run.state is State.COMPLETE for run in again)
+    loop.begin(d.aclose(), "close")
+    loop.settle()
+    assert [problem for problem in loop.problems if "never retrieved" not in problem["message"]] == []
+
+
+@in_loop
+async def test_many_sessions_and_few_places() -> None:
+    now = most = 0
+
+    async def runner(turn: Turn) -> str:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return turn.run.session_id
+
+    async with Dispatcher(runner, turns_limit=7) as d:
+        runs = [await d.submit(f"s{number}", "p") for number in range(5_000)]
+        for run in runs:
+            assert (await run).text == run.session_id
+        assert most == 7
+        assert free(d) == 7
