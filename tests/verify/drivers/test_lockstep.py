@@ -60,7 +60,7 @@ class ForgetsResumes(SessionCore):
 
     def end(self, turn: TurnRecord, text: str, error: str | None, kept: str | None) -> None:
         super().end(turn, text, error, kept)
-        self.nothing_free = not self.queue.has_free()
+        self.nothing_free = not self.queue.free
 
     def _start_next(self) -> list[Effect]:
         return [] if self.nothing_free and self.turn is None else super()._start_next()

@@ -298,7 +298,7 @@ class IdleGap(Sabotaged):
             self, turn: TurnRecord, messages: tuple[Message, ...], failure: str | None
         ) -> Decided | None:
             decided = self.end_without_handoff(turn, messages, failure)
-            if self.turn is None and self.queue.has_free():
+            if self.turn is None and self.queue.free:
                 self.later(self.choose_successor)
             return decided
 
