@@ -36,7 +36,7 @@ class AiojobsSubject(AsyncioSubject):
 
     async def do_cancel(self, session: str) -> None:
         """Close the jobs that there are, all at once, as a scheduler that closes does."""
-        await asyncio.gather(*(job.close() for job in self.jobs.pop(session, ())))
+        await asyncio.gather(*(job.close() for job in self.jobs.pop(session, ())), return_exceptions=True)
 
     async def do_close(self) -> None:
         """Close the schedulers."""

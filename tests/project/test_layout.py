@@ -32,6 +32,7 @@ NOT_BELOW = {
     "turngate_model.proof": ("durable", "pictures", "oracles"),
     "turngate_verify.world": ("conform", "vectors", "drivers", "trace", "report", "cli"),
     "turngate_verify.conform": ("vectors", "drivers", "trace", "report", "cli"),
+    "turngate_verify.intervals": ("world", "conform", "vectors", "drivers", "trace", "report", "cli"),
     "turngate_verify.vectors": ("world", "drivers", "trace", "report", "cli"),
     "turngate_verify.drivers": ("conform", "vectors", "report", "cli"),
     "turngate_verify.trace": ("world", "conform", "drivers", "report", "cli"),

@@ -25,7 +25,11 @@ export async function serve(make, features = ['cancel', 'clear']) {
     } else if (asked.op === 'residue') {
       answer.residue = await operations.residue();
     } else if (asked.op !== 'look') {
-      const calls = (asked.op === 'burst' ? asked.ops : [asked]).map((each) => operations[each.op](each));
+      const calls = [];
+      for (const each of asked.op === 'burst' ? asked.ops : [asked]) {
+        if (each.after) await new Promise((go) => setTimeout(go, each.after));
+        calls.push(operations[each.op](each));
+      }
       if (inRealTime) await Promise.all(calls);
     }
     // Every promise that is settled runs its reactions before the loop turns: then nothing more happens.

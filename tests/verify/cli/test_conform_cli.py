@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def test_a_violation_is_told_and_can_be_replayed(capsys: pytest.CaptureFixture[s
     assert f"  replay: turngate conform --replay '{BROKEN}' {LOCK}\n" in out
     assert "left out: fold: a turn takes no follow-ups in\n" in out
     assert "every program of up to 8 operations in one session, but for" in out
+    assert re.search(r"mid-flight: every program of up to \d operations with one gap", out)
     code, out, _ = turngate(capsys, "--replay", BROKEN, LOCK)
     assert code == 1
     assert "b becomes active" in out
@@ -63,7 +65,7 @@ def test_the_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["properties"]["FIFO"]["verdict"] == "holds"
     assert told["properties"]["FIFO"]["checks"]["short"]["programs"] > 0
     assert told["properties"]["ON_RECORD"]["why"] == "the subject does not show its messages"
-    assert (told["features"], told["problems"]) == (["cancel"], [])
+    assert (told["features"], told["problems"]) == (["cancel", "wait", "bursts"], [])
 
 
 def test_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

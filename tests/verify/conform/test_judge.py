@@ -50,6 +50,7 @@ class Right:
         self.run = run
         self.queues: dict[str, deque[tuple[str, asyncio.Future[str]]]] = {}
         self.active: dict[str, asyncio.Task[str]] = {}
+        self.covered: set[str] = set()
 
     async def submit(self, session: str, prompt: str) -> asyncio.Future[str]:
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -66,12 +67,13 @@ class Right:
         task.add_done_callback(lambda task: self.over(session, done, task))
 
     def over(self, session: str, done: asyncio.Future[str], task: asyncio.Future[str]) -> None:
-        if task.cancelled():
+        if task.cancelled() or session in self.covered:
             done.cancel()
         elif error := task.exception():
             done.set_exception(error)
         else:
             done.set_result(task.result())
+        self.covered.discard(session)
         del self.active[session]
         self.next(session)
 
@@ -80,6 +82,7 @@ class Right:
             done.cancel()
         self.queues[session] = deque()
         if session in self.active:
+            self.covered.add(session)
             self.active[session].cancel()
 
 
@@ -181,29 +184,32 @@ def subject(kind: type[Right], *, waits: bool = False, **more: bool) -> type[Asy
 
 
 def test_a_verdict_says_that_races_were_not_tried() -> None:
-    result = check(subject(StartsLater), effort=QUICK)
+    result = check(subject(StartsLater), effort=QUICK._replace(mid_flight=0))
     assert (result.verdict, result.races) == ("holds", "not tried")
     assert result.summary == "holds for operations one at a time; races were not tried"
-    result = check(subject(StartsLater), effort=QUICK._replace(require_races=True))
+    result = check(subject(StartsLater), effort=QUICK._replace(mid_flight=0, require_races=True))
     assert (result.verdict, result.races) == ("unknown", "not tried")
     assert result.summary == "unknown: races were not tried, and are required"
 
 
-def test_with_bursts_races_are_tried_and_the_hang_is_found() -> None:
-    result = check(subject(Right, bursts=True), effort=QUICK._replace(require_races=True))
+def test_races_are_tried_by_default_and_the_hang_is_found() -> None:
+    result = check(subject(Right), effort=QUICK._replace(require_races=True))
     assert (result.verdict, result.races) == ("holds", "tried")
-    assert result.summary == "holds for operations one at a time and in bursts of two; races were tried"
-    result = check(subject(StartsLater, bursts=True), effort=QUICK)
+    assert result.summary == (
+        "holds for operations one at a time and mid-flight (up to 4 operations with one gap, up to 3 "
+        "operations in two sessions, up to 3 operations with two gaps); races were tried"
+    )
+    result = check(subject(StartsLater), effort=QUICK)
     assert (result.verdict, result.races) == ("violated", "tried")
     assert set(result.replays.values()) == {"accept a + cancel"}
     (example,) = result.counterexamples.values()
     assert f"a hangs: it {NEITHER} within 60 virtual seconds" in example.what
 
 
-def test_races_count_as_tried_only_if_a_burst_was_played() -> None:
-    adapter = subject(Right, bursts=True)
+def test_races_count_as_tried_only_if_an_operation_was_not_waited_for() -> None:
+    adapter = subject(Right)
     assert check(adapter, effort=Effort(programs=0, examples=0)).races == "not tried"
-    assert check(adapter, effort=Effort(programs=5, depth=1, examples=0)).races == "not tried"
+    assert check(adapter, effort=Effort(programs=5, mid_flight=1, examples=0)).races == "not tried"
     assert replay(adapter, "it", parsed("accept a, cancel")).races == "not tried"
     assert replay(adapter, "it", parsed("accept a + cancel")).races == "tried"
 
@@ -213,7 +219,7 @@ import asyncio
 from turngate_verify.conform import AsyncioSubject, Features
 
 class Mine(AsyncioSubject):
-    features = Features({features})
+    features = Features(cancel=False)
 
     def start(self):
         self.lock = {{}}
@@ -228,51 +234,48 @@ class Mine(AsyncioSubject):
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Callable[[str], str]:
-    def write(features: str) -> str:
-        path = tmp_path / f"mine_{'bursts' if 'bursts' in features else 'plain'}.py"
-        path.write_text(SUBJECT.format(features=features), encoding="utf-8")
-        return f"{path}:Mine"
-
-    return write
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(SUBJECT.format(), encoding="utf-8")
+    return f"{path}:Mine"
 
 
 CLI = ("--programs", "100", "--examples", "3")
 
 
 def test_the_first_line_and_the_object_say_so(
-    capsys: pytest.CaptureFixture[str], mine: Callable[[str], str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], mine: str, tmp_path: Path
 ) -> None:
-    plain, able = mine("cancel=False"), mine("cancel=False, bursts=True")
+    off = ("--mid-flight", "0")
 
     def turngate(*arguments: str) -> tuple[int, str]:
         code = run(["conform", *CLI, *arguments])
         return code, capsys.readouterr().out
 
-    code, out = turngate(plain, "--report", str(tmp_path / "report"))
+    code, out = turngate(mine, *off, "--report", str(tmp_path / "report"))
     assert code == 0
     assert out.splitlines()[0] == "verdict: holds for operations one at a time; races were not tried"
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "races were not tried" in page
-    code, out = turngate(plain, "--require-races")
+    code, out = turngate(mine, *off, "--require-races")
     assert (code, out.splitlines()[0]) == (3, "verdict: unknown: races were not tried, and are required")
-    code, out = turngate(plain, "--json", "--workers", "2")
+    code, out = turngate(mine, *off, "--json", "--workers", "2")
     assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (0, "holds", "not tried")
-    code, out = turngate(plain, "--json", "--require-races")
+    code, out = turngate(mine, *off, "--json", "--require-races")
     assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (3, "unknown", "not tried")
-    code, out = turngate(able, "--json", "--require-races", "--workers", "2")
+    code, out = turngate(mine, "--json", "--require-races", "--workers", "2")
     assert (code, json.loads(out)["verdict"], json.loads(out)["races"]) == (0, "holds", "tried")
 
 
 EFFORT = """
 from turngate_verify.conform import Effort
-Mine.effort = Effort(programs=60, examples=2, require_races={required})
+Mine.effort = Effort(programs=60, examples=2, mid_flight=0, require_races={required})
 """
 
 
 @pytest.mark.parametrize("required", [False, True])
 def test_pytest_says_so_at_the_end(tmp_path: Path, required: bool) -> None:
-    text = SUBJECT.format(features="cancel=False") + EFFORT.format(required=required)
+    text = SUBJECT.format() + EFFORT.format(required=required)
     (tmp_path / "test_mine.py").write_text(text, encoding="utf-8")
     paths = [str(ROOT / part) for part in ("impl", "model", "verify")]
     options = ["-p", "no:cacheprovider", "-k", "ONE_TURN", *(["-n", "1"] if required else [])]
@@ -300,7 +303,7 @@ HANGS = [
 def test_a_hang_is_told_as_a_hang_and_nothing_else(
     kind: type[Right], program: str, broken: Property, waits: bool
 ) -> None:
-    played = play(subject(kind, waits=waits, bursts=True), parsed(program), ProgramLimits())
+    played = play(subject(kind, waits=waits), parsed(program), ProgramLimits())
     assert [each.property for each in played.violations] == [broken]
     run_id = "a" if broken is Property.EXACTLY_ONE_COMPLETE else "b"
     assert played.violations[0].what.startswith(f"{run_id} hangs: it {NEITHER} within 60 virtual seconds")
@@ -383,7 +386,7 @@ def test_a_command_that_hangs_is_told_so(
     ],
 )
 def test_a_right_dispatcher_that_takes_its_time_is_not_accused(kind: type[Right], waits: bool) -> None:
-    result = check(subject(kind, waits=waits, bursts=True), effort=Effort(programs=110, examples=5))
+    result = check(subject(kind, waits=waits), effort=Effort(programs=110, examples=5))
     assert (result.failed, result.replays, result.flaky) == (None, {}, {})
     assert result.verdict == "holds", result.summary
 

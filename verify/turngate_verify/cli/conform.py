@@ -99,9 +99,17 @@ class _AfterTwoDashes(click.Command):
     help="Instances of the subject that play at the same time.",
 )
 @click.option(
+    "--mid-flight",
+    default=Effort().mid_flight,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Operations in a program that also arrive between two callbacks of an asyncio subject; 0: none do.",
+)
+@click.option(
     "--require-races",
     is_flag=True,
-    help="Exit with 3 unless operations were also called at the same moment: the feature bursts.",
+    help="Exit with 3 unless some operations were called before the one ahead of them was at rest.",
 )
 @click.option("--replay", "program", metavar="PROGRAM", help="Play one program and print what happens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -122,6 +130,7 @@ def conform(
     timeout: float,
     grace: float,
     workers: int,
+    mid_flight: int,
     require_races: bool,
     program: str | None,
     as_json: bool,
@@ -132,8 +141,10 @@ def conform(
     Exit code 0: everything that the subject can show holds; 1: a property is
     violated, and the shortest program found is printed; 3: something was never
     put to the test, or was broken once and not again, or the subject could not
-    be judged to the end. Races are tried only with subjects that have the
-    feature bursts; the first line says whether they were.
+    be judged to the end. Operations also arrive between two callbacks of an
+    asyncio subject; other subjects need the feature bursts for that. The first
+    line says whether races were tried, and how far. In PROGRAM, a comma waits
+    for rest, and 'finish a +2 cancel' calls cancel two callbacks later.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -150,6 +161,7 @@ def conform(
         seconds=max_seconds,
         workers=workers,
         require_races=require_races,
+        mid_flight=mid_flight,
     )
     with stages(1) as begin:
         begin(f"playing programs on {name}")
@@ -190,6 +202,12 @@ def as_object(result: Conformance) -> dict[str, Any]:
     told: dict[str, Any] = {
         "verdict": result.verdict,
         "races": result.races,
+        "mid_flight": {
+            "operations": result.mid_flight.operations,
+            "executions": result.mid_flight.executions,
+            "moments_cut": result.mid_flight.moments_cut,
+            "undecided": result.undecided,
+        },
         "summary": result.summary,
         "subject": result.subject,
         "features": result.features.names,
@@ -241,6 +259,14 @@ def print_conformance(result: Conformance) -> None:
         extent = "one session" if sessions == 1 else "two sessions"
         but = "but for those that reach the same state in another order"
         out.print(f"every program of up to {counted(depth, 'operation')} in {extent}, {but}")
+    if result.waits:
+        out.print(f"every program of up to {counted(result.waits, 'operation')} in which time passes")
+    for what, operations in result.mid_flight.operations.items():
+        out.print(f"mid-flight: every program of up to {counted(operations, 'operation')} {what}")
+    if result.mid_flight.moments_cut:
+        out.print(
+            f"mid-flight: {counted(result.mid_flight.moments_cut, 'moment')} left out, too many in a row"
+        )
     for words in result.left_out:
         out.print(f"left out: {words}")
     for each, example in result.counterexamples.items():

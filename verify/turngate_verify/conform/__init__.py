@@ -68,10 +68,13 @@ played, and the result has the shortest such program. It is ``flaky`` if what wa
 seen once did not come back, and the result has both transcripts. It is
 ``unknown`` if no program put it to the test, or the subject cannot show it.
 Otherwise it ``holds`` for the programs that were played, which is evidence and
-no proof. Races are tried only with subjects that have the feature ``bursts``: the
-verdict says whether they were, and ``Effort(require_races=True)`` makes it unknown
-if they were not. The kit judges a program up to its first offence, for what comes later
-may only be its consequence; after a violation of LAST_WORD alone it goes on.
+no proof. With an ``AsyncioSubject``, operations also arrive between two callbacks of
+the one before, at every moment until rest: ``Effort(mid_flight=0)`` turns that off.
+Other subjects are tried with operations at the same moment if they have the feature
+``bursts``. The verdict says whether races were tried and how far, and
+``Effort(require_races=True)`` makes it unknown if they were not. The kit judges a
+program up to its first offence, for what comes later may only be its consequence;
+after a violation of LAST_WORD alone it goes on.
 """
 
 from typing import Any

@@ -10,10 +10,20 @@ from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.operations import Operations
 from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
-from turngate_verify.conform.programs import Op
+from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op
+from turngate_verify.conform.stepping import Moment, Noted, Notes, Waiting
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
+_BUSY = 10_000
+"""A subject that is still busy after so many callbacks never comes to rest."""
+_MOMENTS = 40
+"""So many moments after an operation are kept: a poller has no end of them."""
+_TIMERS = 1_250
+"""So many timers run out while ``wait`` lets time pass: a poller takes no longer than others."""
+_TOLD = ("fold", "finish", "fail")
+_NOT_NOTED = 1 << 30
+"""The number of a note that is gone, for the window is over."""
 _SHOW_FAILURE = ": an adapter that waits for a run shows how it failed with self.completed(run, error=...)"
 
 
@@ -40,9 +50,11 @@ class AsyncioSubject(Operations):
     returns_when_done: bool = False
     """Whether every ``do_`` operation has taken effect when it returns.
 
-    If not, an operation counts as done when the subject is at rest, so the
-    operations of a burst may take effect in any order.
+    If not, an operation counts as done when the subject is at rest, so
+    operations between two rests may take effect in any order.
     """
+    shows_at_once: bool = False
+    """Whether ``saw`` is called for everything in the very step in which it is decided, as by a recording."""
     patient: bool = False
     """Whether a run counts as queued only when no timer is left that could start it.
 
@@ -50,7 +62,22 @@ class AsyncioSubject(Operations):
     """
 
     def __init__(self) -> None:
+        self.features = type(self).features._replace(wait=self.wait_for > 0, bursts=True)
         self.loop = VirtualLoop()
+        self.notes = Notes()
+        """What has happened since the last rest."""
+        self.moments: list[Moment] = []
+        """The moments after the last operation, before rest."""
+        self.moments_cut = 0
+        """How many of them were left out."""
+        self._called: tuple[Op, int] | None = None
+        """The operation that is called now, with the number of its note."""
+        self._pending: list[tuple[asyncio.Task[Any], Op, int]] = []
+        """The operations that have not returned, each with the number of its note."""
+        self._accepted: set[str] = set()
+        self._refusals: set[str] = set()
+        self._looking = False
+        self._keeps_moments = False
         self._seen: list[Observed] = []
         self._told: dict[str, asyncio.Future[str]] = {}
         self._watched: dict[str, asyncio.Future[Any]] = {}
@@ -64,8 +91,6 @@ class AsyncioSubject(Operations):
         """The calls that have not returned."""
         self._must_return: set[asyncio.Task[Any]] = set()
         """Those of them that must return before the next operation."""
-        self.took_effect: list[bool] = []
-        """For each operation of the last burst: whether it had taken effect when the next was called."""
         self.hasty = False
         """Whether a run was said to be queued while a timer was left that might have started it."""
         self.disturbed = False
@@ -95,6 +120,7 @@ class AsyncioSubject(Operations):
             return await self._work(run)
         finally:
             self._at_work.discard(run)
+            self.notes.ended(run)
 
     async def _work(self, run: str) -> str:
         while True:
@@ -129,6 +155,7 @@ class AsyncioSubject(Operations):
     def refused(self, run: str) -> None:
         """Show that a prompt was not taken in, because its session is busy."""
         self._undecided.discard(run)
+        self._refusals.add(run)
         self.saw(Refused(run))
 
     def watch(self, run: str, done: asyncio.Future[Any]) -> None:
@@ -137,36 +164,53 @@ class AsyncioSubject(Operations):
         done.add_done_callback(lambda _: self._look())
 
     def _look(self) -> None:
+        self._looking = True
         for run, done in list(self._watched.items()):
             if done.done():
                 del self._watched[run]
                 error = None if done.cancelled() else done.exception()
                 self.completed(run, cancelled=done.cancelled(), error=str(error) if error else None)
+        self._looking = False
 
     def saw(self, event: Observed) -> None:
         """Show an event. For a dispatcher that tells more than its runner can see."""
         if isinstance(event, Enter):
             self._undecided.discard(event.run)
         self._seen.append(event)
+        if self._looking and isinstance(event, Complete):
+            self.notes.found(event)
+        else:
+            self.notes.saw(event, exact=self.shows_at_once)
 
     def drive(self, work: Coroutine[Any, Any, Any], *, may_wait: bool = False) -> None:
         """Run a call in a task until nothing more happens.
 
         A call that may wait can last until the run is complete; any other is
-        waited for as long as there is a timer that might let it return. In a
-        burst, run it up to where it first waits, and nothing else.
+        waited for as long as there is a timer that might let it return. If
+        others are called before the subject is at rest, run it up to where it
+        first waits, and nothing else.
         """
+        self.moments, self.moments_cut = [], 0
         task = self.loop.create_task(work)
         self._calls.append(task)
         if not may_wait:
             self._must_return.add(task)
-        if self._in_a_burst:
-            self.loop.step(len(self.loop.ready) - 1)
-            self._raise_errors()
-            self.took_effect.append(self.returns_when_done and task.done())
-        else:
-            self._quiesce(self.patience)
-            self._await_returns()
+        if self._called is not None:
+            self._pending.append((task, *self._called))
+            self._called = None
+        self.notes.begin_callback()
+        self.loop.step(len(self.loop.ready) - 1)
+        self._poll()
+        self._raise_errors()
+        if not self._in_a_burst:
+            self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
+        self._keeps_moments = True
+        self._keep_moment()
+        self._quiesce(self.patience)
+        self._keeps_moments = False
+        self._await_returns()
 
     def _await_returns(self) -> None:
         """Let time pass while a call that must return, or a fold, has not."""
@@ -207,11 +251,52 @@ class AsyncioSubject(Operations):
         self._settle()
 
     def _settle(self) -> None:
-        try:
-            self.loop.settle()
-        except AssertionError as busy:
-            raise SubjectFailed(f"it does not come to rest: {busy}") from None
-        self._raise_errors()
+        for _ in range(_BUSY):
+            if not self._step():
+                self._raise_errors()
+                return
+            self._keep_moment()
+        raise SubjectFailed(f"it does not come to rest: still busy after {_BUSY} callbacks")
+
+    def _step(self) -> bool:
+        """Run the next callback of the subject, and those of the kit before it; return False if none is."""
+        self.loop.tidy()
+        while self.loop.ready:
+            own = getattr(self.loop.ready[0]._callback, "__module__", "") == __name__  # type: ignore[attr-defined]
+            self.notes.begin_callback()
+            self.loop.step()
+            self._poll()
+            if not own:
+                return True
+            self.loop.tidy()
+        return False
+
+    def _poll(self) -> None:
+        """See what a callback has changed: futures that callers wait for, and operations that return."""
+        if self._watched:
+            self._look()
+        for pending in list(self._pending):
+            task, op, number = pending
+            if task.done():
+                self._pending.remove(pending)
+                if op.name in TAKING_IN:
+                    self._accepted.add(op.run)
+                if self.returns_when_done:
+                    self.notes.returned(number)
+
+    def _keep_moment(self) -> None:
+        if self._keeps_moments and len(self.moments) < _MOMENTS:
+            self.moments.append(self.moment())
+        elif self._keeps_moments:
+            self.moments_cut += 1
+
+    def moment(self) -> Moment:
+        """Return what could be called now."""
+        return Moment(self.waiting_runners(), frozenset(self._accepted - self._refusals))
+
+    def waiting_runners(self) -> tuple[str, ...]:
+        """Return the runs whose runner waits for the kit to say how it goes on."""
+        return tuple(run for run, told in self._told.items() if not told.done())
 
     # The port.
 
@@ -253,7 +338,9 @@ class AsyncioSubject(Operations):
             self.hasty = True
         for run in sorted(self._undecided):
             # The run has neither started nor ended, so it waits in the queue.
-            self.saw(Enter(run, DeclaredState.QUEUED))
+            self._undecided.discard(run)
+            self._seen.append(Enter(run, DeclaredState.QUEUED))
+            self.notes.saw(Waiting(run), exact=False)
 
     def _wait_for_the_undecided(self) -> None:
         """Let time pass until every run has started or ended, or no timer is left that could change that."""
@@ -267,15 +354,45 @@ class AsyncioSubject(Operations):
         return self._session_of.get(run) not in busy
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Call several operations in the same moment: each up to where it first waits."""
+        """Call several operations, each as many callbacks after the one before it as that one's gap says."""
         self._in_a_burst = True
-        self.took_effect = []
         for op in operations:
-            getattr(self, op.name)(*op.arguments.values())
+            self._begin(op)
+            self._asked = self.loop.time()
+            for _ in range(max(op.gap, 0)):
+                if not self._step_in_time():
+                    break
         self._in_a_burst = False
-        self._quiesce(self.patience)
-        self._await_returns()
+        self._come_to_rest()
         self._show_queued()
+
+    def _begin(self, op: Op) -> None:
+        if op.name in _TOLD:
+            if self._at_work is None and op.name != "fold":
+                self.notes.told(op)  # nothing shows when the runner ends: it does so at once
+        else:
+            self._called = (op, self.notes.called(op))
+        getattr(self, op.name)(*op.arguments.values())
+
+    def _step_in_time(self) -> bool:
+        """Run the next callback, of a timer if it is due in time; return whether there is one."""
+        while not self._step():
+            due = self.loop.next_timer()
+            if due is None or due > self._asked + self.patience:
+                return False
+            self.loop.advance(due - self.loop.time())
+        return True
+
+    def window(self) -> Sequence[Noted]:
+        """Return what has happened since the last rest, which is now over."""
+        return list(self.notes.items)
+
+    def begin_window(self, op: Op | None = None) -> None:
+        """Forget what was noted: the subject is at rest, and this operation comes next, alone."""
+        self.notes.rest()
+        self._pending = [(task, before, _NOT_NOTED) for task, before, _ in self._pending]
+        if op is not None and op.name not in (*_TOLD, *ABOUT_ALL):
+            self._called = (op, self.notes.called(op))
 
     def cancel_run(self, run: str) -> None:
         """Cancel one run."""
@@ -283,9 +400,15 @@ class AsyncioSubject(Operations):
 
     def wait(self) -> None:
         """Let virtual time pass."""
-        until = self.loop.time() + self.wait_for
-        self._quiesce(self.wait_for)
-        self.loop.advance(until - self.loop.time())
+        self._asked = self.loop.time()
+        until = self._asked + self.wait_for
+        self._settle()
+        for _ in range(_TIMERS):
+            due = self.loop.next_timer()
+            if due is None or due > until:
+                self.loop.advance(until - self.loop.time())
+                return
+            self._advance(due)
 
     def working(self) -> Collection[str] | None:
         """Return the runs whose runner is at work; None if this adapter does not use ``work``."""
@@ -312,14 +435,12 @@ class AsyncioSubject(Operations):
         self._tell(run, "fail")
 
     def _tell(self, run: str, what: str) -> None:
+        self.moments, self.moments_cut = [], 0
         told = self._told.get(run)
         if told and not told.done():
             told.set_result(what)
-        if self._in_a_burst:
-            self.took_effect.append(True)  # the runner has been told
-        else:
-            self._quiesce(self.patience)
-            self._await_returns()
+        if not self._in_a_burst:
+            self._come_to_rest()
 
     def observe(self) -> Sequence[Observed]:
         """Return what happened since the last call."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.conform.programs import RUNS, TAKING_IN, Name, Op, Program
+from turngate_verify.conform.port import Features
+from turngate_verify.conform.programs import REST, RUNS, TAKING_IN, Name, Op, Program
+from turngate_verify.conform.stepping import Moment
 
 if TYPE_CHECKING:
     from turngate_verify.conform.judge import Judge
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 EXTRA: tuple[Name, ...] = ("cancel_run", "interrupt", "reject", "wait", "crash")
 """The operations of which a short program has few: it gets deeper that way."""
 _CANCELLING = ("cancel", "cancel_run", "interrupt")
+_RARE = ("fail", "clear", "fold", "cancel_run", "interrupt", "reject")
+"""The operations of which a program that is played mid-flight has few."""
 _NEVER_IN_A_BURST = ("wait", "crash", "residue", "fold")
 
 
@@ -55,7 +59,7 @@ def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
 
 
 def _extras(program: Program) -> int:
-    return sum(op.name in EXTRA or op.at_once for op in program)
+    return sum(op.name in EXTRA or op.gap != REST for op in program)
 
 
 def _in_session(judge: Judge, place: int, *, may_cancel: bool) -> list[Op]:
@@ -92,8 +96,46 @@ def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
                 seconds.append(Op("accept", RUNS[nth], first.place))
             if judge.features.two_phase and first.name != "reject":
                 seconds.append(Op("enter", first.run, first.place))
-        pairs += [(first._replace(at_once=True), second) for second in seconds]
+        pairs += [(first._replace(gap=0), second) for second in seconds]
     return pairs
+
+
+def enabled_at(program: Program, moment: Moment, features: Features, limits: ProgramLimits) -> list[Op]:
+    """Return the operations that make sense at a moment between two rests, in a fixed order."""
+    place_of = {op.run: op.place for op in program if op.name in TAKING_IN}
+    used = sorted(set(place_of.values()))
+    fresh = [len(used)] if used and len(used) < limits.sessions else []
+    rare = sum(op.name in _RARE for op in program) < limits.extras
+    may_cancel = sum(op.name in _CANCELLING for op in program) < limits.cancels
+    ops: list[Op] = []
+    if len(place_of) < limits.prompts:
+        run = RUNS[len(place_of)]
+        ops += [Op("accept", run, place) for place in (*(used or [0]), *fresh)]
+        if features.interrupt and rare and may_cancel:
+            ops += [Op("interrupt", run, place) for place in used]
+        if features.reject and rare:
+            ops += [Op("reject", run, place) for place in used or [0]]
+    entered = {op.run for op in program if op.name == "enter"}
+    if features.two_phase:
+        ops += [
+            Op("enter", run, place)
+            for run, place in place_of.items()
+            if run in moment.accepted and run not in entered
+        ]
+    if features.cancel and may_cancel:
+        ops += [Op("cancel", "", place) for place in used]
+    for run in moment.at_work:
+        ops.append(Op("finish", run, place_of[run]))
+        ops += [
+            Op(name, run, place_of[run])
+            for name in ("fail", "fold")
+            if rare and (name == "fail" or features.folds)
+        ]
+    if rare and features.clear:
+        ops += [Op("clear", "", place) for place in used]
+    if rare and features.cancel_run and may_cancel:
+        ops += [Op("cancel_run", run, place_of[run]) for run in place_of if run in moment.accepted]
+    return ops
 
 
 def _can_follow(first: Op, second: Op) -> bool:

@@ -1,32 +1,35 @@
 """The judge: has one subject perform a program, and judges what it shows by abstract sessions.
 
 After every operation the subject is at rest. So the judge asks at once what is
-owed: a session in which no runner is at work must owe nothing. A burst is sound
-if its operations and what is shown can be put in at least one order that breaks
-nothing (``orders.py``). If something is broken later, every order that was
-possible is tried before anything is said to be wrong.
+owed: a session in which no runner is at work must owe nothing. If operations
+were called before the subject was at rest, the judge asks whether any order
+explains the window (``windows.py``), and follows every state in which it may
+have ended.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
 from turngate_model.checker.counterexample import PlayedStep
-from turngate_model.history import Complete, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
 from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
-from turngate_verify.conform.orders import Item, TakenTogether, explained, latest_offence, sound_orders
 from turngate_verify.conform.port import Observed, Refused, Subject, SubjectFailed
-from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op, Program
+from turngate_verify.conform.programs import ABOUT_ALL, REST, TAKING_IN, Op, Program
 from turngate_verify.conform.rest import at_work, settled, waited_for
 from turngate_verify.conform.sessions import Sessions
+from turngate_verify.conform.stepping import Waiting, What
+from turngate_verify.conform.windows import Judged, Window, forgiving, judged, unstepped
+from turngate_verify.words import counted
 
 __all__ = ["Judge", "ProgramLimits"]
 
+_LATE = "a RunComplete comes after the next turn has started: it should come first"
 GROWING = 6
 """What a quiet subject holds is residue if it grows this many times in a row."""
 
@@ -46,11 +49,20 @@ class Judge:
         self.exercised: set[Property | DurableProperty] = set()
         self.idle_cancels: set[int] = set()
         """The operations that cancelled a session with nothing in flight."""
-        self.sessions = self._fresh_sessions()
-        self._history: list[TakenTogether] = []
+        self.states = [Sessions(self.features)]
+        """The sessions, in every state in which they may be."""
+        self.states[0].waited = waited_for(subject)
+        self.stepped = hasattr(subject, "begin_window")
+        """Whether operations can be called between two callbacks of the subject."""
+        self.undecided = ""
+        """Why what happened could not be judged; empty if it could."""
         self.place_of: dict[str, int] = {}
         """The session of every run that was brought, the refused ones too."""
-        self._burst: tuple[Op, ...] = ()
+        self._window: tuple[Op, ...] = ()
+        self._judged: tuple[Window, Judged] | None = None
+        """The window that was judged last: waiting for rest asks for it, and so does the judgement."""
+        self._heard_of: set[str] = set()
+        """The runs about which something was shown."""
         self._cancelled: set[int] = set()
         self._after_cancel: set[str] = set()
         self._holds = 0
@@ -58,10 +70,19 @@ class Judge:
         """What was held each time that it was asked for with nothing in flight."""
         self._refused: set[str] = set()
 
-    def _fresh_sessions(self) -> Sessions:
-        sessions = Sessions(self.features)
-        sessions.waited = waited_for(self.subject)
-        return sessions
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions, in the first of the states in which they may be."""
+        return self.states[0]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is judged: something is broken, or could not be decided."""
+        return bool(self.violations or self.undecided)
+
+    def is_refused(self, run: str) -> bool:
+        """Tell whether a prompt was not taken in."""
+        return run in self._refused
 
     def close(self) -> None:
         """Close the subject. What it raises then changes no verdict."""
@@ -79,64 +100,113 @@ class Judge:
     # Doing it.
 
     def take(self, op: Op) -> None:
-        """Have the subject do one operation, and judge what it shows; in a burst, after the last."""
+        """Have the subject do one operation, and judge what it shows once it is at rest."""
         self.program += (op,)
-        self._burst += (op,)
+        self._window += (op,)
         if op.name in TAKING_IN:
             self.place_of[op.run] = op.place
-        if op.at_once:
+        if op.gap != REST:
             return
-        operations, self._burst = self._burst, ()
-        before, late = set(self.exercised), len(self.late)
+        operations, self._window, self._judged = self._window, (), None
+        before = set(self.exercised)
         self._hear_out()
+        if self.stepped:
+            self.subject.begin_window(operations[0] if len(operations) == 1 else None)
         self._call(operations)
         shown = settled(self, operations)
-        refused = {event.run for event in shown if isinstance(event, Refused)}
-        self._refused |= refused
-        seen = tuple(event for event in shown if not isinstance(event, Refused))
-        known = tuple(getattr(self.subject, "took_effect", ())) if len(operations) > 1 else ()
-        taken = TakenTogether(operations, seen, frozenset(refused), at_work(self.subject), known)
-        self._history.append(taken)
-        self._judge(self._in_order(taken), taken)
-        if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
-            self._at_rest(operations)
-        if self.violations or len(self.late) > late:
-            self._reconsider(late)
+        window = self.window(operations, shown)
+        self._refused |= window.refused
+        self._heard_of |= {event.run for event in shown}
+        if len(operations) == 1 and len(self.states) == 1:
+            self._judge_in_order(operations[0], window, shown)
+        else:
+            self._judge_window(window)
         if self.violations:
             # An operation that ends in an offence says nothing of the properties it does not break.
             self.exercised = before | {violation.property for violation in self.violations}
 
-    def _in_order(self, taken: TakenTogether) -> list[Item]:
-        """Return an order of operations and events: one that breaks nothing, if there is one."""
-        if len(taken.operations) == 1:
-            return [*taken.operations, *taken.seen]
-        for items, _ in sound_orders(self.sessions, taken, self.place_of):
-            return items
-        return latest_offence(self.sessions, taken, self.place_of)
+    def window(self, operations: Sequence[Op], shown: Sequence[Observed]) -> Window:
+        """Return what is known of the operations since the last rest."""
+        refused = frozenset(event.run for event in shown if isinstance(event, Refused)) | self._refused
+        seen = [event for event in shown if not isinstance(event, Refused)]
+        if self.stepped and len(operations) > 1:
+            noted = [row for row in self.subject.window() if not isinstance(row.what, Refused)]
+        else:
+            noted = unstepped(operations, [self._last_word(event, seen) for event in seen])
+        return Window(tuple(operations), tuple(noted), refused, at_work(self.subject))
 
-    def _reconsider(self, late: int) -> None:
-        """Take an offence back if the bursts before it may have taken effect in another order."""
-        if not any(len(taken.operations) > 1 for taken in self._history[:-1]):
-            return
-        sessions = explained(self._fresh_sessions(), self._history, self.place_of)
-        if sessions is not None:
-            self.sessions, self.violations, self.late = sessions, [], self.late[:late]
+    def _last_word(self, event: Observed, seen: Sequence[Observed]) -> Observed | Waiting:
+        """Return that a run waits, if that it is queued is all that is shown of it."""
+        queued = isinstance(event, Enter) and event.state is DeclaredState.QUEUED
+        last = [each for each in seen if each.run == event.run][-1]
+        return Waiting(event.run) if queued and last is event else event
+
+    def not_heard_of(self, operations: Sequence[Op]) -> list[str]:
+        """Return the runs that have been told to enter and of which nothing was shown."""
+        asked = [
+            op.run
+            for op in (*self.program, *operations)
+            if op.name == "enter" or (op.name in TAKING_IN and not self.features.two_phase)
+        ]
+        return [run for run in dict.fromkeys(asked) if run not in self._heard_of | self._refused]
+
+    def judged(self, window: Window) -> Judged:
+        """Return the verdict on a window, and change nothing."""
+        if self._judged is None or self._judged[0] != window:
+            self._judged = (window, judged(self.states, window, self.place_of))
+        return self._judged[1]
+
+    def _judge_window(self, window: Window) -> None:
+        """Judge operations of which each may have taken effect at any moment of its interval."""
+        found = self.judged(window)
+        self._note_window(window)
+        self._tell(window, found.order)
+        if found.verdict == "holds":
+            self.states = found.states
+            self._offended_elsewhere(window)
+        elif found.verdict == "unknown":
+            self.undecided = "it has too many orders to decide whether one explains it"
+        elif found.possible == (Property.LAST_WORD,):
+            assert found.broken is not None
+            what = found.broken.what if found.broken.property is Property.LAST_WORD else _LATE
+            self.late.append((Violation(Property.LAST_WORD, what), len(self.program)))
+            self.states = forgiving(self.states, window, self.place_of, Property.LAST_WORD)
+        else:
+            self.violations.append(self._named(found, window))
+
+    def _named(self, found: Judged, window: Window) -> AnyViolation:
+        """Return the offence, with every property that may have been broken instead."""
+        broken = found.broken
+        assert broken is not None
+        others = [str(each) for each in found.possible if each is not broken.property]
+        what = f"{broken.what} (or {', '.join(others)} is broken)" if others else broken.what
+        if window.operations and window.operations[-1].name == "crash":
+            return DurableViolation(DurableProperty.DURABLE, f"after the crash, {what}")
+        return Violation(broken.property, what)
 
     def _hear_out(self) -> None:
         """Take in what a real-time subject has done since it seemed to be at rest."""
         shown = self.shown()
-        if shown:
-            self.sessions.work(at_work(self.subject))
-            seen = tuple(event for event in shown if not isinstance(event, Refused))
-            self._history.append(TakenTogether((), seen, frozenset(), at_work(self.subject)))
-        for event in shown:
-            if self.steps and not isinstance(event, Refused):
+        seen = [event for event in shown if not isinstance(event, Refused)]
+        if not seen:
+            return
+        self._heard_of |= {event.run for event in seen}
+        self._judged = None
+        if len(self.states) > 1:
+            self._judge_window(self.window((), seen))
+            return
+        self.sessions.work(at_work(self.subject))
+        for event in seen:
+            if self.steps:
                 normal = self.sessions.normal(self.place_of[event.run], event)
                 if normal is None:
                     continue
-                last = self.steps[-1]
-                self.steps = (*self.steps[:-1], last._replace(events=(*last.events, normal)))
+                self._add_to_last_step(normal)
                 self._event(normal, ())
+
+    def _add_to_last_step(self, *events: Event) -> None:
+        last = self.steps[-1]
+        self.steps = (*self.steps[:-1], last._replace(events=(*last.events, *events)))
 
     def _call(self, operations: Sequence[Op]) -> None:
         try:
@@ -173,34 +243,57 @@ class Judge:
 
     # Judging it.
 
-    def _judge(self, items: Sequence[Item], taken: TakenTogether) -> None:
-        """Judge what happened, in this order, and tell it as steps. What follows an offence is told only."""
-        operations, refused, waiting = taken.operations, taken.refused, taken.waiting
-        self.sessions.work(taken.at_work)
-        told: dict[Op, list[Event]] = {op: [] for op in operations}
-        at = operations[0]
-        for item in items:
-            if isinstance(item, Op):
-                at = item
-                self._note_operation(item, alone=len(operations) == 1)
-                own, broken = self.sessions.take(item, refused)
-                told[at] += own
-                self._offended(broken)
-            else:
-                place = self.place_of[item.run]  # type: ignore[union-attr]  # what a subject shows is about a run
-                normal = self.sessions.normal(place, item)
-                if item in waiting and self.sessions.hang(place, item.run):  # type: ignore[union-attr]
-                    continue
-                if normal is not None:
-                    told[at].append(normal)
-                    self._event(normal, operations)
-        for op in operations:
-            action = op.action
-            if op.run in refused:
-                action = action._replace(how=f"{action.how}: refused")
-            if op.name == "residue":
-                action = action._replace(run=f"({self._holds} held)")
-            self.steps += (PlayedStep(op.place, action, tuple(told[op]), op.at_once),)
+    def _judge_in_order(self, op: Op, window: Window, shown: Sequence[Observed]) -> None:
+        """Judge one operation that was waited for: what it shows, in order, and what is owed then."""
+        self.sessions.work(window.at_work)
+        self._note_operation(op)
+        events, broken = self.sessions.take(op, window.refused)
+        self._offended(broken)
+        seen = [event for event in shown if not isinstance(event, Refused)]
+        for event in seen:
+            place = self.place_of[event.run]
+            normal = self.sessions.normal(place, event)
+            if isinstance(self._last_word(event, seen), Waiting) and self.sessions.hang(place, event.run):
+                continue
+            if normal is not None:
+                events.append(normal)
+                self._event(normal, (op,))
+        self._add_step(op, events, window.refused)
+        if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
+            self._at_rest(op)
+
+    def _tell(self, window: Window, order: Sequence[What]) -> None:
+        """Tell a window as steps: each operation, with what was shown between it and the next."""
+        told: dict[Op, list[Event]] = {op: [] for op in window.operations}
+        if not told:
+            self._add_to_last_step(*(each for each in order if not isinstance(each, Op | Waiting | Refused)))
+            return
+        at = window.operations[0]
+        left = [row.what for row in window.noted if row.what not in order]
+        for what in (*order, *left):
+            if isinstance(what, Op):
+                at = what
+            elif isinstance(what, Ended):
+                at = next((op for op in told if op.name in ("finish", "fail") and op.run == what.run), at)
+            elif isinstance(what, Waiting):
+                told[at].append(Enter(what.run, DeclaredState.QUEUED))
+            elif not isinstance(what, Refused):
+                told[at].append(what)
+        for op in window.operations:
+            self._add_step(op, told[op], window.refused)
+
+    def _add_step(self, op: Op, events: Sequence[Event], refused: Collection[str]) -> None:
+        action = op.action
+        if op.run in refused and op.name in TAKING_IN:
+            action = action._replace(how=f"{action.how}: refused")
+        if op.name == "residue":
+            action = action._replace(run=f"({self._holds} held)")
+        step = PlayedStep(op.place, action, tuple(events), op.gap == 0)
+        if op.gap > 0:
+            unit = "callback" if self.stepped else "ms"
+            later = counted(op.gap, unit) if self.stepped else f"{op.gap} ms"
+            step = step._replace(words=f"{step}, and {later} later")
+        self.steps += (step,)
 
     def _event(self, event: Any, operations: Sequence[Op]) -> None:
         place = self.place_of[event.run]
@@ -219,7 +312,32 @@ class Judge:
             self.late += [(each, len(self.program)) for each in broken if each.property is Property.LAST_WORD]
             self.violations += [each for each in broken if each.property is not Property.LAST_WORD]
 
-    def _note_operation(self, op: Op, *, alone: bool) -> None:
+    def _offended_elsewhere(self, window: Window) -> None:
+        """Note that something was shown of a session that no operation of the window is about."""
+        places = {op.place for op in window.operations}
+        if not places or any(op.name in ABOUT_ALL for op in window.operations):
+            return
+        for row in window.noted:
+            if not isinstance(row.what, Op) and self.place_of[row.what.run] not in places:
+                last = window.operations[-1]
+                moved = f"{last} is about another session: {row.what.run} should not be moved by it"
+                self._offended([Violation(Property.ISOLATION, moved)])
+                return
+
+    def _note_window(self, window: Window) -> None:
+        """Note which properties a window with several operations puts to the test."""
+        for op in window.operations:
+            self._note_operation(op, alone=False)
+        if len({op.place for op in window.operations}) > 1:
+            self.exercised.add(Property.ISOLATION)
+        for row in window.noted:
+            what = row.what
+            if isinstance(what, Op | Ended | Waiting | Refused):
+                continue
+            place = self.place_of[what.run]
+            self._note(place, what)
+
+    def _note_operation(self, op: Op, *, alone: bool = True) -> None:
         """Note which properties an operation puts to the test."""
         session = self.sessions.at(op.place)
         if any(state is DeclaredState.COMPLETE for state in session.states.values()):
@@ -252,7 +370,8 @@ class Judge:
                     self.exercised.add(Property.LAST_WORD)
             case Complete(run, cancelled, _):
                 self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
-                if self.features.messages and cancelled and session.states[run] is not DeclaredState.ACCEPTED:
+                known = session.states.get(run) not in (None, DeclaredState.ACCEPTED)
+                if self.features.messages and cancelled and known:
                     self.exercised.add(Property.ON_RECORD)
             case Wrote(run, _):
                 pass
@@ -261,15 +380,15 @@ class Judge:
         if run in self._after_cancel:
             self.exercised.add(Property.NEVER_POISONED)
 
-    def _at_rest(self, operations: Sequence[Op]) -> None:
+    def _at_rest(self, op: Op) -> None:
         """Judge what is owed now that nothing more will happen, and what is held if all is quiet."""
         owed: list[AnyViolation] = list(self.sessions.at_rest())
-        if operations[-1].name == "crash":
+        if op.name == "crash":
             owed = [
                 DurableViolation(DurableProperty.DURABLE, f"after the crash, {each.what}") for each in owed
             ]
         self.violations += owed
-        if operations[-1].name != "residue" or any(session.in_flight for session in self.sessions.each):
+        if op.name != "residue" or any(session.in_flight for session in self.sessions.each):
             return
         self._held.append(self._holds)
         if len(self._held) >= GROWING:

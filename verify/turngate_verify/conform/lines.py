@@ -282,8 +282,12 @@ class LinesSubject:
         return self._command.count()
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Have it call several operations in the same moment."""
-        self._seen += self._command.ask("burst", ops=[{"op": op.name, **op.arguments} for op in operations])
+        """Have it call several operations in the same moment, or with short delays in between."""
+        ops: list[dict[str, Any]] = [{"op": op.name, **op.arguments} for op in operations]
+        for asked, before in zip(ops[1:], operations, strict=False):
+            if before.gap > 0:
+                asked["after"] = before.gap  # milliseconds
+        self._seen += self._command.ask("burst", ops=ops)
 
     def working(self) -> Collection[str] | None:
         """Return whose runner is at work, if it says so."""

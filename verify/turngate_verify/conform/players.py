@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
-from turngate_verify.conform.programs import Program
+from turngate_verify.conform.programs import RUNS, TAKING_IN, Op, Program, gaps
+from turngate_verify.conform.rest import at_work
 from turngate_verify.conform.result import Played
+from turngate_verify.conform.stepping import Moment
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -88,17 +90,79 @@ def _made(make: SubjectFactory) -> Subject:
 
 
 def performed(judge: Judge, program: Program, limits: ProgramLimits) -> Played:
-    """Have a judge perform a program, up to the first offence."""
+    """Have a judge perform a program, up to the first offence.
+
+    After a program in which operations were called before the subject was at
+    rest, every turn is finished, and one more prompt must run: what was lost on
+    the way is owed then.
+    """
     for op in program:
         judge.take(op)
-        if judge.violations:
+        if judge.over:
             break
-    return outcome(judge, limits)
+    played = outcome(judge, limits)
+    if gaps(program) and not judge.over:
+        finish(judge)
+        after = outcome(judge, limits)
+        if judge.over:
+            return after
+        # What may come next, comes after the program itself.
+        return played._replace(
+            steps=after.steps, late=after.late, exercised=after.exercised, hasty=after.hasty
+        )
+    return played
+
+
+def _moments(judge: Judge) -> tuple[Moment, ...]:
+    """Return the moments after the last operation at which another could be called, and rest as the last."""
+    if not judge.stepped:
+        return ()
+    moments: list[Moment] = judge.subject.moments
+    before = moments if judge.subject.moments_cut else moments[:-1]  # after the last callback it is at rest
+    return (*before, judge.subject.moment())
+
+
+def finish(judge: Judge) -> None:
+    """Finish every turn, one after the other, and have one more prompt run in every session."""
+    performed_so_far = judge.program
+    entered = {op.run for op in performed_so_far if op.name == "enter"}
+    waiting = [
+        op
+        for op in performed_so_far
+        if judge.features.two_phase and op.name in TAKING_IN and op.run not in entered
+    ]
+    for op in waiting:
+        if not judge.over and not judge.is_refused(op.run):
+            judge.take(Op("enter", op.run, op.place))
+    for place in sorted({op.place for op in performed_so_far}):
+        _finish_turns(judge)
+        if judge.over or len(judge.place_of) >= len(RUNS):
+            return
+        run = next(run for run in RUNS if run not in judge.place_of)
+        judge.take(Op("accept", run, place))
+        if judge.features.two_phase and not judge.over:
+            judge.take(Op("enter", run, place))
+    _finish_turns(judge)
+
+
+def _finish_turns(judge: Judge) -> None:
+    for _ in range(2 * len(judge.place_of)):
+        working = _working(judge)
+        if judge.over or not working:
+            return
+        judge.take(Op("finish", working[0], judge.place_of[working[0]]))
+
+
+def _working(judge: Judge) -> list[str]:
+    """Return the lead runs whose runner can be told to finish."""
+    if (runs := at_work(judge.subject)) is not None:
+        return [run for run in runs if run in judge.place_of]
+    return [session.lead for session in judge.sessions.each if session.turn and session.running]
 
 
 def outcome(judge: Judge, limits: ProgramLimits) -> Played:
     """Return what has come of the program that a judge has performed."""
-    over = bool(judge.violations)
+    over = judge.over
     return Played(
         judge.steps,
         tuple(judge.violations),
@@ -113,6 +177,10 @@ def outcome(judge: Judge, limits: ProgramLimits) -> Played:
         ),
         hasty=getattr(judge.subject, "hasty", False),
         disturbed=getattr(judge.subject, "disturbed", False),
+        raced=gaps(judge.program) > 0,
+        moments=_moments(judge),
+        moments_cut=getattr(judge.subject, "moments_cut", 0),
+        undecided=judge.undecided,
     )
 
 

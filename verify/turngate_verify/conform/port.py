@@ -40,13 +40,13 @@ class Features(NamedTuple):
     reject: bool = False
     """A prompt can ask to be refused when its session is busy."""
     wait: bool = False
-    """Time can pass, so that the subject's own timers run out."""
+    """Time can pass, so that the subject's own timers run out. An ``AsyncioSubject`` always has this."""
     crash: bool = False
     """The process of the subject can be killed, and what it holds is opened again."""
     residue: bool = False
     """The subject says how many things it holds when it is quiet."""
     bursts: bool = False
-    """Several operations can be called without waiting in between. Without this, races are not tried."""
+    """Several operations can be called without waiting in between. An ``AsyncioSubject`` always has this."""
     real_time: bool = False
     """An operation returns when it is taken in; the kit looks again until nothing is owed."""
 
@@ -156,7 +156,7 @@ class AbleSubject(Subject, Protocol):
         ...
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Call these operations one after the other, without waiting in between."""
+        """Call these operations one after the other, each ``gap`` milliseconds after the one before it."""
         ...
 
     def working(self) -> Collection[str] | None:

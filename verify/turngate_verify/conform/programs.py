@@ -32,6 +32,8 @@ TAKING_IN = ("accept", "interrupt", "reject")
 _ABOUT_A_SESSION = ("cancel", "clear")
 ABOUT_ALL = ("wait", "crash", "residue")
 """The operations that are about the whole subject, and about no session."""
+REST = -1
+"""The gap after an operation that is waited for: the next one is called when the subject is at rest."""
 
 
 class Op(NamedTuple):
@@ -40,8 +42,8 @@ class Op(NamedTuple):
     name: Name
     run: str = ""
     place: int = 0
-    at_once: bool = False
-    """Whether the next operation is called in the same moment, without waiting for this one."""
+    gap: int = REST
+    """The callbacks until the next operation is called; milliseconds, if the subject cannot be stepped."""
 
     def __str__(self) -> str:
         """Return the operation as it is written in a replay command."""
@@ -85,10 +87,22 @@ class BadProgram(ValueError):
     """A text that is not a program."""
 
 
+def gaps(program: Program) -> int:
+    """Return how many operations of a program are followed by another before the subject is at rest."""
+    return sum(op.gap != REST for op in program)
+
+
 def written(program: Program) -> str:
-    """Return a program as text; a plus stands between operations that are called in the same moment."""
-    parts = [f"{op}{' + ' if op.at_once else ', '}" for op in program]
-    return "".join(parts).removesuffix(", ")
+    """Return a program as text.
+
+    A plus stands between operations that are called in the same moment, and
+    ``+2`` between those with two callbacks in between.
+    """
+    return "".join(f"{op}{_between(op.gap)}" for op in program).removesuffix(", ")
+
+
+def _between(gap: int) -> str:
+    return ", " if gap == REST else f" +{gap or ''} "
 
 
 def parsed(text: str) -> Program:
@@ -96,10 +110,14 @@ def parsed(text: str) -> Program:
     program: Program = ()
     for part in text.split(","):
         if part.strip():
-            *held, last = [_parsed(each) for each in part.split(" + ")]
-            program += (*(op._replace(at_once=True) for op in held), last)
+            first, *more = re.split(r" \+(\d{0,5}) ", part)
+            ops = [_parsed(each) for each in (first, *more[1::2])]
+            gap = [*(int(each or 0) for each in more[::2]), REST]
+            program += tuple(op._replace(gap=each) for op, each in zip(ops, gap, strict=True))
     if not program:
-        raise BadProgram(f"there is no operation in {text!r}; a program is like 'accept a, cancel, enter a'")
+        raise BadProgram(
+            f"there is no operation in {text!r}; a program is like 'accept a, finish a +2 cancel'"
+        )
     if sum(op.name in TAKING_IN for op in program) > len(RUNS):
         raise BadProgram(f"a program accepts at most {len(RUNS)} prompts")
     known: dict[str, int] = {}
@@ -126,9 +144,9 @@ def _parsed(text: str) -> Op:
 
 
 def part_of(program: Program, kept: Collection[int]) -> Program:
-    """Return some operations of a program; what is left of a burst has a last operation, too."""
+    """Return some operations of a program; a gap goes with the operation after it."""
     return tuple(
-        op._replace(at_once=op.at_once and nth + 1 in kept) for nth, op in enumerate(program) if nth in kept
+        op._replace(gap=op.gap if nth + 1 in kept else REST) for nth, op in enumerate(program) if nth in kept
     )
 
 

@@ -100,7 +100,7 @@ class Flaky(Exception):
 
 
 class RacesNotTried(Exception):
-    """The effort requires races, and the subject has no bursts."""
+    """The effort requires races, and none were tried."""
 
 
 class Unjudged(Exception):
@@ -142,7 +142,9 @@ class PropertyTest(pytest.Item):
             flaky = "  flaky: played again, the same program did not break it:"
             return "\n".join([*_told(wrong.finding.example), flaky, *again, f"  replay: {wrong.command}"])
         if isinstance(wrong, RacesNotTried):
-            return "races were not tried, and the effort requires them: the feature bursts is missing"
+            return (
+                "races were not tried, and the effort requires them: see mid_flight, and the feature bursts"
+            )
         if isinstance(wrong, Unjudged):
             return f"the subject could not be judged to the end: {wrong}"
         return super().repr_failure(excinfo, style)

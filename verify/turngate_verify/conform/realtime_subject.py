@@ -229,7 +229,7 @@ class RealtimeSubject(Operations):
         time.sleep(self.timing.passes)
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Call several operations in the same moment."""
+        """Call several operations, each as many milliseconds after the one before as its gap says."""
 
         async def one(op: Op) -> None:
             if op.name in ("fold", "finish", "fail"):
@@ -238,8 +238,13 @@ class RealtimeSubject(Operations):
                 await getattr(self, f"do_{op.name}")(*op.arguments.values())
 
         async def together() -> None:
-            # The tasks begin in their order, each before anything that the one before it has set off.
-            await asyncio.gather(*(asyncio.ensure_future(one(op)) for op in operations))
+            # Without gaps the tasks begin in their order, before anything that one of them has set off.
+            calls = []
+            for op in operations:
+                calls.append(asyncio.ensure_future(one(op)))
+                if op.gap > 0:
+                    await asyncio.sleep(op.gap / 1000)
+            await asyncio.gather(*calls)
 
         self.call(together())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turngate_model.history import Enter
@@ -11,6 +11,7 @@ from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.port import Observed, Refused, SubjectFailed
 from turngate_verify.conform.sessions import Sessions
 from turngate_verify.conform.timing import Timing
+from turngate_verify.conform.windows import owing
 
 if TYPE_CHECKING:
     from turngate_verify.conform.judge import Judge
@@ -40,6 +41,8 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
         return _lingered(judge, operations, shown)
     timing: Timing = getattr(judge.subject, "timing", Timing())
     began = heard = time.monotonic()
+    if len(operations) > 1 or len(judge.states) > 1:
+        return _settled_window(judge, operations, shown, timing)
     after = _after(judge, operations, shown)
     while True:
         now = time.monotonic()
@@ -59,12 +62,51 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
                 _hear(judge, after, more)
 
 
+def _settled_window(
+    judge: Judge, operations: Sequence[Op], shown: list[Observed], timing: Timing
+) -> list[Observed]:
+    """Look until some order explains what is shown and owes nothing, or nothing more comes."""
+    began = heard = time.monotonic()
+    while True:
+        about = {event.run for event in shown}
+        waiting = [
+            Enter(run, DeclaredState.QUEUED) for run in judge.not_heard_of(operations) if run not in about
+        ]
+        so_far = [*shown, *waiting]
+        owes = owing(judge.judged(judge.window(operations, so_far)))
+        now = time.monotonic()
+        if now - heard >= (timing.grace if owes else timing.quiet):
+            return so_far
+        if now - began > timing.longest:
+            raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
+        time.sleep(timing.poll)
+        if more := judge.shown():
+            shown += more
+            heard = time.monotonic()
+
+
 def _lingered(judge: Judge, operations: Sequence[Op], shown: list[Observed]) -> list[Observed]:
     """Have a subject in virtual time wait for its timers as long as something is owed."""
     linger = getattr(judge.subject, "linger", None)
-    while linger is not None and _after(judge, operations, shown).owe() and linger():
+    if linger is None:
+        return shown
+    if len(operations) > 1 or len(judge.states) > 1:
+        while owing(judge.judged(judge.window(operations, shown))) and _next_shown(judge, linger, shown):
+            pass
+        return shown
+    while _after(judge, operations, shown).owe() and linger():
         shown += judge.shown()
     return shown
+
+
+def _next_shown(judge: Judge, linger: Callable[[], bool], shown: list[Observed]) -> bool:
+    """Let time pass until something new has happened; return False if nothing has."""
+    before = len(judge.subject.window())
+    while linger():
+        shown += judge.shown()
+        if len(judge.subject.window()) > before:
+            return True
+    return False
 
 
 def _after(judge: Judge, operations: Sequence[Op], shown: Sequence[Observed]) -> Sessions:

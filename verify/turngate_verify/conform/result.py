@@ -12,6 +12,8 @@ from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, DurableProperty, Property, Violation
 from turngate_verify.conform.port import Features, SubjectFailed
 from turngate_verify.conform.programs import Op, Program
+from turngate_verify.conform.stepping import Moment
+from turngate_verify.words import counted
 
 JUDGED: tuple[Property, ...] = tuple(
     each for each in Property if each not in {Property.REFINES, *model_only.PROPERTIES}
@@ -41,7 +43,9 @@ class Effort(NamedTuple):
     workers: int = 1
     """How many instances of the subject play at the same time."""
     require_races: bool = False
-    """Whether the verdict is unknown if no two operations were called at the same moment."""
+    """Whether the verdict is unknown if every operation was waited for."""
+    mid_flight: int = 5
+    """The most operations in a program whose operations also arrive between two callbacks; 0: none do."""
 
 
 class Played(NamedTuple):
@@ -60,6 +64,32 @@ class Played(NamedTuple):
     """Whether a run counted as queued though a timer might still have started it."""
     disturbed: bool = False
     """Whether waiting for such a timer has changed what became of other runs."""
+    raced: bool = False
+    """Whether an operation was called before the one ahead of it was at rest."""
+    moments: tuple[Moment, ...] = ()
+    """The moments after the last operation at which another could be called; the last is rest."""
+    moments_cut: int = 0
+    """How many moments were left out, because there were too many."""
+    undecided: str = ""
+    """Why what happened could not be judged; empty if it could."""
+
+
+@dataclass
+class MidFlight:
+    """How far operations were tried at every moment between two rests."""
+
+    operations: dict[str, int] = field(default_factory=dict)
+    """Up to how many operations every program was played: with one gap, with two, in two sessions."""
+    executions: int = 0
+    moments_cut: int = 0
+    """How many moments were left out, because an operation had too many callbacks."""
+
+    @property
+    def bounds(self) -> str:
+        """The bounds in words."""
+        reached = [f"up to {operations} operations {what}" for what, operations in self.operations.items()]
+        cut = [f"{self.moments_cut} moments left out"] if self.moments_cut else []
+        return ", ".join([*reached, *cut])
 
 
 class FlakyFinding(NamedTuple):
@@ -84,6 +114,8 @@ class Conformance:
     left_out: list[str] = field(default_factory=list)
     depths: dict[int, int] = field(default_factory=dict)
     """For one session and for two: up to how many operations the suite has played every program."""
+    waits: int = 0
+    """Up to how many operations it has played every program in which time passes, in a round of their own."""
     programs: dict[AnyProperty, int] = field(default_factory=dict)
     """How many short programs put a property to the test."""
     drills: dict[AnyProperty, int] = field(default_factory=dict)
@@ -92,8 +124,14 @@ class Conformance:
     """How many random programs put a property to the test."""
     played: int = 0
     """How many short programs were played."""
-    bursts: int = 0
-    """How many programs were played in which operations were called at the same moment."""
+    raced: int = 0
+    """How many programs were played in which an operation was not waited for."""
+    mid_flight: MidFlight = field(default_factory=MidFlight)
+    """How far operations were tried at every moment between two rests."""
+    in_flight: dict[AnyProperty, int] = field(default_factory=dict)
+    """How many of the programs that were played mid-flight put a property to the test."""
+    undecided: int = 0
+    """How many programs had too many orders to be judged."""
     require_races: bool = False
     """Whether the verdict is unknown if races were not tried."""
     counterexamples: dict[AnyProperty, Counterexample] = field(default_factory=dict)
@@ -121,6 +159,7 @@ class Conformance:
         """Return how many short, long and random programs put a property to the test."""
         counts = {
             "short": {"programs": self.programs.get(each, 0)},
+            "mid-flight": {"programs": self.in_flight.get(each, 0)},
             "drills": {"programs": self.drills.get(each, 0)},
             "random": {"examples": self.examples.get(each, 0)},
         }
@@ -176,8 +215,8 @@ class Conformance:
 
     @property
     def races(self) -> Literal["tried", "not tried"]:
-        """Whether operations were called at the same moment."""
-        return "tried" if self.bursts else "not tried"
+        """Whether operations were called before the one ahead of them was at rest."""
+        return "tried" if self.raced else "not tried"
 
     @property
     def summary(self) -> str:
@@ -185,7 +224,9 @@ class Conformance:
         races = f"races were {self.races}"
         match self.verdict:
             case "holds":
-                also = " and in bursts of two" if self.bursts else ""
+                also = " and in bursts of two" if self.raced else ""
+                if bounds := self.mid_flight.bounds:
+                    also = f" and mid-flight ({bounds})"
                 return f"holds for operations one at a time{also}; {races}"
             case "violated":
                 return f"violated: {', '.join(self.counterexamples)}; {races}"
@@ -198,7 +239,7 @@ class Conformance:
     @property
     def lacks_races(self) -> bool:
         """Whether races are required, and were not tried."""
-        return self.require_races and not self.bursts
+        return self.require_races and not self.raced
 
     @property
     def _reasons(self) -> list[str]:
@@ -209,6 +250,8 @@ class Conformance:
         shown = [each for each in self.judged if each not in self.not_shown]
         if open_ := [str(each) for each in shown if self.why_unknown(each)] if not self.failed else []:
             reasons.append(f"nothing can be said of {', '.join(open_)}")
+        if self.undecided:
+            reasons.append(f"{counted(self.undecided, 'program')} had too many orders to be judged")
         if self.lacks_races:
             reasons.append("races were not tried, and are required")
         return reasons

@@ -8,7 +8,7 @@ ahead of it does not overtake it, but the run is still owed its RunComplete.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
@@ -55,6 +55,15 @@ class Sessions:
         twin._hanging = set(self._hanging)
         twin._died = set(self._died)
         return twin
+
+    def key(self) -> Hashable:
+        """Return a value that is equal for two if they judge alike whatever happens later."""
+        return (
+            tuple(session.key() for session in self.each),
+            frozenset(self.asked_to_enter),
+            frozenset(self._hanging),
+            frozenset(self._died),
+        )
 
     def _die(self) -> None:
         """Note that the process was killed, and every runner with it."""
@@ -135,6 +144,16 @@ class Sessions:
         self._hanging.add(run)
         return True
 
+    def count_as_queued(self, place: int, run: str) -> None:
+        """Take a run as queued that has neither started nor ended, if there is something it can wait for."""
+        session = self.at(place)
+        if session.states.get(run) is not DeclaredState.ACCEPTED or run in session.covered:
+            return
+        if session.turn or session.queue:
+            session.observe(Enter(run, DeclaredState.QUEUED))
+        else:
+            self._hanging.add(run)
+
     def judge(self, place: int, event: Event) -> list[Violation]:
         """Return what an event breaks, and go on from there."""
         session = self.at(place)
@@ -185,9 +204,9 @@ class Sessions:
 
     # What is owed at rest.
 
-    def at_rest(self) -> list[Violation]:
-        """Return the first thing that is wrong when nothing more will happen."""
-        for session in self.each:
+    def at_rest(self, place: int | None = None) -> list[Violation]:
+        """Return the first thing that is wrong when nothing more will happen, in one session or in any."""
+        for session in self.each if place is None else [self.at(place)]:
             if beside := self._beside(session):
                 working = f"the runner of {beside[0]} works on beside the turn of {session.lead}"
                 return [Violation(Property.ONE_TURN, f"{working}: it should have ended first")]

@@ -46,7 +46,7 @@ def _breaking(
     if each not in examined.broken:
         return None
     violation, length = examined.broken[each]
-    return violation, program[:length], examined.played.steps[:length]
+    return violation, program[:length], examined.steps(length)
 
 
 def without(program: Program, start: int, end: int) -> Program:

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, Property
 from turngate_verify.conform.comparing import compared
 from turngate_verify.conform.drills import drills
-from turngate_verify.conform.judge import ProgramLimits
+from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
+from turngate_verify.conform.midflight import explore
 from turngate_verify.conform.players import Players
 from turngate_verify.conform.port import SubjectFactory, SubjectFailed
-from turngate_verify.conform.programs import Program, written
+from turngate_verify.conform.programs import Program, gaps, written
 from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Played
 from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
@@ -49,10 +50,14 @@ class Examined(NamedTuple):
     """What it breaks, each with the number of operations after which it does."""
     exercised: set[AnyProperty]
 
+    def steps(self, length: int) -> tuple[PlayedStep, ...]:
+        """Return the steps of the first operations; all of them, if some were not waited for."""
+        return self.played.steps if self.played.raced else self.played.steps[:length]
+
     @property
     def sound(self) -> bool:
         """Whether it can be made longer: what breaks LAST_WORD alone can."""
-        return not self.broken.keys() - {Property.LAST_WORD}
+        return not self.broken.keys() - {Property.LAST_WORD} and not self.played.undecided
 
 
 class Suite:
@@ -68,6 +73,10 @@ class Suite:
         self.began = time.monotonic()
         self._known: dict[Program, Played] = {}
         self._unsteady: Counter[AnyProperty] = Counter()
+        self._ranks: dict[AnyProperty, tuple[int, int]] = {}
+        """For each counterexample, how many gaps and operations its program has."""
+        self.stepped = False
+        """Whether the subject can be stepped: its operations then also arrive between two callbacks."""
 
     @property
     def out_of_time(self) -> bool:
@@ -76,29 +85,41 @@ class Suite:
             self.result.gave_up = f"time ran out after {self.effort.seconds:g} s"
         return bool(self.result.gave_up)
 
+    def races_with(self, judge: Judge) -> bool:
+        """Tell whether operations may be called before the one ahead of them is at rest."""
+        return self.effort.mid_flight > 0 if judge.stepped else judge.features.bursts
+
     # Every short program.
 
-    def enumerate(self, sessions: int) -> None:
-        """Play every program in this number of sessions, shortest first, as deep as the effort allows."""
+    def enumerate(self, sessions: int, *, waits: bool = False) -> None:
+        """Play every program in this number of sessions, shortest first, as deep as the effort allows.
+
+        With a subject that can be stepped, time passes only in a round of its
+        own (``waits``), so that the others go as deep as without it.
+        """
         levels: list[dict[Program, Played]] = [{}, {(): self.play(())}]
         reached: set[object] = set()
         done, began = 0, time.monotonic()
         for depth in range(1, self.effort.depth + 1):
-            longer = _longer(levels, sessions)
+            longer = _longer(levels, sessions, bursts=not self.stepped, waits=waits or not self.stepped)
             if not longer or not self._affords(done, len(longer), began):
                 return
             frontier: dict[Program, Played] = {}
-            for program, examined in zip(longer, self.players.map(self._in_time, longer), strict=True):
+            for program, examined in zip(longer, self.players.map(self.in_time, longer), strict=True):
                 if examined is None:
                     return
-                self._account(program, examined, self.result.programs)
+                if not waits or any(op.name == "wait" for op in program):
+                    self.account(program, examined, self.result.programs)
                 if examined.sound and examined.played.state not in reached:
                     reached.add(examined.played.state)
                     frontier[program] = examined.played
             done += len(longer)
             self.result.played += len(longer)
             levels = [levels[-1], frontier]
-            self.result.depths[sessions] = depth
+            if waits:
+                self.result.waits = depth
+            else:
+                self.result.depths[sessions] = depth
 
     def _affords(self, done: int, more: int, began: float) -> bool:
         """Tell whether there is time for this many more short programs, by how fast the subject has been."""
@@ -115,7 +136,7 @@ class Suite:
     def drill(self) -> None:
         """Play the drills."""
         programs = drills(self.result.features)
-        for program, examined in zip(programs, self.players.map(self._in_time, programs), strict=True):
+        for program, examined in zip(programs, self.players.map(self.in_time, programs), strict=True):
             if examined is None:
                 return
             self._count(examined, self.result.drills)
@@ -124,14 +145,16 @@ class Suite:
     def judge(self, program: Program) -> Played:
         """Play one program, keep what it breaks, and return what was played."""
         examined = self.examine(program)
-        self._account(program, examined, self.result.programs)
+        self.account(program, examined, self.result.programs)
         return examined.played
 
-    def _in_time(self, program: Program) -> Examined | None:
+    def in_time(self, program: Program) -> Examined | None:
+        """Play a program, unless time has run out."""
         return None if self.out_of_time else self.examine(program)
 
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
-        self.result.bursts += any(step.at_once for step in examined.played.steps)
+        self.result.raced += examined.played.raced
+        self.result.undecided += bool(examined.played.undecided)
         for each in examined.exercised:
             counts[each] = counts.get(each, 0) + 1
 
@@ -139,12 +162,13 @@ class Suite:
         """Keep what a long program breaks and no other has broken, made as short as can be."""
         for violation, length in examined.broken.values():
             if violation.property not in self.result.counterexamples:
-                keep_short(self, violation, program[:length], examined.played.steps[:length])
+                keep_short(self, violation, program[:length], examined.steps(length))
 
-    def _account(self, program: Program, examined: Examined, counts: dict[AnyProperty, int]) -> None:
+    def account(self, program: Program, examined: Examined, counts: dict[AnyProperty, int]) -> None:
+        """Count what a program puts to the test, and keep what it breaks."""
         self._count(examined, counts)
         for violation, length in examined.broken.values():
-            self.keep(violation, program[:length], examined.played.steps[:length])
+            self.keep(violation, program[:length], examined.steps(length))
 
     def walk(self) -> None:
         """Play random programs."""
@@ -198,13 +222,15 @@ class Suite:
         return self.players.play(program, self.limits, patient=True)
 
     def _examined(self, program: Program, played: Played, play: Callable[[Program], Played]) -> Examined:
-        length = len(played.steps)
+        length = min(len(played.steps), len(program))
         broken: dict[AnyProperty, tuple[AnyViolation, int]] = {}
         for violation, after in played.late:
-            broken.setdefault(violation.property, (violation, after))
+            broken.setdefault(violation.property, (violation, min(after, length)))
+        if played.raced:
+            # When operations overlap, what becomes of each run may differ, and still be right.
+            return Examined(played, broken | _by_property(played.violations, length), set(played.exercised))
         differing, exercised = compared(program[:length], played, play)
-        for each in (*played.violations, *differing):
-            broken.setdefault(each.property, (each, length))
+        broken |= _by_property((*played.violations, *differing), length)
         return Examined(played, broken, set(played.exercised) | exercised)
 
     def play(self, program: Program) -> Played:
@@ -223,9 +249,9 @@ class Suite:
     def keep(self, violation: AnyViolation, program: Program, steps: tuple[PlayedStep, ...]) -> bool:
         """Keep a counterexample if none as short is known and it comes back; return whether it is kept."""
         each = violation.property
-        known = self.result.counterexamples.get(each)
-        if known is not None and len(steps) >= len(known.steps):
-            return False
+        rank = (gaps(program), len(program))
+        if each in self._ranks and rank >= self._ranks[each]:
+            return False  # a program whose operations are waited for is plainer than any other
         example = Counterexample(each, violation.what, steps)
         for nth in range(1, REPLAYS * (1 + self._unsteady[each]) + 1):
             again = self.examine(program, anew=True)
@@ -235,22 +261,35 @@ class Suite:
                 self._unsteady[each] += 1
                 return False
         self.result.flaky.pop(each, None)
+        self._ranks[each] = rank
         self.result.counterexamples[each] = example
         self.result.replays[each] = written(program)
         return True
 
 
-def _longer(levels: list[dict[Program, Played]], sessions: int) -> list[Program]:
+def _by_property(
+    violations: Sequence[AnyViolation], length: int
+) -> dict[AnyProperty, tuple[AnyViolation, int]]:
+    """Return the first violation of each property, with the number of operations after which it is seen."""
+    return {each.property: (each, length) for each in reversed(violations)}
+
+
+def _longer(
+    levels: list[dict[Program, Played]], sessions: int, *, bursts: bool, waits: bool
+) -> list[Program]:
     """Return the programs that are one operation longer: by one operation, or by a burst of two."""
     shorter, frontier = levels
     by_one = [
-        (*program, op) for program, played in frontier.items() for op in played.enabled if op.place < sessions
+        (*program, op)
+        for program, played in frontier.items()
+        for op in played.enabled
+        if op.place < sessions and (waits or op.name != "wait")
     ]
     by_two = [
         (*program, *pair)
         for program, played in shorter.items()
         for pair in played.bursts
-        if all(op.place < sessions for op in pair)
+        if bursts and all(op.place < sessions for op in pair)
     ]
     return by_one + by_two
 
@@ -268,7 +307,10 @@ def check(
         if suite.effort.programs:
             for sessions in range(1, suite.limits.sessions + 1):
                 suite.enumerate(sessions)
+            if suite.stepped and suite.result.features.wait:
+                suite.enumerate(1, waits=True)
             suite.drill()
+            explore(suite)
         suite.walk()
 
     return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work)
@@ -292,6 +334,7 @@ def _worked(
     try:
         with suite.players.judge() as first:
             result.features = first.features
+            suite.stepped = first.stepped
         result.left_out = result.features.left_out
         work(suite)
     except SubjectFailed as failed:

@@ -6,8 +6,8 @@ import random
 from typing import TYPE_CHECKING
 
 from turngate_verify.conform.judge import Judge, ProgramLimits
-from turngate_verify.conform.players import outcome
-from turngate_verify.conform.programs import Program
+from turngate_verify.conform.players import finish, outcome
+from turngate_verify.conform.programs import Program, gaps
 from turngate_verify.conform.result import Played
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2, extras=6)
 _WEIGHTS = (0, 1, 1, 4)
 """Each program does some operations often and some never: together they go further than all alike."""
 _BURST = 0.25
+_GAPS = (0, 0, 1, 2, 3, 4, 6)
+"""After how many callbacks the second of two operations is called."""
 
 
 def walk(suite: Suite, nth: int) -> tuple[Program, Played] | None:
@@ -27,19 +29,24 @@ def walk(suite: Suite, nth: int) -> tuple[Program, Played] | None:
     chance = random.Random(f"{suite.effort.seed}/{nth}")  # noqa: S311 - it chooses programs, and no secrets
     weights: dict[str, int] = {}
     with suite.players.judge() as judge:
-        while len(judge.program) < suite.effort.steps and not judge.violations:
-            chosen = _chosen(judge, chance, weights)
+        races = suite.races_with(judge)
+        while len(judge.program) < suite.effort.steps and not judge.over:
+            chosen = _chosen(judge, chance, weights, races=races)
             if not chosen or suite.out_of_time:
                 break
             for op in chosen:
                 judge.take(op)
-        return judge.program, outcome(judge, LIMITS)
+        program = judge.program
+        if gaps(program) and not judge.over:
+            finish(judge)
+        return program, outcome(judge, LIMITS)
 
 
-def _chosen(judge: Judge, chance: random.Random, weights: dict[str, int]) -> Program:
+def _chosen(judge: Judge, chance: random.Random, weights: dict[str, int], *, races: bool) -> Program:
     """Choose what to do next: which kind of operation, and then which one of them."""
-    if chance.random() < _BURST and (pairs := judge.bursts(LIMITS)):
-        return chance.choice(pairs)
+    if races and chance.random() < _BURST and (pairs := judge.bursts(LIMITS)):
+        first, second = chance.choice(pairs)
+        return first._replace(gap=chance.choice(_GAPS) if judge.stepped else 0), second
     able = judge.enabled(LIMITS)
     names = sorted({op.name for op in able})
     for name in names:
