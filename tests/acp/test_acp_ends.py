@@ -44,10 +44,13 @@ async def test_the_end_of_input_cancels_and_answers(last: bytes) -> None:
         session = await client.new_session()
         numbers = [client.prompt(session, text) for text in ("a hold", "b")]
         await until_shown(client, session, "a ")
+        refused = client.prompt(session, " ")
+        assert await client.outcome(refused) == -32602
         client.writer.write(last)
         client.writer.close()
         assert [await client.outcome(number) for number in numbers] == ["cancelled", "cancelled"]
         assert await client.hear() == {}
+        assert client.responses(refused) == 1
         await serving
     assert d.session_count() == 0
 
