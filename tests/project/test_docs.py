@@ -56,6 +56,12 @@ def test_code_is_run_or_marked_as_an_excerpt(page: Path) -> None:
             assert block.language in ("sh", "text", "json"), f"{page.name}, line {block.line}"
 
 
+@pytest.mark.needs("bash")
+def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no-such-file"):
+        play("```sh\ncat no-such-file\necho fine\n```\n", tmp_path)
+
+
 def test_what_is_printed_is_compared() -> None:
     assert is_like("one\n...\nlast in ...", "one\ntwo\nthree\nlast in 3 s\n")
     assert not is_like("one\n...\nlast", "one\ntwo\n")
