@@ -144,16 +144,16 @@ class DeadlockCheck:
         a cancel covers does not go on waiting.
         """
         own, session_id = wait.turn.run.session_id, wait.session_id
-        for _ in range(len(self._waits) + 1):
-            if session_id == own:
-                return True
+        passed: set[str] = set()
+        while session_id != own and session_id not in passed:
+            passed.add(session_id)
             other = self._waits.get(session_id)
             if other is None or other.number >= wait.number or other.turn.covered:
-                break
+                return False
             if other.run is not None and not await self._blocks(other.run):
-                break
+                return False
             session_id = other.session_id
-        return False
+        return session_id == own
 
 
 async def _refuse(turn: Turn, what: str) -> None:

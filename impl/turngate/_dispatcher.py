@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
-from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, QUEUED, Edit, RunRecord, SessionCore
+from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, Edit, RunRecord, SessionCore
 from turngate._deadlock import DeadlockCheck
 from turngate._effects import Effects, Journal, Sessions
 from turngate._errors import DispatcherClosed, NotWaiting, QueueFull, RunConflict, UnknownRun, counted
@@ -712,8 +712,7 @@ class Dispatcher:
         record = run.record
         decided = self._sessions.core(record.session_id).enter(record)
         state = record.state
-        if state is QUEUED:
-            run.on_complete = None  # it completes to the subscribers
+        run.drop_hook_if_queued()
         self._sessions.accepted -= 1
         self._effects.perform(decided)
         return state

@@ -10,12 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass, field
-from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from turngate._core import COMPLETE, QUEUED
 from turngate._errors import TurnEnded, UnknownRun
-from turngate._events import Delta, Note, Waiters
+from turngate._events import Delta, Note, Waiters, size_of
 from turngate._log import call_back, guard
 from turngate._loop import clean_up
 from turngate._prompt import check_callback, decode, encode, seconds, whole_number
@@ -551,7 +550,8 @@ class TurnOutput:
             self.check_open("write to")
             if text:
                 self.parts.append(text)
-            self._unsent.append((Delta(self._session_id, self._run_id, text, self.length), getsizeof(text)))
+            delta = Delta(self._session_id, self._run_id, text, self.length)
+            self._unsent.append((delta, size_of(delta)))
             self.length += len(text)
             is_first = len(self._unsent) == 1
         self._send_or_schedule(is_first)

@@ -348,6 +348,13 @@ async def in_a_hook(d: Dispatcher, turn: Turn) -> object:
     return None
 
 
+async def stream_of_another_session(d: Dispatcher, turn: Turn) -> object:
+    run = await d.submit("another", "second")
+    pieces = [piece async for piece in run.stream()]
+    assert pieces == ["second"]
+    return pieces
+
+
 async def another_session_in_a_child(d: Dispatcher, turn: Turn) -> object:
     return await asyncio.gather(d.ask("another", "second"), d.ask("third", "second"))
 
@@ -356,6 +363,7 @@ WAITING: list[asyncio.Task[Any]] = []
 LEGAL = [
     another_session,
     another_session_in_a_child,
+    stream_of_another_session,
     completed_before,
     cancelled_on_entry,
     settling_after_its_entry,
@@ -504,6 +512,32 @@ async def test_waits_for_each_other_that_end_are_no_circle() -> None:
     async with Dispatcher(agent) as d, asyncio.timeout(60):
         assert (await d.ask("a", "p", run_id="first")).text == "done"
         assert (await asked.pop()).text == "finished"
+
+
+@in_loop
+async def test_a_wait_for_a_run_that_its_session_does_not_hold_up_closes_no_circle() -> None:
+    began, goes_on, waits = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def agent(turn: Turn) -> str:
+        if turn.run.session_id == "a":
+            waits.set()
+            return (await late).outcome
+        began.set()
+        await goes_on.wait()
+        return (await d.wait("first")).text
+
+    async with Dispatcher(agent) as d, asyncio.timeout(60):
+        run = await d.submit("b", "p")
+        await began.wait()
+        late = await d.accept("b", "late")
+        await d.cancel_run(late.run_id)
+        await d.submit("a", "p", run_id="first")
+        await waits.wait()
+        await steps()
+        goes_on.set()
+        await steps()
+        await d.enter(late)
+        assert (await run).text == "cancelled"
 
 
 @in_loop
