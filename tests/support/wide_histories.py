@@ -25,7 +25,7 @@ def played(
     now = 0.0
     queue: deque[str] = deque()
     turn: list[str] = []
-    left = [f"{session}{nth}" for nth in range(prompts)]
+    left = [f"{session}.{nth}" for nth in range(prompts)]
 
     def note(event: str, **more: Any) -> None:
         nonlocal now

@@ -8,14 +8,21 @@ from typing import Any, BinaryIO
 
 import click
 
+from turngate_verify.cli import interval_report
 from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, print_json, styled
+from turngate_verify.intervals import BadHistory, judge_files
 from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
 from turngate_verify.trace_history import history_before
 from turngate_verify.words import counted
 
 
 @click.command()
-@click.argument("file", type=click.File("rb"))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.File("rb"))
+@click.option(
+    "--intervals",
+    is_flag=True,
+    help="Judge lines with call and return times, from several files and in any order.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--report",
@@ -23,12 +30,22 @@ from turngate_verify.words import counted
     type=click.Path(file_okay=False, path_type=Path),
     help="Write one self-contained page that steps through the violation to DIR/index.html.",
 )
-def trace(file: BinaryIO, as_json: bool, report: Path | None) -> int:
+def trace(files: tuple[BinaryIO, ...], intervals: bool, as_json: bool, report: Path | None) -> int:
     """Check a recorded history: JSON lines in FILE, '-' for standard input.
+
+    With --intervals, lines say when a call began and when it returned, and the
+    history holds if some order within these intervals breaks nothing.
 
     Exit code 0: nothing is broken; 1: a property is, and the line is named;
     2: the recording itself is broken; 3: it shows nothing.
     """
+    if intervals:
+        if report:
+            raise click.UsageError("--report draws one recording; it cannot be used with --intervals")
+        return _trace_intervals(files, as_json=as_json)
+    if len(files) > 1:
+        raise click.UsageError("give one FILE; several can be judged together with --intervals")
+    (file,) = files
     if report:
         report.mkdir(parents=True, exist_ok=True)
     lines: Iterable[bytes] = [*file] if report else file
@@ -46,6 +63,20 @@ def trace(file: BinaryIO, as_json: bool, report: Path | None) -> int:
         history = history_before([*lines], checked.offence.line) if checked.offence else []
         err.print(f"wrote {write_trace(checked, history, file.name, report)}")
     return EXIT_CODES[checked.verdict]
+
+
+def _trace_intervals(files: tuple[BinaryIO, ...], *, as_json: bool) -> int:
+    names = [file.name if len(files) > 1 else "" for file in files]
+    try:
+        judged = judge_files(zip(names, files, strict=True))
+    except BadHistory as wrong:
+        where = "" if len(files) > 1 else f"{files[0].name}: "
+        raise click.ClickException(f"{where}{wrong}") from None
+    if as_json:
+        print_json(interval_report.as_object(judged))
+    else:
+        interval_report.print_judged(judged)
+    return EXIT_CODES[judged.verdict]
 
 
 def as_object(checked: Checked) -> dict[str, Any]:
