@@ -154,7 +154,7 @@ async def test_addresses_that_mean_nothing() -> None:
         for method, path, allowed in (
             ("GET", "/v1/sessions/s/runs", "POST"),
             ("DELETE", "/v1/sessions", "GET"),
-            ("PUT", "/v1/runs/r", "GET"),
+            ("PUT", "/v1/runs/r", "GET, PATCH"),
             ("POST", "/", "GET"),
             ("OPTIONS", "/v1/sessions", "GET"),
             ("HEAD", "/v1/events", "GET"),

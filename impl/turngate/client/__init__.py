@@ -13,7 +13,7 @@ from turngate.client._calls import Refused, Unreachable
 from turngate.client._client import Client
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
-from turngate.client._types import Gap, RemoteEvent, RemoteRun, RemoteSession, Snapshot
+from turngate.client._types import Gap, RemoteCovered, RemoteEvent, RemoteRun, RemoteSession, Snapshot
 
 __all__ = [
     "Client",
@@ -21,6 +21,7 @@ __all__ = [
     "Gap",
     "OutcomeUnknown",
     "Refused",
+    "RemoteCovered",
     "RemoteEvent",
     "RemoteRun",
     "RemoteSession",

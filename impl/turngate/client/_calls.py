@@ -30,6 +30,7 @@ from turngate import DispatcherClosed, OutcomeUnknown, TurngateError
 _BY_NAME: Final = {
     "empty-prompt": turngate.EmptyPrompt,
     "key-conflict": turngate.KeyConflict,
+    "not-running": turngate.NotRunning,
     "outcome-unknown": turngate.OutcomeUnknown,
     "queue-full": turngate.QueueFull,
     "run-conflict": turngate.RunConflict,
@@ -160,6 +161,8 @@ def error_in(response: httpx2.Response) -> TurngateError | None:
     detail = str(said.get("detail", response.reason_phrase))
     if name in _BY_NAME:
         return _BY_NAME[name](detail)
+    if name == "not-waiting" and said.get("state") in [*turngate.State]:
+        return turngate.NotWaiting(detail, turngate.State(said["state"]))
     return Refused(response.status_code, name, detail)
 
 

@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 import httpx2
 
-from turngate import Attachment, Message, PromptOptions
-from turngate._prompt import encode_attachment
+from turngate import UNCHANGED, Attachment, Message, PromptOptions
+from turngate._prompt import check_one_position, encode_attachment
 from turngate.client._calls import Calls
 from turngate.client._events import EventStream
 from turngate.client._text import RemoteText
-from turngate.client._types import run_of, session_of
+from turngate.client._types import RemoteCovered, run_of, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Self, Unpack
+    from collections.abc import Coroutine, Sequence
+    from typing import Literal, Self, Unpack
 
-    from turngate import RunComplete
+    from turngate import RunComplete, Unchanged
     from turngate.client._types import RemoteRun, RemoteSession
 
 _WAIT = 20.0
@@ -88,13 +88,11 @@ class Client:
         _check_options("Client.submit", options)
         run_id = options.get("run_id") or _new_run_id()
         body: dict[str, Any] = {"prompt": prompt, "run_id": run_id}
-        if "when_busy" in options:
-            body["when_busy"] = options["when_busy"]
+        for name in ("when_busy", "into", "data"):
+            if options.get(name) is not None:
+                body[name] = options[name]
         if attachments := options.get("attachments"):
-            body["attachments"] = [
-                encode_attachment(Attachment("", "text/plain", each) if isinstance(each, str) else each)
-                for each in attachments
-            ]
+            body["attachments"] = _attached(attachments)
         data = await self._calls.change(
             "POST",
             f"{_session(session_id)}/runs",
@@ -157,6 +155,74 @@ class Client:
         dropped: list[str] = (await self._calls.change("DELETE", path, key=_key(key)))["dropped"]
         return dropped
 
+    # The line. Without `key`, an idempotency key, the client makes one.
+
+    async def hold(self, session_id: str, *, key: str | None = None) -> list[str]:
+        """Hold all that waits in the session; return the ids of the runs that were not held."""
+        return await self._line(f"{_session(session_id)}/hold", key)
+
+    async def hold_run(self, run_id: str, *, key: str | None = None) -> list[str]:
+        """Hold a run that waits; NotWaiting if it does not."""
+        return await self._line(f"{_run(run_id)}/hold", key)
+
+    async def resume(self, session_id: str, *, key: str | None = None) -> list[str]:
+        """Resume all that is held in the session; return the ids of these runs."""
+        return await self._line(f"{_session(session_id)}/resume", key)
+
+    async def resume_run(self, run_id: str, *, key: str | None = None) -> list[str]:
+        """Resume a run that is held; NotWaiting if it does not wait."""
+        return await self._line(f"{_run(run_id)}/resume", key)
+
+    async def _line(self, path: str, key: str | None) -> list[str]:
+        runs: list[str] = (await self._calls.change("POST", path, key=_key(key)))["runs"]
+        return runs
+
+    async def stop(
+        self, session_id: str, *, turn: str | None = None, key: str | None = None
+    ) -> RemoteCovered:
+        """Cancel the active turn alone and hold what waits; with `turn`, only if that run is part of it."""
+        path = f"{_session(session_id)}/stop"
+        return RemoteCovered(**await self._calls.change("POST", path, key=_key(key), json={"turn": turn}))
+
+    async def send_now(
+        self, run_id: str, *, turn: str | None = None, key: str | None = None
+    ) -> RemoteCovered:
+        """Make a queued run the next one, and cancel the active turn; NotWaiting if it is not queued."""
+        path = f"{_run(run_id)}/send-now"
+        return RemoteCovered(**await self._calls.change("POST", path, key=_key(key), json={"turn": turn}))
+
+    async def move(
+        self,
+        run_id: str,
+        *,
+        before: str | None = None,
+        to: Literal["first", "last"] | None = None,
+        key: str | None = None,
+    ) -> RemoteRun:
+        """Move a run that waits before another, or to the first or last position in line."""
+        check_one_position(before, to)
+        where = {"to": to} if before is None else {"before": before}
+        return run_of(await self._calls.change("POST", f"{_run(run_id)}/move", key=_key(key), json=where))
+
+    async def edit(
+        self,
+        run_id: str,
+        *,
+        prompt: str | None = None,
+        attachments: Sequence[Attachment | str] | Unchanged | None = UNCHANGED,
+        when_busy: Literal["fold", "queue"] | None = None,
+        data: object = UNCHANGED,
+        key: str | None = None,
+    ) -> RemoteRun:
+        """Change a run that waits. What is not given stays; None removes the attachments or the data."""
+        changes: dict[str, Any] = {"prompt": prompt, "when_busy": when_busy}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if attachments is not UNCHANGED:
+            changes["attachments"] = _attached(attachments or ())
+        if data is not UNCHANGED:
+            changes["data"] = data
+        return run_of(await self._calls.change("PATCH", _run(run_id), key=_key(key), json=changes))
+
     # Looking on.
 
     async def sessions(self) -> list[RemoteSession]:
@@ -207,6 +273,14 @@ class Client:
         return f"<Client of {self._http.base_url}>"
 
 
+def _attached(attachments: Sequence[Attachment | str]) -> list[Any]:
+    """Return attachments as a server takes them."""
+    return [
+        encode_attachment(Attachment("", "text/plain", each) if isinstance(each, str) else each)
+        for each in attachments
+    ]
+
+
 def _new_run_id() -> str:
     return f"run-{uuid.uuid4().hex}"
 
@@ -245,5 +319,5 @@ def _check_options(call: str, options: PromptOptions) -> None:
     for name, value in options.items():
         if name not in PromptOptions.__annotations__:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
-        if name not in ("run_id", "when_busy", "attachments") and value is not None:
+        if name == "on_complete" and value is not None:
             raise TypeError(f"{name} is not carried to a server")

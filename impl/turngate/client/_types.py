@@ -16,6 +16,16 @@ class RemoteRun(NamedTuple):
     state: State
     prompt: str
     complete: RunComplete | None
+    held: bool = False
+    data: Any = None
+
+
+class RemoteCovered(NamedTuple):
+    """The ids of the runs that a call has covered and held, and of those that wait after it."""
+
+    covered: list[str]
+    held: list[str]
+    waiting: list[str]
 
 
 class RemoteSession(NamedTuple):
@@ -69,6 +79,8 @@ def run_of(data: dict[str, Any]) -> RemoteRun:
         State(data["state"]),
         data["prompt"],
         None if complete is None else RunComplete(**complete),
+        data.get("held", False),
+        data.get("data"),
     )
 
 

@@ -21,7 +21,15 @@ from turngate.server._backend import find_prompt, list_messages
 from turngate.server._event_log import EventLog
 from turngate.server._metrics import metrics
 from turngate.server._problems import Problem
-from turngate.server._requests import check_id, decode_segment, idempotency_key, parse_new_run, parse_query
+from turngate.server._requests import (
+    check_id,
+    decode_segment,
+    idempotency_key,
+    parse_body,
+    parse_edit,
+    parse_new_run,
+    parse_query,
+)
 from turngate.server._streams import Streams
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Scope
 
-    from turngate import Run, RunComplete
+    from turngate import Covered, Run, RunComplete
     from turngate.server._backend import Backend
     from turngate.server._limits import Limits
 
@@ -151,8 +159,8 @@ class Handlers:
         "POST",
         "/v1/sessions/{session}/runs",
         models.RunBody,
-        *("run-conflict", "session-busy", "unsupported-media-type", "empty-prompt", "queue-full"),
-        "shutting-down",
+        *("run-conflict", "session-busy", "not-running", "unsupported-media-type", "empty-prompt"),
+        *("queue-full", "shutting-down"),
         body=models.NewRunBody,
     )
     async def submit(self, request: Request) -> Answer:
@@ -224,7 +232,90 @@ class Handlers:
             raise Problem("unknown-run")
         return {"covered": _ids(covered.runs)}
 
+    @_endpoint(
+        "PATCH",
+        "/v1/runs/{run}",
+        models.RunBody,
+        *("unknown-run", "not-waiting", "unsupported-media-type", "empty-prompt"),
+        body=models.EditBody,
+    )
+    async def edit(self, request: Request) -> Answer:
+        """Change a run that waits."""
+        changes = await parse_edit(request, self._limits)
+        key = await self._key(request)
+        return models.run_body(await self._d.edit(request.path_params["run"], **changes, key=key))
+
+    @_endpoint(
+        "POST",
+        "/v1/runs/{run}/move",
+        models.RunBody,
+        *("unknown-run", "not-waiting", "unsupported-media-type"),
+        body=models.MoveBody,
+    )
+    async def move(self, request: Request) -> Answer:
+        """Move a run that waits to another position in line."""
+        body = await parse_body(request, models.MoveBody, self._limits, is_needed=True)
+        key = await self._key(request)
+        try:
+            to: Any = body.to
+            run = await self._d.move(request.path_params["run"], before=body.before, to=to, key=key)
+        except ValueError as wrong:
+            raise Problem("invalid", str(wrong)) from None
+        return models.run_body(run)
+
+    @_endpoint("POST", "/v1/runs/{run}/hold", models.LineBody, "unknown-run", "not-waiting")
+    async def hold_run(self, request: Request) -> Answer:
+        """Hold a run that waits."""
+        return {
+            "runs": _ids(await self._d.hold_run(request.path_params["run"], key=await self._key(request)))
+        }
+
+    @_endpoint("POST", "/v1/runs/{run}/resume", models.LineBody, "unknown-run", "not-waiting")
+    async def resume_run(self, request: Request) -> Answer:
+        """Resume a run that is held."""
+        key = await self._key(request)
+        return {"runs": _ids(await self._d.resume_run(request.path_params["run"], key=key))}
+
+    @_endpoint(
+        "POST",
+        "/v1/runs/{run}/send-now",
+        models.StoppedBody,
+        *("unknown-run", "not-waiting", "unsupported-media-type"),
+        body=models.StopBody,
+    )
+    async def send_now(self, request: Request) -> Answer:
+        """Make a queued run the next one, and cancel the turn before it."""
+        body = await parse_body(request, models.StopBody, self._limits, is_needed=False)
+        key = await self._key(request)
+        return _receipt(await self._d.send_now(request.path_params["run"], turn=body.turn, key=key))
+
     # Sessions.
+
+    @_endpoint(
+        "POST",
+        "/v1/sessions/{session}/stop",
+        models.StoppedBody,
+        "unsupported-media-type",
+        body=models.StopBody,
+    )
+    async def stop(self, request: Request) -> Answer:
+        """Cancel the active turn alone, and hold what waits."""
+        body = await parse_body(request, models.StopBody, self._limits, is_needed=False)
+        key = await self._key(request)
+        return _receipt(await self._d.stop(request.path_params["session"], turn=body.turn, key=key))
+
+    @_endpoint("POST", "/v1/sessions/{session}/hold", models.LineBody)
+    async def hold(self, request: Request) -> Answer:
+        """Hold all that waits in a session."""
+        return {
+            "runs": _ids(await self._d.hold(request.path_params["session"], key=await self._key(request)))
+        }
+
+    @_endpoint("POST", "/v1/sessions/{session}/resume", models.LineBody)
+    async def resume(self, request: Request) -> Answer:
+        """Resume all that is held in a session."""
+        key = await self._key(request)
+        return {"runs": _ids(await self._d.resume(request.path_params["session"], key=key))}
 
     @_endpoint("POST", "/v1/sessions/{session}/cancel", models.CoveredBody)
     async def cancel_session(self, request: Request) -> Answer:
@@ -360,6 +451,12 @@ def _json(body: dict[str, Any] | bytes, status: int = 200, **headers: str) -> Re
 
 def _ids(runs: Sequence[Run]) -> list[str]:
     return [run.run_id for run in runs]
+
+
+def _receipt(covered: Covered) -> dict[str, Any]:
+    return {
+        "covered": _ids(covered.runs), "held": _ids(covered.held), "waiting": _ids(covered.waiting),
+    }  # fmt: skip
 
 
 async def _gone(request: Request) -> None:

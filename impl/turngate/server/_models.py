@@ -55,6 +55,30 @@ class NewRunBody(Body):
     run_id: Annotated[str, Meta(extra_json_schema={"minLength": 1})] | None = None
     when_busy: Annotated[str, Meta(extra_json_schema={"enum": [*get_args(WhenBusy)]})] | None = None
     attachments: list[Annotated[AttachmentBody, Meta(extra_json_schema=_EITHER)]] | None = None
+    into: str | None = None
+    data: Any = None
+
+
+class StopBody(Body):
+    """Which turn is meant, by one of its runs: with another one active, nothing happens."""
+
+    turn: str | None = None
+
+
+class MoveBody(Body):
+    """Where to: before another run that waits, or to the first or last position in line."""
+
+    before: str | None = None
+    to: Annotated[str, Meta(extra_json_schema={"enum": ["first", "last"]})] | None = None
+
+
+class EditBody(Body):
+    """What to change of a run that waits. What is left out stays, null clears."""
+
+    prompt: str | UnsetType | None = UNSET
+    attachments: list[Annotated[AttachmentBody, Meta(extra_json_schema=_EITHER)]] | UnsetType | None = UNSET
+    when_busy: Annotated[str, Meta(extra_json_schema={"enum": ["fold", "queue"]})] | UnsetType | None = UNSET
+    data: Any = UNSET
 
 
 class RunQuery(Struct):
@@ -110,6 +134,8 @@ class RunBody(Body):
     state: State
     prompt: str | None
     complete: RunCompleteBody | None
+    held: bool
+    data: Any
 
 
 class SessionBody(Body):
@@ -148,6 +174,12 @@ StatusBody: Final = _model("StatusBody", "How the server is.", {"status": str})
 CoveredBody: Final = _model(
     "CoveredBody", "The ids of the runs that a cancel covers.", {"covered": list[str]}
 )
+StoppedBody: Final = _model(
+    "StoppedBody",
+    "The ids of the runs that were covered, of those that were held, and of all that still wait.",
+    {"covered": list[str], "held": list[str], "waiting": list[str]},
+)
+LineBody: Final = _model("LineBody", "The ids of the runs that were held or resumed.", {"runs": list[str]})
 DroppedBody: Final = _model(
     "DroppedBody", "The ids of the runs that were dropped from a queue.", {"dropped": list[str]}
 )
@@ -177,7 +209,9 @@ EVENTS: Final[dict[str, type[Struct]]] = {
         "How things are; with `reset`, the place that the client came from is unknown.",
         {"sessions": list[SessionBody], "reset": bool, "cursor": str},
     ),
-    "run.accept": _model("AcceptedBody", "A run was accepted.", {**_RUN, "prompt": str | None}),
+    "run.accept": _model(
+        "AcceptedBody", "A run was accepted.", {**_RUN, "prompt": str | None, "into": str | None}
+    ),
     "run.enter": _model("EnteredBody", "A run has entered.", {**_RUN, "state": State}),
     "run.fold": _model("FoldedBody", "A run has joined the turn of another.", {**_RUN, "into": str}),
     "run.handoff": _model("HandedOffBody", "A queued run has become active.", _RUN),
@@ -244,6 +278,8 @@ def run_body(run: Run, complete: RunComplete | None = None, prompt: str | None =
         "state": State.COMPLETE if complete is not None else run.state,
         "prompt": shown(run.prompt if run.prompt or complete is None else prompt),
         "complete": None if complete is None else complete._asdict(),
+        "held": run.held,
+        "data": run.data,
     }
 
 

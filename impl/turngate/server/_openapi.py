@@ -9,7 +9,7 @@ import msgspec
 from turngate import __version__
 from turngate._keys import LONGEST_KEY
 from turngate.server._endpoints import ENDPOINTS, EVENT_STREAM
-from turngate.server._models import EVENTS, NewRunBody, ProblemBody
+from turngate.server._models import EVENTS, NewRunBody, ProblemBody, StopBody
 from turngate.server._problems import TITLES
 
 if TYPE_CHECKING:
@@ -63,11 +63,13 @@ def openapi(root: str, limits: Limits, *, token: bool) -> dict[str, Any]:
 
 def _schemas(limits: Limits) -> dict[str, Any]:
     answers = [endpoint.answer for endpoint in ENDPOINTS if not isinstance(endpoint.answer, str)]
-    kinds = [ProblemBody, NewRunBody, *answers, *EVENTS.values()]
+    bodies = [endpoint.body for endpoint in ENDPOINTS if endpoint.body is not None]
+    kinds = [ProblemBody, *bodies, *answers, *EVENTS.values()]
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     new_run = schemas["NewRunBody"]["properties"]
     new_run["run_id"]["anyOf"][0]["maxLength"] = limits.id_limit
-    new_run["attachments"]["anyOf"][0]["maxItems"] = limits.attachments_limit
+    for attachments in (new_run["attachments"], schemas["EditBody"]["properties"]["attachments"]):
+        attachments["anyOf"][0]["maxItems"] = limits.attachments_limit
     return schemas
 
 
@@ -79,7 +81,9 @@ def _describe(endpoint: Endpoint, limits: Limits, *, token: bool) -> dict[str, A
         "responses": {**_answers(endpoint), **_refusals(_problems(endpoint, token=token))},
     }
     if endpoint.body is not None:
-        described["requestBody"] = {"required": True, "content": _content(endpoint.body)}
+        described["requestBody"] = {
+            "required": endpoint.body is not StopBody, "content": _content(endpoint.body),
+        }  # fmt: skip
     if token and endpoint.is_open:
         described["security"] = []
     return described

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -20,6 +20,8 @@ TITLES: Final = {
     "run-conflict": (409, "The run_id is known with another payload"),
     "key-conflict": (409, "The Idempotency-Key was used for another request"),
     "session-busy": (409, "The session has something in flight"),
+    "not-waiting": (409, "The run does not wait any more"),
+    "not-running": (409, "The turn that the prompt is for does not run"),
     "too-large": (413, "The request is larger than allowed"),
     "unsupported-media-type": (415, "The body must be application/json"),
     "unknown-host": (421, "This server does not answer under that name"),
@@ -40,6 +42,8 @@ _REFUSALS: Final[dict[type[Exception], str]] = {
     turngate.RunConflict: "run-conflict",
     turngate.KeyConflict: "key-conflict",
     turngate.SessionBusy: "session-busy",
+    turngate.NotWaiting: "not-waiting",
+    turngate.NotRunning: "not-running",
     turngate.QueueFull: "queue-full",
     turngate.DispatcherClosed: "shutting-down",
     turngate.UnknownRun: "unknown-run",
@@ -57,7 +61,7 @@ class Problem(Exception):
     def __init__(self, name: str, detail: str = "", **headers: str) -> None:
         self.name = name
         self.status, title = TITLES[name]
-        self._body = {
+        self.body: dict[str, Any] = {
             "type": f"urn:turngate:problem:{name}",
             "title": title,
             "status": self.status,
@@ -70,7 +74,7 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """Return the answer."""
-        return Response(encode(self._body), self.status, self._headers, "application/problem+json")
+        return Response(encode(self.body), self.status, self._headers, "application/problem+json")
 
 
 def refusal(error: Exception) -> Problem | None:
@@ -78,4 +82,7 @@ def refusal(error: Exception) -> Problem | None:
     name = next((_REFUSALS[kind] for kind in type(error).__mro__ if kind in _REFUSALS), None)
     if name is None:
         return None
-    return Problem(name, "" if name in _WITHOUT_DETAIL else str(error))
+    problem = Problem(name, "" if name in _WITHOUT_DETAIL else str(error))
+    if isinstance(error, turngate.NotWaiting):
+        problem.body["state"] = error.state
+    return problem

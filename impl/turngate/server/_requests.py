@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 from turngate import WhenBusy
 from turngate._errors import counted
 from turngate._keys import check_key
-from turngate._prompt import decode_attachment
-from turngate.server._models import NewRunBody
+from turngate._prompt import decode_attachment, encode
+from turngate.server._models import EditBody, NewRunBody
 from turngate.server._problems import Problem
 
 if TYPE_CHECKING:
@@ -75,12 +75,16 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return body
 
 
-async def parse_new_run(request: Request, limits: Limits) -> tuple[str, dict[str, Any]]:
-    """Return the prompt in the body of a request and its options: the shape is checked first."""
+async def parse_body(request: Request, kind: type[Q], limits: Limits, *, is_needed: bool) -> Q:
+    """Return the body of a request; its shape is checked, its values are not."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
+    if is_needed and media_type != "application/json":
         raise Problem("unsupported-media-type")
     raw = await read_body(request, limits)
+    if not raw and not is_needed:
+        return kind()
+    if media_type != "application/json":
+        raise Problem("unsupported-media-type")
     # Not with msgspec, which has no way to tell half of a surrogate pair from what is no JSON.
     try:
         data = _decoder.decode(raw.decode())
@@ -92,19 +96,54 @@ async def parse_new_run(request: Request, limits: Limits) -> tuple[str, dict[str
         most = counted(limits.attachments_limit, "attachment")
         raise Problem("invalid", f"a prompt has at most {most} (attachments_limit)")
     try:
-        body = msgspec.convert(data, NewRunBody)
+        body = msgspec.convert(data, kind)
     except msgspec.ValidationError as wrong:
         raise Problem("malformed", f"the body is wrong: {wrong}") from None
     if b"\\u" in raw and not _is_unicode(data):
         raise Problem("invalid", "the body holds half of a surrogate pair, which is no character")
+    return body
+
+
+async def parse_new_run(request: Request, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """Return the prompt in the body of a request and its options."""
+    body = await parse_body(request, NewRunBody, limits, is_needed=True)
     when_busy = body.when_busy or "fold"
     if when_busy not in get_args(WhenBusy):
         raise Problem("invalid", f"when_busy must be one of {', '.join(get_args(WhenBusy))}")
+    if body.into is not None and when_busy != "fold":
+        raise Problem("invalid", f"a prompt with into can only be folded, so when_busy cannot be {when_busy}")
     return body.prompt, {
         "run_id": _run_id(request, body.run_id, limits),
         "when_busy": when_busy,
         "attachments": [_attachment(each) for each in body.attachments or ()],
+        "into": body.into,
+        "data": _checked(body.data),
     }
+
+
+async def parse_edit(request: Request, limits: Limits) -> dict[str, Any]:
+    """Return what a request changes of a run that waits, as `Dispatcher.edit` takes it."""
+    body = await parse_body(request, EditBody, limits, is_needed=True)
+    changes: dict[str, Any] = {}
+    if body.prompt is not msgspec.UNSET:
+        changes["prompt"] = body.prompt or ""
+    if body.attachments is not msgspec.UNSET:
+        changes["attachments"] = [_attachment(each) for each in body.attachments or ()]
+    if body.when_busy is not msgspec.UNSET:
+        changes["when_busy"] = body.when_busy or "fold"
+        if changes["when_busy"] not in ("fold", "queue"):
+            raise Problem("invalid", "a waiting run can be changed to fold or queue")
+    if body.data is not msgspec.UNSET:
+        changes["data"] = _checked(body.data)
+    return changes
+
+
+def _checked(data: object) -> object:
+    try:
+        encode(data, "data")
+    except TypeError as wrong:
+        raise Problem("invalid", str(wrong)) from None
+    return data
 
 
 def _refuse_constant(name: str) -> NoReturn:
