@@ -117,8 +117,8 @@ async def test_what_the_calls_of_the_line_answer_and_refuse() -> None:
             ),
             ("POST", "/v1/sessions/s/stop", {"turn": 7}, 400, "malformed"),
         ]
-        for method, path, body, status, name in refusals:
-            response = await http.request(method, path, json=body)
+        for method, path, sent_body, status, name in refusals:
+            response = await http.request(method, path, json=sent_body)
             assert (response.status_code, response.json()["type"].rpartition(":")[2]) == (status, name), path
             if name == "not-waiting":
                 assert response.json()["state"] == "active"

@@ -241,7 +241,7 @@ class App:
 
 
 _PREFLIGHT: Final = {
-    "access-control-allow-methods": "GET, POST, DELETE",
+    "access-control-allow-methods": "GET, POST, PATCH, DELETE",
     "access-control-allow-headers": (
         "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Turngate-Key-Life"
     ),
