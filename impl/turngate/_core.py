@@ -338,7 +338,7 @@ class SessionCore:
             self._move(run, "enter", CANCEL_ON_ENTRY)
             turn = self.settling[run.seq] = TurnRecord(run, covered=True)
             effects.append(("start", turn))
-        elif self.turn is not None or run.held or self.queue.free:
+        elif self.turn is not None or run.held:
             self._move(run, "enter", QUEUED)
             self.queue.add(run)
         else:

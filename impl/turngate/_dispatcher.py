@@ -106,7 +106,6 @@ class Dispatcher:
         self.messages: Messages = MemoryMessages() if messages is None else messages
         self._unique = secrets.token_hex(6)
         self._run_prefix = f"run-{self._unique}-"
-        self._message_prefix = f"msg-{self._unique}-"
         self._seq = 0
         self._has_lookalikes = False  # whether a caller chose an id that looks like one of ours
         self._keys = Keys()
@@ -116,7 +115,7 @@ class Dispatcher:
         self._loop = HomeLoop()
         self._subscribers = Subscribers()
         self._journal = Journal(record, self._subscribers.to_moves)
-        self._sessions = Sessions(self._message_prefix, self._journal)
+        self._sessions = Sessions(f"msg-{self._unique}-", self._journal)
         self._completions = Completions(
             whole_number("completions_kept", completions_kept, at_least=0),
             whole_number("completions_bytes", completions_bytes, at_least=0),

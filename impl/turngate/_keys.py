@@ -45,7 +45,10 @@ class Answer(NamedTuple):
 
     def as_json(self) -> str:
         """Return it as text for a ledger."""
-        return json.dumps(self._asdict())
+        more = {"held": self.held, "waiting": self.waiting}
+        return json.dumps(
+            {"runs": self.runs, "known": self.known, **{name: of for name, of in more.items() if of}}
+        )
 
 
 def answer_from(text: str) -> Answer:

@@ -127,7 +127,7 @@ def test_on_a_terminal_enter_sends_escape_cancels_and_what_waits_is_seen(server:
 
 def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
     terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
-    terminal.until("Enter sends")
+    terminal.until(r"\x1b\[\?2004h")  # it takes keys from here on
     server.process.kill()
     server.process.wait()
     terminal.type("\x1b")

@@ -48,7 +48,13 @@ async def test_everything_comes_in_order_with_its_prompt(make: MakeLedger) -> No
         await post(http, "s", "a")
         heard = await ear.complete("a")
         assert names(heard) == ["run.accept", "run.enter", "delta", "delta", "delta", "run.complete"]
-        assert heard[0].data == {"session_id": "s", "run_id": "a", "seq": 1, "prompt": "about a"}
+        assert heard[0].data == {
+            "session_id": "s",
+            "run_id": "a",
+            "seq": 1,
+            "prompt": "about a",
+            "into": None,
+        }
         assert heard[4].data == {"session_id": "s", "run_id": "a", "text": "2 ", "offset": 4}
         again = await http.post("/v1/sessions/s/runs", json={"prompt": "about a", "run_id": "a"})
         assert (again.status_code, again.json()["complete"]["text"]) == (200, "0 1 2 ")

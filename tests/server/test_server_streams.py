@@ -42,7 +42,7 @@ async def test_everything_comes_in_order_with_an_id_each() -> None:
         ]
         assert all(each.id for each in heard)
         assert len({each.id for each in heard}) == len(heard)
-        assert heard[0].data == {"session_id": "s", "run_id": "a", "seq": 1, "prompt": "tea"}
+        assert heard[0].data == {"session_id": "s", "run_id": "a", "seq": 1, "prompt": "tea", "into": None}
         assert heard[3].data == {"session_id": "s", "run_id": "b", "seq": 2, "state": "queued"}
         assert heard[5].data == {"session_id": "s", "run_id": "a", "text": "1 ", "offset": 2}
         assert heard[9].data == {"session_id": "s", "run_id": "a", "kind": "said", "data": {"words": 5}}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from turngate import Covered, Delta, Dispatcher, Run, RunConflict, State, Turn, _effects
+from turngate import Covered, Delta, Dispatcher, Run, RunConflict, State, Turn, _effects, _log
 from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
 from turngate._events import Audience, Event, Subscription, size_of
 from turngate._loop import HomeLoop
@@ -61,7 +61,7 @@ class _Guarding(PublishesAgain):
         raise NotImplementedError
 
     def _publish(self, record: RunRecord) -> None:
-        with mock.patch.object(_effects, "guard", self.guard):
+        with mock.patch.object(_effects, "guard", self.guard), mock.patch.object(_log, "guard", self.guard):
             super()._publish(record)
 
 

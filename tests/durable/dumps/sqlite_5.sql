@@ -71,7 +71,7 @@ CREATE TABLE operation_key (
     at REAL NOT NULL,
     PRIMARY KEY (key, part)
 ) WITHOUT ROWID;
-INSERT INTO "operation_key" VALUES('left behind','','cancel 1e71917a73416080455fd1968416fa9f','{"runs": [], "known": true, "held": [], "waiting": []}','',1.79500570942899584769e+09);
+INSERT INTO "operation_key" VALUES('left behind','','cancel 1e71917a73416080455fd1968416fa9f','{"runs": [], "known": true}','',1.79500570942899584769e+09);
 CREATE TABLE "run" (
     run_id TEXT PRIMARY KEY,
     session_id TEXT NOT NULL,

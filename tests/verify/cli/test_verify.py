@@ -346,6 +346,7 @@ def test_what_the_model_of_processes_says_decides(
 
 DRIVERS = [
     "model",
+    "line",
     "proof",
     "lockstep",
     "rules",
@@ -389,7 +390,7 @@ def test_the_lines_come_while_the_drivers_are_at_work(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(command, "prove", prove)
     command.run_drivers(Verification(), SMALL)
-    assert counted_at == [1]
+    assert counted_at == [2]  # behind the model and the line
     assert len(printed) == len(DRIVERS)
 
 

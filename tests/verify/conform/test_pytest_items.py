@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from surroundings import ROOT
+from turngate_model import Property
 
 PATHS = [str(ROOT / part) for part in ("impl", "model", "verify", "tests/support", "examples/conformance")]
 
@@ -62,8 +63,7 @@ def test_an_adapter_is_one_test_per_property(stranding: Path) -> None:
     assert code == 1
     assert "1 failed, 11 passed, 1 skipped" in printed
     assert (
-        "NO_STRAND: When no turn is active the queue is empty: "
-        "a turn that fails or is cancelled hands off like one that finishes.\n"
+        f"NO_STRAND: {Property.NO_STRAND.sentence}\n"
         "   1  accept a\n"
         "   2  accept b\n"
         "   3  enter a: active\n"

@@ -141,8 +141,8 @@ def _explore_model(verification: Verification, bounds: Bounds, line: Lines) -> N
 def _explore_line(verification: Verification, line: Lines) -> None:
     """Explore holds, moves, edits and prompts for one turn, in smaller bounds."""
     with line("line") as told:
-        result = Explorer(MemoryModel(LINE)).run()
         within = "holds, moves, edits and prompts for one turn"
+        result = Explorer(MemoryModel(LINE), progress=_states_shown(told, within)).run()
         extent = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}; {within}"
         told.counts = lambda: extent
     for each in CHECKED:

@@ -50,7 +50,7 @@ class World(Callers):
         if turns_limit is not None:
             options["turns_limit"] = turns_limit
         dispatcher = make(self.runner.run, messages=self.store, record=self.record, **options)
-        dispatcher._message_prefix = "msg-"  # otherwise it would be another one each time
+        dispatcher._sessions._message_prefix = "msg-"  # otherwise it would be another one each time
         dispatcher._completions._name = "completions"  # so would this
         dispatcher._warns_if_dropped = False  # drivers drop many worlds before their end
         super().__init__(loop, dispatcher, monitor)

@@ -59,7 +59,7 @@ class SubscriberRules(Example):
     @rule(session=SESSIONS, limit=st.sampled_from((1, 2, 3)), to_end=st.booleans())
     def page(self, session: str, limit: int, to_end: bool) -> None:
         """Read the messages of a session in a task, a few at a time, one page or all there are."""
-        task = self.world.follow_messages(session, limit).read(self.world.loop, to_end=to_end)
+        task = self.world.follow_messages(session, max(limit, 1)).read(self.world.loop, to_end=to_end)
         assert task is not None
         self._callers.append(task)
 
