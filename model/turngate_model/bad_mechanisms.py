@@ -319,7 +319,8 @@ class MoveDuplicates(Mechanism):
     def move(self, s: ModelSession, run: ModelRun, before: ModelRun | None) -> None:
         if run in s.queue:
             self.see(Move(run.name, before.name if before else ""))
-            s.queue.insert(s.queue.index(before) if before in s.queue else len(s.queue), run)
+            place = s.queue.index(before) if before is not None and before in s.queue else len(s.queue)
+            s.queue.insert(place, run)
             s.unfinished.append(Half("take it out of its old position:", (run,)))
         else:
             super().move(s, run, before)

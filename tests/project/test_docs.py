@@ -14,7 +14,7 @@ import reference_pages
 import turngate
 from paged import blocks, is_like, play
 from surroundings import ROOT
-from turngate import Dispatcher, Outcome, TurngateError
+from turngate import Dispatcher, Outcome, TurngateError, _errors
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
 from turngate_model import model_only
@@ -121,7 +121,7 @@ def test_every_outcome_and_every_exception_is_listed() -> None:
     raised = {
         name
         for name in (*turngate.__all__, "LedgerUnavailable")
-        if isinstance(kind := getattr(turngate._errors, name, None), type)
+        if isinstance(kind := getattr(_errors, name, None), type)
         and issubclass(kind, TurngateError)
         and kind is not TurngateError
     }

@@ -88,9 +88,8 @@ class Client:
         _check_options("Client.submit", options)
         run_id = options.get("run_id") or _new_run_id()
         body: dict[str, Any] = {"prompt": prompt, "run_id": run_id}
-        for name in ("when_busy", "into", "data"):
-            if options.get(name) is not None:
-                body[name] = options[name]
+        carried: dict[str, Any] = {name: options.get(name) for name in ("when_busy", "into", "data")}
+        body |= {name: value for name, value in carried.items() if value is not None}
         if attachments := options.get("attachments"):
             body["attachments"] = _attached(attachments)
         data = await self._calls.change(

@@ -102,7 +102,7 @@ class MemoryModel:
         self._sessions = range(bounds.sessions)
         self._limited = bounds.turns_limit is not None
         modes: tuple[Mode, ...] = (*mechanism.modes, *(("into",) if bounds.into else ()))
-        self._modes = [mode for mode in modes if mode not in bounds.without]
+        self._modes: list[Mode] = [mode for mode in modes if mode not in bounds.without]
         self._in_line = bool(bounds.holds or bounds.moves)
         self._budgets = (
             (_CANCELS, _USED_SHIFT, bounds.cancels),

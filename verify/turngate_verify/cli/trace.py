@@ -43,9 +43,9 @@ def trace(files: tuple[BinaryIO, ...], intervals: bool, as_json: bool, report: P
         if report:
             raise click.UsageError("--report draws one recording; it cannot be used with --intervals")
         return _trace_intervals(files, as_json=as_json)
-    if len(files) > 1:
+    if len(files) != 1:
         raise click.UsageError("give one FILE; several can be judged together with --intervals")
-    (file,) = files
+    file = files[0]
     if report:
         report.mkdir(parents=True, exist_ok=True)
     lines: Iterable[bytes] = [*file] if report else file
@@ -70,7 +70,7 @@ def _trace_intervals(files: tuple[BinaryIO, ...], *, as_json: bool) -> int:
     try:
         judged = judge_files(zip(names, files, strict=True))
     except BadHistory as wrong:
-        where = "" if len(files) > 1 else f"{files[0].name}: "
+        where = f"{files[0].name}: " if len(files) == 1 else ""
         raise click.ClickException(f"{where}{wrong}") from None
     if as_json:
         print_json(interval_report.as_object(judged))
