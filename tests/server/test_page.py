@@ -64,7 +64,7 @@ class Site:
 
         async def serve(started: Future[int], stop: asyncio.Event) -> None:
             self.d = Dispatcher(self.agent)
-            self.app = asgi_app(self.d, token="t", **options)
+            self.app = asgi_app(self.d, token="t", **{"finish": 0.0, **options})
             async with self.d, serving(self.app, port=self.port) as url:
                 started.set_result(int(url.rpartition(":")[2]))
                 await stop.wait()
