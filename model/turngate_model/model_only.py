@@ -13,6 +13,6 @@ from turngate_model.properties import Property
 PROPERTIES = frozenset({Property.HELD, Property.AS_EDITED})
 """The properties that are not proved yet, and that ledgers and other dispatchers are not held to yet."""
 DESIGNS = frozenset(LINE_DESIGNS)
-"""The known-bad designs that are not built into a dispatcher yet."""
+"""The designs that `turngate verify` refutes in the model only; tests look for them in the dispatcher."""
 UNCHECKED = "holds, moves, edits and prompts for one turn alone: in the proof, and on ledgers"
 """What `turngate verify` says that it has not checked."""

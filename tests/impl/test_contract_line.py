@@ -53,7 +53,7 @@ async def line(d: Dispatcher, session_id: str = "s") -> list[str]:
 
 
 async def started(agent: Agent, count: int) -> None:
-    """Wait until so many runners have been called."""
+    """Wait until the runner has been called this many times."""
     while len(agent.turns) < count:
         await steps()
 

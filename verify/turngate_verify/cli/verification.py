@@ -121,7 +121,7 @@ def print_verification(verification: Verification) -> None:
         example = result.counterexample
         shown = styled("refuted" if example else "not refuted")
         in_model = f"{example.property} in {counted(len(example.steps), 'step')}" if example else ""
-        on_dispatcher = "not built in yet" if name in model_only.DESIGNS else ""
+        on_dispatcher = "by the tests only" if name in model_only.DESIGNS else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, on_dispatcher))
     out.print("", properties, "", designs, "", sep="\n")
     verification.durable.show_designs()
