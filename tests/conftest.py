@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -35,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def parameters(item: pytest.Function) -> list[object]:
     """Return what a test was parametrised with."""
     return [*item.callspec.params.values()] if hasattr(item, "callspec") else []
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one and a half workers per core, for many tests wait for processes, sockets and clocks."""
+    return max(2, (os.cpu_count() or 1) * 3 // 2)
 
 
 def pytest_collection_finish() -> None:
