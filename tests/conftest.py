@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if mark := marker(item.path):
             item.add_marker(mark)
         if isinstance(item, pytest.Function) and "postgres" in parameters(item):
-            item.add_marker("needs")  # whoever starts the server says what is missing
+            item.add_marker("needs")  # starting the server reports what is missing
 
 
 def parameters(item: pytest.Function) -> list[object]:

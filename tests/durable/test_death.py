@@ -48,7 +48,9 @@ async def seen_to(make: MakeLedger, acknowledged: set[str], **options: Any) -> d
         return f"attempt {turn.attempt}"
 
     async with DurableDispatcher(agent, make(), poll=0.05, **options) as d:
-        if isinstance(d._ledger, PostgresLedger):  # nobody needs to wait until the lease of the dead is over
+        if isinstance(
+            d._ledger, PostgresLedger
+        ):  # no need to wait until the lease of the dead worker is over
             await d._ledger._working().fetch(
                 f"DELETE FROM {d._ledger.schema}.worker WHERE worker <> $1", d._stepper.name
             )

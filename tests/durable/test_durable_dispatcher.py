@@ -179,7 +179,7 @@ async def test_odd_text_comes_back_as_it_was(make: MakeLedger) -> None:
 
 
 class Text(str):
-    """A string of somebody's own kind."""
+    """A subclass of str."""
 
     __slots__ = ()
 
@@ -208,7 +208,7 @@ def test_purging_leaves_what_is_in_flight_and_forgets_the_rest(kind: str, tmp_pa
             waiting = await d.submit("t", "q", run_id="flying")
             await still(d)
             assert await d.purge(before=time.time() + 60) == 1
-            assert await d.find("kept") is not None  # somebody holds the handle
+            assert await d.find("kept") is not None  # a caller holds the handle
             assert await d.messages.list("s") == []
             again = await d.accept("s", "another payload", run_id="fresh")
             assert again.seq == 1
@@ -243,7 +243,7 @@ def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: s
 
 
 class Odd:
-    """A method of a ledger that raises what nobody expects, some times."""
+    """A method of a ledger that raises an unexpected error a few times."""
 
     def __init__(self, ledger: Any, method: str, times: int) -> None:
         self._method, self._left = getattr(ledger, method), times
@@ -290,7 +290,7 @@ def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
 async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger) -> None:
     ledger = make()
     async with DurableDispatcher(echo, ledger, poll=3_600, enter_timeout=0.001) as d:
-        d._worker.recovery.stop()  # so that nobody else pays
+        d._worker.recovery.stop()  # so that no other task recovers it
         await d.accept("s", "p", run_id="r")
         await asyncio.sleep(0.01)
         odd = Odd(ledger, "step", 1_000)
@@ -302,7 +302,7 @@ async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger)
 
 
 class Proxy:
-    """What a factory may give for a task: just enough for whoever waits for its end, or cancels it."""
+    """What a factory may give for a task: just enough to wait for its end, or to cancel it."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self._task = task

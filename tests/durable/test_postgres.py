@@ -110,7 +110,7 @@ def on_postgres(tmp_path: Path, test: Callable[[MakeLedger], Any]) -> None:
 
 
 def strike(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, strikes: Callable[..., bool]) -> None:
-    """Have a call raise what nobody expects, as often as `strikes` says so."""
+    """Have a call raise an unexpected error, as often as `strikes` says."""
     call = getattr(owner, name)
 
     def struck(*args: Any, **options: Any) -> Any:

@@ -100,7 +100,7 @@ def test_a_child_that_was_forked_off_is_refused_and_does_no_harm(kind: str, tmp_
 
                 assert in_child(begin_anew) == "active, from the child"
                 agent.finish(run)
-                assert (await run).outcome == "finished"  # and nobody took it for a dead one's
+                assert (await run).outcome == "finished"  # and no process took its worker for dead
                 assert await d._ledger.find(["of the parent"])
 
         check()

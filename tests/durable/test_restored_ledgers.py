@@ -357,7 +357,7 @@ def test_cursors_are_good_after_a_restart(engine: str, tmp_path: Path) -> None:
 
 
 def test_a_cursor_that_is_given_while_another_process_opens_the_ledger_is_good() -> None:
-    """The other one has begun its epoch and not committed it, and somebody goes on meanwhile."""
+    """The other one has begun its epoch and not committed it, and another process goes on meanwhile."""
     home = new_database()
 
     @in_loop

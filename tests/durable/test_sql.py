@@ -326,7 +326,7 @@ def test_every_statement_that_is_asked_for_is_there_and_none_is_left_over(engine
 # Purges: slice by slice, beside everything else, and never hiding a RunComplete from a reader in silence.
 
 LATER = 60.0
-"""Everything that is complete was complete before in so many seconds."""
+"""In this many seconds from now, everything complete lies in the past."""
 
 
 def make_ledger(engine: str, folder: Path) -> Any:

@@ -33,7 +33,7 @@ def test_no_two_steps_are_given_the_same_number_and_none_below_the_fence() -> No
     cache = SessionCache()
     accepted(cache, "s", 5)
     accepted(cache, "t", 10)
-    assert cache.recall(Ask("s", 1, "")) is None  # there are no numbers, and nobody has looked at the clock
+    assert cache.recall(Ask("s", 1, "")) is None  # there are no numbers, and the clock was not read
     cache.set_clock(100.0)
     cache.add_numbers([7, 12, 4])
     first, second = cache.recall(Ask("s", 1, "")), cache.recall(Ask("t", 1, ""))

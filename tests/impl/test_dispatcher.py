@@ -85,7 +85,7 @@ async def test_the_first_call_may_be_the_close() -> None:
 
 
 class Text(str):
-    """A string of somebody's own kind."""
+    """A subclass of str."""
 
     __slots__ = ()
 

@@ -287,7 +287,7 @@ class World:
         self.loop.settle()
 
     def end(self) -> None:
-        """What was held back goes on like any other, and nobody warns when it is dropped."""
+        """What was held back goes on like any other, and dropping it warns of nothing."""
         self.agent.finish(self.behind)
         self.loop.settle()
         assert self.behind.complete is not None

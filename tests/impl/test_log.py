@@ -1,4 +1,4 @@
-"""Corners: logs that raise where nobody listens, factories that are odd, loops that are gone."""
+"""Corners: logs that raise where nothing catches it, factories that are odd, loops that are gone."""
 
 from __future__ import annotations
 

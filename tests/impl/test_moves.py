@@ -175,7 +175,7 @@ async def test_a_second_subscription_and_one_that_has_gone_change_nothing_for_th
     async with Dispatcher(agent) as d:
         events = d.subscribe(moves=True)
         run = await active(d, "s", "p", run_id="r")
-        d.subscribe(moves=True)  # and nobody holds it
+        d.subscribe(moves=True)  # and nothing holds it
         with_block = d.subscribe(moves=True)
         async with with_block:
             pass
@@ -249,7 +249,7 @@ async def test_unread_moves_are_bounded_like_run_completes() -> None:
         assert unread(plain) == [run.complete]
 
 
-# Moves while hooks, callbacks and recordings call back or close: whoever is called changes no order.
+# Moves while hooks, callbacks and recordings call back or close: none of them changes the order.
 
 
 @in_loop

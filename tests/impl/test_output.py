@@ -94,7 +94,7 @@ async def test_a_run_that_is_queued_loses_its_hook() -> None:
 
 def test_a_handle_shows_what_is_on_record() -> None:
     record = RunRecord("s", "r", 7, "p", "queue")
-    run = Run(None, record)  # type: ignore[arg-type]  # nobody asks its home
+    run = Run(None, record)  # type: ignore[arg-type]  # its home is never asked
     assert (run.session_id, run.run_id, run.seq, run.prompt, run.when_busy) == ("s", "r", 7, "p", "queue")
     assert not run.covered
     record.covered = True

@@ -1,4 +1,4 @@
-"""What other people's code does to a dispatcher that nobody here had thought of: each of these was seen."""
+"""What other people's code does to a dispatcher, beyond what its authors expected: each of these was seen."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_an_attachment_is_made_of_strings_and_bytes() -> None:
 
 
 class Answered(MemoryMessages):
-    """A store whose answer takes so many hops of the loop from where it comes to where it is awaited."""
+    """A store whose answer takes a given number of hops of the loop to reach the task that awaits it."""
 
     def __init__(self, loop: VirtualLoop, hops: int) -> None:
         super().__init__()

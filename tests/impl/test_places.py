@@ -69,7 +69,7 @@ async def test_one_that_leaves_the_line_is_passed_over() -> None:
 
 
 def waiting(run_id: str) -> Turn:
-    """Return a turn that nobody runs."""
+    """Return a turn that is never run."""
     nobody: Any = None
     record = RunRecord("s", run_id, 1, "p")
     return Turn(nobody, TurnRecord(record), [Run(nobody, record)], nobody, fence=1)
@@ -272,10 +272,10 @@ async def test_without_a_limit_nobody_waits() -> None:
         assert len(agent.turns) == 100
 
 
-# Places when a start comes to nothing, the dispatcher closes or the loop ends: each is given back.
+# Places when a start fails, the dispatcher closes or the loop ends: each is given back.
 
 
-# Starts that come to nothing.
+# Starts that fail.
 
 
 @in_loop

@@ -771,7 +771,7 @@ async def test_a_write_that_succeeded_while_the_loop_was_blocked_is_no_late_one(
 
         def block(self, thread: ThreadPoolExecutor, blocked: threading.Event, deadline: float) -> None:
             blocked.set()
-            thread.shutdown(wait=True)  # the write is done, and nobody can hear it
+            thread.shutdown(wait=True)  # the write is done, and its answer cannot be heard
             while asyncio.get_running_loop().time() < deadline + 2 * _BLOCKED + within:
                 time.sleep(within)
 

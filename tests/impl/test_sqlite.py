@@ -296,7 +296,7 @@ def test_many_processes_may_open_a_new_file_at_the_same_moment(tmp_path: Path) -
 
 
 class Clock:
-    """Stands for the time: it passes while somebody sleeps, and something may happen then."""
+    """Replaces the clock: time passes during a sleep, and something may happen then."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.now = 0.0
@@ -315,7 +315,7 @@ class Clock:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """A new file that somebody else holds until a commit."""
+    """A new file that another connection holds until a commit."""
     with closing(
         sqlite3.connect(tmp_path / "messages.db", check_same_thread=False, isolation_level=None)
     ) as other:

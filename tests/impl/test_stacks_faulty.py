@@ -64,7 +64,7 @@ FAULTS = (refuses, cancels, drops, closes, breaks, is_done, gives_nothing)
 
 
 class Faulty:
-    """A factory that makes tasks until it is told to do something else, so many times."""
+    """A factory that makes tasks until told to do something else, a given number of times."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -109,7 +109,7 @@ def test_every_turn_that_gets_no_task_completes_with_an_error(
         assert outcome(await d.ask("s", "tea")) == ("tea", None, False)
 
     live_with(faulty, scenario)
-    if faulty.fault in (refuses, breaks):  # it says why, and nobody swallows it
+    if faulty.fault in (refuses, breaks):  # it says why, and nothing swallows it
         raised = [record.exc_info[1] for record in caplog.records if record.exc_info]
         why = "no more tasks" if faulty.fault is refuses else "no tracer"
         assert any(why in str(exc) for exc in raised)

@@ -1,4 +1,4 @@
-"""The text of a run's turn, piece by piece: whoever joins, whenever, from wherever, and whose text it is."""
+"""The text of a run's turn, piece by piece: readers that join at any time, from any offset."""
 
 from __future__ import annotations
 
@@ -539,7 +539,7 @@ async def test_threads_write_to_readers_that_wait() -> None:
 
 
 class Slipping:
-    """A lock at whose every release a thread gets in before whoever released it goes on."""
+    """A lock: at each release another thread gets in before the releasing one goes on."""
 
     def __init__(self, slips_in: Callable[[], None]) -> None:
         self._lock = threading.Lock()

@@ -256,7 +256,7 @@ async def test_a_forgotten_run_is_not_found() -> None:
 
 
 def count_calls(call: Any) -> int:
-    """How many functions are called, whoever wrote them: this does not depend on how fast the machine is."""
+    """How many functions are called, ours or not: this does not depend on the speed of the machine."""
     calls = 0
 
     def count(frame: Any, event: str, arg: Any) -> None:

@@ -211,7 +211,7 @@ def test_what_is_owed() -> None:
     assert [violation.property for violation in session.owed()] == [Property.EXACTLY_ONE_COMPLETE]
     session.observe(Complete("b", False, "cleared"))
     session.observe(Accept("c"))
-    assert session.owed() == [], "whoever holds an accepted run has to enter or release it"
+    assert session.owed() == [], "the holder of an accepted run has to enter or release it"
 
 
 GOOD: dict[str, tuple[Event, ...]] = {

@@ -1,4 +1,4 @@
-"""A limit on turns: at most so many runner calls at once, in the order in which turns became active."""
+"""A limit on turns: it bounds concurrent runner calls, in the order in which turns became active."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_call_is_judged(events: tuple[tuple[int, Event], ...], said: str | Non
 def test_a_broken_mechanism_is_reported(
     mechanism: type[Mechanism], books: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is found too if nobody compares how many places the mechanism believes to be free."""
+    """Each is also found without comparing how many places the mechanism believes to be free."""
     if not books:
         monkeypatch.setattr(steps, "_unrefined_places", lambda _shared: ())
     result = Explorer(MemoryModel(ONE_PLACE, mechanism)).run()

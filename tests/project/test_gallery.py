@@ -17,7 +17,7 @@ from turngate_verify.conform import JUDGED
 GALLERY = (ROOT / "GALLERY.md").read_text(encoding="utf-8")
 NO_ADAPTERS = {"servers.py"}
 LONGEST = 60
-"""So many lines an adapter may have, blank ones aside."""
+"""The longest adapter, in lines that are not blank."""
 
 
 def test_every_adapter_is_of_a_peer_and_has_at_most_sixty_lines() -> None:

@@ -128,7 +128,7 @@ def test_what_another_package_imports_has_no_underscore() -> None:
 
 
 def test_the_conformance_kit_does_not_import_the_dispatcher() -> None:
-    """Whoever holds their own dispatcher to the properties need not have ours."""
+    """A team that checks its own dispatcher does not need ours."""
     known: set[str] = set()
     to_do = {module for module in MODULES if is_within(module, "turngate_verify.conform")}
     while to_do:
@@ -147,7 +147,7 @@ def test_no_import_leads_back_to_where_it_came_from() -> None:
             return
         above.append(module)
         for known in sorted(imported_modules(module, for_types=False)):
-            # Whoever imports something out of its own package has been imported by that package's root.
+            # A module that imports from its own package has been imported by that package's root.
             if not is_within(module, known):
                 visit(known)
         above.pop()

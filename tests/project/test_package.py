@@ -115,7 +115,7 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_what_is_still_to_be_filled_in_is_said_in_one_place() -> None:
     assert "## Before the first release" in read("CONTRIBUTING.md")
     assert "before-the-first-release" in read("SECURITY.md")
-    # No address is made up: pages link to the tools and standards that they name, and to nobody else.
+    # No address is made up: pages link to the tools and standards that they name, and to nothing else.
     known = ("https://semver.org", "https://pre-commit.com", "http://127.0.0.1")
     for page in PAGES:
         for address in re.findall(r"https?://[^\s)>`]+", read(page)):

@@ -3,7 +3,7 @@
 It speaks the lines that the SDK's own process would: it answers control requests, mirrors its transcript,
 resumes from one, streams, runs its tool, and ends each prompt with a result, also when it is interrupted.
 Two things it is strict about: a transcript to resume from must have a result for every tool call, and
-nobody may leave in the middle of an answer.
+a reader may not leave in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Claude(Transport):
             yield line
 
     async def close(self) -> None:
-        """End; nobody may be left without an answer."""
+        """End; every caller must have its answer."""
         assert self.answering is None or self.answering.done(), "left in the middle of an answer"
         await asyncio.sleep(0)
         self.lines.put_nowait(None)

@@ -39,7 +39,7 @@ class Provider(Model):
         self.script = script
 
     async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
-        """Nobody asks without streaming."""
+        """Every request streams."""
         raise NotImplementedError
 
     async def stream_response(self, *args: Any, **_: Any) -> AsyncIterator[TResponseStreamEvent]:

@@ -1,7 +1,7 @@
 """One fault at every exchange of every call of the client, while other callers go on.
 
 The abstract session judges the server's history with each call in it once, as its caller made it: if a cancel
-was carried out a second time, runs in it were cancelled that nobody cancelled. A reader of the event stream
+was carried out a second time, it cancelled runs that no caller had cancelled. A reader of the event stream
 hears of each RunComplete once.
 """
 

@@ -71,7 +71,7 @@ async def outlive(ledger: str, target: str, on_death: str) -> dict[str, RunCompl
         await waiting
         wanted = {"before", "long", "queued0", "queued1", "queued2"}
         found = await until_complete(events, wanted)
-        # Whoever has heard of nothing is told everything, once.
+        # A new reader is told everything, once.
         again = client.events(after=first.cursor)
         assert await until_complete(again, wanted) == found
         await again.aclose()
@@ -103,7 +103,7 @@ class Connection(NamedTuple):
 
 
 async def one_of_each(server: Process, count: int, stack: AsyncExitStack) -> list[Connection]:
-    """Return connections to so many workers, which the stack closes."""
+    """Return connections to the given number of workers; the stack closes them."""
     found: dict[str, Connection] = {}
     limits = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
     while len(found) < count:

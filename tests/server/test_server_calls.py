@@ -249,7 +249,7 @@ async def test_waiting_is_limited_and_who_goes_away_cancels_nothing() -> None:
 @in_loop
 async def test_messages_come_in_pages_from_any_store() -> None:
     class Plain:
-        """A store of somebody's own: the two methods that it needs."""
+        """A user's own store: the two methods that it needs."""
 
         def __init__(self) -> None:
             self.kept: dict[str, Message] = {}

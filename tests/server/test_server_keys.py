@@ -245,7 +245,7 @@ async def test_a_client_that_nothing_was_lost_for_goes_on_with_a_server_that_was
         port = int(url.rpartition(":")[2])
         client = Client(url)
         await client.session("s")
-    cancelling = asyncio.create_task(client.cancel("s", key="k"))  # nobody is there
+    cancelling = asyncio.create_task(client.cancel("s", key="k"))  # the server is not there yet
     await asyncio.sleep(0.05)
     async with serving(asgi_app(agent, finish=0), port=port):
         assert await cancelling == []

@@ -97,7 +97,7 @@ async def post_and_vanish(url: str, session: str, expected: dict[str, str]) -> N
     writer.write(
         f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     )
-    await reader.read(1)  # it is taken in; nobody reads what is answered
+    await reader.read(1)  # the request is taken in; its answer is never read
     writer.transport.abort()
 
 

@@ -1,4 +1,4 @@
-"""The server inside somebody else's application, under a prefix."""
+"""The server inside another application, under a prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description of the server, and the server held to it by somebody else's tool."""
+"""The description of the server, and the server held to it by schemathesis."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def url() -> Iterator[str]:
 
 @contextmanager
 def serving_in_a_thread(make: Callable[[], Dispatcher | DurableDispatcher]) -> Iterator[str]:
-    """Serve on a loop in a thread; yield the address. Nobody waits for long."""
+    """Serve on a loop in a thread; yield the address. No wait is long."""
     addresses: list[str] = []
     loops: list[asyncio.AbstractEventLoop] = []
     up, down = threading.Event(), asyncio.Event()

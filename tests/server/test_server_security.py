@@ -131,7 +131,7 @@ async def test_who_connects_and_says_nothing_is_not_waited_for(monkeypatch: pyte
 
 @in_loop
 async def test_nor_is_the_rest_of_a_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has asked once, and then sends a byte now and then, does not keep the connection."""
+    """A client that asks once, and then sends a byte now and then, does not keep the connection."""
     monkeypatch.setattr(serving_module, "HEADER_TIMEOUT", 0.3)
     async with served(quick) as (url, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))

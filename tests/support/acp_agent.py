@@ -36,7 +36,7 @@ async def act(turn: Turn, what: str, how: str, to_do: list[Run]) -> None:
             raise RuntimeError("no luck")
         case "fold":
             to_do += await turn.fold()
-        case "until":  # until so many prompts wait behind this one
+        case "until":  # until that number of prompts wait behind this one
             while len(turn.waiting()) < int(how):
                 await asyncio.sleep(0.001)
         case "stop":

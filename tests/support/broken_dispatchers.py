@@ -122,7 +122,7 @@ class ForgetsToAwait(Sabotaged):
 
 
 class ForgetsToLook(Sabotaged):
-    """Has a task for every run whose failure nobody looks at."""
+    """Has a task for every run, and never looks at its failure."""
 
     class effects_class(PublishesAgain):
         def _publish(self, record: RunRecord) -> None:
@@ -414,7 +414,7 @@ class StopsTheClock(Dispatcher):
 
 
 class RunsInItsOwnContext(Sabotaged):
-    """Runs turns in the context of whoever enters them."""
+    """Runs turns in the context of the task that enters them."""
 
     class turns_class(TurnRunner):
         def start(self, turn: Turn) -> None:
@@ -439,7 +439,7 @@ class GivesLists(Sabotaged):
 
 
 class LogsUnguarded(Sabotaged):
-    """Lets what a log handler raises into the way of what is to be performed."""
+    """Lets what a log handler raises stop the effects behind it."""
 
     class effects_class(PublishesAgain):
         def perform(self, decided: Decided) -> None:

@@ -51,7 +51,7 @@ def begin(recipe: Recipe) -> list[Message]:
 def go_on(
     recipe: Recipe, before: Iterable[Message], *, cancels: Collection[int] = (), follow_up: bool = False
 ) -> Conversation:
-    """Go on from what is in the store: cancel the second prompt after so many steps, see the next answered.
+    """Go on from what is in the store: cancel the second prompt after some steps, see the next answered.
 
     With `follow_up`, another prompt is sent while the tool of the second is at work.
     """

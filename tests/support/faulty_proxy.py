@@ -117,7 +117,7 @@ class FaultyProxy:
                 await self._passed.wait()
 
     async def _spoil(self, fault: Fault, far: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Take the answer, or the beginning of a stream, and do to it what is to be done."""
+        """Take the answer, or the beginning of a stream, and apply the fault to it."""
         answer = await _message(far, is_answer=True)
         if fault == "request late":
             return False

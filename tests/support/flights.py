@@ -368,7 +368,7 @@ class Chain:
 
 
 class Tickets:
-    """A fair lock for each session; whoever gets it looks whether a cancel has come since its ticket."""
+    """A fair lock for each session; its new holder checks whether a cancel has come since its ticket."""
 
     def __init__(self, run: Runner) -> None:
         self.run = run
@@ -609,7 +609,7 @@ class LeavesSlowly(Steps):
 
 
 class CoversLater(Steps):
-    """A cancel drops the queue, writes an audit line, then covers whoever is active by then."""
+    """A cancel drops the queue, writes an audit line, then covers the run that is active by then."""
 
     async def cancel(self, session: str) -> None:
         for _, answer in self.queue.pop(session, ()):
@@ -664,7 +664,7 @@ class Evicts(Steps):
 
 
 class LosesTheWakeUp(Pump):
-    """The pump lowers its event after it has looked: what comes between look and lowering wakes nobody."""
+    """The pump lowers its event after it has looked: what comes between look and lowering wakes no task."""
 
     async def pump(self) -> None:
         while True:

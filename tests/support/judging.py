@@ -67,7 +67,7 @@ class HeardWorld(World):
         self.abandon()
         sessions = self.monitor.sessions.values()
         if not self.monitor.ended and not any(each.in_state(DeclaredState.ACCEPTED) for each in sessions):
-            # Nothing more will happen, and nobody holds a run that is still to enter.
+            # Nothing more will happen, and no caller holds a run that may still enter.
             self.recording.append(json.dumps({"event": "end"}))
 
 

@@ -115,7 +115,7 @@ class MissesInTheSameTick(Lanes):
 
 
 class LockRunsOut(Lanes):
-    """Takes the lane of whoever has held it for a minute."""
+    """Takes the lane away from a holder that has had it for a minute."""
 
     def next(self, session: str, lane: Lane) -> None:
         super().next(session, lane)
@@ -162,7 +162,7 @@ class LosesAStart(Lanes):
 
 
 class LosesTheWakeUp(Lanes):
-    """Starts an idle lane a tick later, and only with whoever came last in that tick."""
+    """Starts an idle lane a tick later, and only with the run that came last in that tick."""
 
     def submit(self, session: str, prompt: str) -> asyncio.Future[str]:
         idle = session not in self.lanes

@@ -1,4 +1,4 @@
-"""What the tests of streams share: a runner that writes in pieces, and somebody who reads them."""
+"""What the tests of streams share: a runner that writes in pieces, and a reader."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def check(history: list[Heard]) -> None:
     for item in history:
         if item.kind == "return":
             if item.text not in owed:
-                raise Malformed(f"a return for {item.text}, which nobody waits for, in {history}")
+                raise Malformed(f"a return for {item.text}, which no call waits for, in {history}")
             owed.remove(item.text)
         elif owed and item.kind != "call":
             raise Malformed(f"{item} while {owed} have no return in {history}")

@@ -308,7 +308,7 @@ async def being_many(life: Life) -> None:
 
 
 async def carrying_contexts(life: Life) -> None:
-    """The context of whoever accepts reaches the runner, on entry and handoff; what it sets stays there."""
+    """The context of the accepting task reaches the runner, on entry and handoff, and not the reverse."""
     seen: dict[str, Any] = {}
 
     async def sees(turn: Turn) -> None:

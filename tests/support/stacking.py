@@ -1,4 +1,4 @@
-"""A life inside somebody's stack: a dispatcher under watch, and nothing tolerated that is left over.
+"""A life inside another framework's stack: a dispatcher under watch, which must leave nothing behind.
 
 A stack is entered on the running loop, and says of a task whether it came out of it, so that a life can tell
 that the stack was really there.

@@ -44,7 +44,7 @@ async def tracing_with_datadog(life: Life) -> None:
 
 
 async def reporting_to_sentry(life: Life) -> None:
-    """What a runner raises is reported once, by the log, with the tags of whoever accepted the run."""
+    """What a runner raises is reported once, by the log, with the tags of the task that accepted the run."""
 
     async def fails(turn: Turn) -> None:
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MANY = 100_000
-"""So many callbacks, and a conversation counts as endless."""
+"""After this many callbacks, a conversation counts as endless."""
 
 
 class SteppingLoop(asyncio.SelectorEventLoop):

@@ -37,7 +37,7 @@ class FenceStays(DurableMechanism):
 
 
 class AsksForTheOwner(DurableMechanism):
-    """Whoever owns the turn may finish it, under whatever fence; the owner may have been given it anew."""
+    """The owner of the turn may finish it under any fence, even if it has become the owner again since."""
 
     def is_turn_of(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> bool:
         return ledger.owner == me
@@ -65,7 +65,7 @@ class LeavesItToThoseWhoSawIt(DurableMechanism):
 
 
 class NobodyHoldsIt(DurableMechanism):
-    """An accept notes nobody as its holder."""
+    """An accept notes no holder."""
 
     def accept(self, ledger: ModelLedger, me: WorkerName, operation: Operation) -> LedgerDecision | None:
         decision = super().accept(ledger, me, operation)
@@ -126,7 +126,7 @@ class FinishIsTwoSaves(DurableMechanism):
 
 
 class CannotTellTheDead(DurableMechanism):
-    """Nobody is ever given up, so nobody takes over."""
+    """No process is ever given up, so none takes over."""
 
     def expired(self, world: ModelWorld, name: WorkerName) -> ModelWorld:
         return world
@@ -208,7 +208,7 @@ def test_without_what_breaks_it_nothing_is_broken() -> None:
 
 
 class WithoutLease(DurableMechanism):
-    """Whoever was given up for dead saves all the same; a step arrives under the name it was sent under."""
+    """A process that was given up for dead can still save; a step keeps the name it was sent under."""
 
     def may_save(self, process: ModelProcess, own: bool = True) -> bool:
         return True
@@ -230,7 +230,7 @@ def test_the_lease_is_hygiene(bounds: DurableBounds) -> None:
 
 def test_without_a_lease_the_unknown_must_count_as_dead() -> None:
     class Arrives(WithoutLease, UnknownIsAlive):
-        """A step arrives after its worker was given up, and nobody looks at what it was given."""
+        """A step arrives after its worker was given up, and its worker is not checked."""
 
     result = Explorer(DurableModel(DurableBounds(cancels=0), Arrives)).run()
     assert DurableProperty.ADOPTED in result.counterexamples

@@ -60,7 +60,7 @@ def test_a_mistake_is_refuted_from_the_start_in_as_many_steps_as_the_explorer_ne
     example = explored.counterexamples[BROKEN[mechanism]]
     sessions = (0, 0) if mechanism is FoldsWhileItWaits else (0, 1)
     found, broken = refuted(RELATIONS[mechanism], sessions)
-    # That nobody but the last in line can be called is wrong before the last is called.
+    # That only the last in line can be called is wrong before the last is called.
     assert found == len(example.steps) - (mechanism is CallsTheLastInLine), broken
 
 

@@ -176,7 +176,7 @@ def test_an_interrupt_anywhere_in_a_driver_is_answered(driver: str) -> None:
 
 
 class Interrupted(Dispatcher):
-    """While it accepts the last of so many prompts, somebody presses Ctrl-C."""
+    """Ctrl-C comes while it accepts the last of the given number of prompts."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""``turngate verify`` and the files around it: it looks at its own, and at nobody else's."""
+"""``turngate verify`` and the files around it: it looks at its own files only."""
 
 from __future__ import annotations
 

@@ -451,7 +451,7 @@ def test_what_the_call_of_an_adapter_raises_late_is_reported_as_that() -> None:
     )
 
 
-# Nobody is accused falsely.
+# No right subject is accused.
 
 
 LONGER = Effort(programs=600, examples=20)
@@ -602,7 +602,7 @@ def test_a_run_that_clear_loses_is_owed_and_nobody_has_overtaken_it() -> None:
 
 
 class Coalesces(Plain):
-    """Gives whoever waits the answer of the run before."""
+    """Gives each waiter the answer of the run before."""
 
     features = Features(two_phase=True)
 
@@ -654,7 +654,7 @@ def test_what_comes_after_a_while_of_virtual_time_is_waited_for() -> None:
 
 
 class TimesOut(Able):
-    """Ends a turn by itself after a while, and says so: a time limit on turns is nobody's offence."""
+    """Ends a turn by itself after a while, and says so: a time limit on turns breaks no promise."""
 
     def wait(self) -> None:
         for lane in self.lanes.values():

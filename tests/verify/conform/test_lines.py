@@ -208,7 +208,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # Whoever inherits a dead child may take its time to see it off.
+    # The process that inherits a dead child may take its time to reap it.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: an adapter in a test module is the whole suite, and nobody else notices the plugin."""
+"""The pytest plugin: an adapter in a test module is the whole suite; other modules notice nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_nothing():
 
 
 def pytest_in(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Run pytest as somebody else would, in a folder without configuration."""
+    """Run pytest as a user would, in a folder without configuration."""
     program = f"import sys; sys.path[:0] = {PATHS}; import pytest; sys.exit(pytest.main({list(arguments)}))"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -37,7 +37,7 @@ PATIENT = Timing(quiet=0.01, poll=0.002, grace=600.0, longest=1200.0, answers=60
 
 
 class CountedTime:
-    """A clock that goes on when somebody sleeps, so that nothing depends on the machine."""
+    """A clock that advances during sleeps only, so that nothing depends on the machine."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> CountedTime:
 
 
 class Late(Plain):
-    """Does everything at once, and shows it only when it was asked so many times."""
+    """Does everything at once, and shows it only after a number of questions."""
 
     features = Features(two_phase=True, real_time=True)
     timing = Timing(quiet=0.05, grace=3.0, poll=0.01, longest=30.0)

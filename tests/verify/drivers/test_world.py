@@ -325,14 +325,14 @@ class LiesAboutMoves(Dispatcher):
 
 
 class LiesAboutViews(Dispatcher):
-    """Shows nobody in the queue."""
+    """Shows an empty queue."""
 
     def session(self, session_id: str) -> SessionView:
         return super().session(session_id)._replace(queued=())
 
 
 class StreamsTooMuch(Dispatcher):
-    """Gives whoever reads a complete run its text twice."""
+    """Gives a reader of a complete run its text twice."""
 
     def find(self, run_id: str) -> Run | None:
         run = super().find(run_id)

@@ -145,7 +145,7 @@ def test_every_sabotage_that_the_port_can_show_is_refuted_by_vectors_that_say_so
 def showing(name: str, vectors: list[Vector]) -> list[Vector]:
     """Return the vectors that refute a sabotage which they should not be able to show.
 
-    The one that keeps its sessions takes them for busy ones, so whoever wants to be rejected can tell.
+    The one that keeps its sessions takes them for busy ones, so a prompt in the mode `reject` can tell.
     """
     refuted_in = refuting(of(SABOTAGES[name].make), vectors)
     return [vector for vector in refuted_in if name != "leaky-session" or "reject" not in vector.needs]

@@ -16,11 +16,11 @@ from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 _BUSY = 10_000
-"""A subject that is still busy after so many callbacks never comes to rest."""
+"""A subject that is still busy after this many callbacks never comes to rest."""
 _MOMENTS = 40
-"""So many moments after an operation are kept: a poller has no end of them."""
+"""The most moments that are kept after an operation: a poller has no end of them."""
 _TIMERS = 1_250
-"""So many timers run out while ``wait`` lets time pass: a poller takes no longer than others."""
+"""The most timers that run out while ``wait`` lets time pass: a poller takes no longer than others."""
 _TOLD = ("fold", "finish", "fail")
 _NOT_NOTED = 1 << 30
 """The number of a note that is gone, for the window is over."""

@@ -274,7 +274,7 @@ class Sessions:
 
 
 def _past_the_dropped(session: AbstractSession, event: Enter | Handoff | Fold) -> list[Violation]:
-    """Judge a run that becomes active as if the runs were gone that are to be dropped."""
+    """Judge a run that becomes active as if the runs about to be dropped were gone."""
     dropped = [run for run in session.queue if run in session.covered | session.cleared and run != event.run]
     line, session.line = session.line, [run for run in session.line if run not in dropped]
     broken = session.observe(event)

@@ -8,8 +8,8 @@ an operation        from its call to its return if the adapter says that it is d
 the end of a        exact: the runner is the kit's own
 runner
 a watched future    exact up to one callback: the kit looks after each
-everything else     an upper bound: a run is active before its runner is called, and whoever
-                    waits for a RunComplete hears of it late
+everything else     an upper bound: a run is active before its runner is called, and a waiter
+                    hears of a RunComplete late
 ==================  =============================================================================
 """
 

@@ -22,7 +22,7 @@ from turngate_verify.intervals.order import Found, Item, Verdict, middle, plaine
 MOST_CONFIGURATIONS = 20_000
 """A window with more configurations than this stays unknown."""
 MOST_STATES = 200
-"""So many states are followed from one window to the next."""
+"""The most states that are followed from one window to the next."""
 
 
 class Window(NamedTuple):

@@ -59,7 +59,7 @@ class Trials:
         """Make one injection, and expect that all is well after it.
 
         An injection is another scenario, or something done after ``at`` steps, or
-        ``faults``: what the attributes of the FaultyWorld are to be.
+        ``faults``: the values that the attributes of the FaultyWorld get.
         """
         if not self._is_wanted():
             return
