@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsing import CONTRAST, PATIENCE, chromium
 from serving import Line, serving
-from turngate import Dispatcher, State, Turn
+from turngate import Dispatcher, Run, State, Turn
 from turngate.server import Limits, asgi_app
 
 pytestmark = pytest.mark.needs("chromium")
@@ -55,6 +55,15 @@ class Site:
                 turn.write(f"and {run.prompt} ")
             if turn.run.prompt == "short":
                 return
+
+    def queued(self, session: str = "demo") -> list[Run]:
+        """Return what waits in the dispatcher, which answers on its own loop only."""
+
+        async def look() -> list[Run]:
+            return self.d.queued(session)
+
+        found: list[Run] = self.call(look())
+        return found
 
     def go_on(self, session: str = "demo") -> None:
         self.loop.call_soon_threadsafe(self.gates[session].set)
@@ -395,3 +404,224 @@ def test_the_prompt_stays_in_sight_and_the_picture_is_whole(browser: Browser, si
             assert box is not None
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= 380
+
+
+# The line: what waits is held, moved, edited and sent now.
+
+
+def wait_in_line(page: Page, *prompts: str) -> None:
+    """Have a turn run, and prompts wait for it."""
+    send(page, "tea")
+    expect(page.locator("#text")).to_contain_text("tea")
+    for prompt in prompts:
+        send(page, prompt, "queue")
+    in_line(page, *prompts)
+
+
+def in_line(page: Page, *prompts: str) -> None:
+    expect(page.locator("#queue > li .words")).to_have_text([*prompts])
+
+
+def waits(page: Page, prompt: str) -> Locator:
+    return page.locator("#queue > li", has=page.get_by_role("button", name=prompt, exact=True))
+
+
+def press(page: Page, what: str, prompt: str) -> None:
+    page.locator("#queue").get_by_role("button", name=f"{what}: {prompt}", exact=True).click()
+
+
+def drag(page: Page, prompt: str, onto: str, *, share: float) -> None:
+    """Drag a prompt with the mouse to a height of another: 0 is its upper edge, 1 its lower one."""
+    grip = waits(page, prompt).locator(".grip").bounding_box()
+    target = waits(page, onto).bounding_box()
+    assert grip is not None
+    assert target is not None
+    page.mouse.move(grip["x"] + grip["width"] / 2, grip["y"] + grip["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(target["x"] + 40, target["y"] + target["height"] / 2, steps=4)
+    page.mouse.move(target["x"] + 40, target["y"] + target["height"] * share, steps=4)
+
+
+def run_of(site: Site, prompt: str) -> str:
+    return next(run.run_id for run in site.queued() if run.prompt == prompt)
+
+
+@pytest.mark.parametrize("size", [(1280, 860), (380, 800)])
+def test_the_mouse_drags_what_waits_to_another_position(browser: Browser, site: Site, size: Any) -> None:
+    with opened(browser, site, viewport={"width": size[0], "height": size[1]}) as page:
+        wait_in_line(page, "a", "b", "c")
+        waits(page, "c").scroll_into_view_if_needed()
+        drag(page, "c", "a", share=0.2)
+        expect(page.locator("#queue > li.drop .words")).to_have_text("a")
+        page.mouse.up()
+        in_line(page, "c", "a", "b")
+        waits(page, "b").scroll_into_view_if_needed()
+        drag(page, "a", "b", share=0.9)
+        page.mouse.up()
+        in_line(page, "c", "b", "a")
+        assert [run.prompt for run in site.queued()] == ["c", "b", "a"]
+        # Escape gives the drag up, and cancels nothing.
+        drag(page, "a", "c", share=0.2)
+        page.keyboard.press("Escape")
+        page.mouse.up()
+        expect(page.locator("#queue > li.dragged")).to_have_count(0)
+        in_line(page, "c", "b", "a")
+        expect(page.locator("#phase")).to_have_text("A turn runs.")
+        page.reload()  # the view of the server has this order, too
+        in_line(page, "c", "b", "a")
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_keys_move_what_waits_and_the_focus_goes_with_it(page: Page, site: Site) -> None:
+    wait_in_line(page, "a", "b", "c", "d")
+    waits(page, "d").locator(".grip").focus()
+    for _ in range(3):  # faster than the server answers
+        page.keyboard.press("Alt+ArrowUp")
+    in_line(page, "d", "a", "b", "c")
+    expect(waits(page, "d").locator(".grip")).to_be_focused()
+    expect(page.locator("#said")).to_have_text("Moved to position 1 of 4.")
+    page.keyboard.press("Alt+ArrowUp")
+    page.keyboard.press("Alt+ArrowDown")
+    in_line(page, "a", "d", "b", "c")
+    page.keyboard.press("Alt+End")
+    in_line(page, "a", "b", "c", "d")
+    page.keyboard.press("ArrowUp")
+    expect(waits(page, "c").locator(".grip")).to_be_focused()
+    page.keyboard.press("Alt+Home")
+    in_line(page, "c", "a", "b", "d")
+    assert [run.prompt for run in site.queued()] == ["c", "a", "b", "d"]
+
+
+def test_a_run_and_a_session_are_held_and_resumed(page: Page, site: Site) -> None:
+    wait_in_line(page, "a", "b")
+    press(page, "Hold", "a")
+    expect(waits(page, "a")).to_have_attribute("data-held", "true")
+    expect(waits(page, "b")).to_have_attribute("data-held", "false")
+    expect(page.locator("#queue-count")).to_have_text("(2, 1 held)")
+    page.locator("#hold").click()
+    expect(page.locator("#queue > li.held")).to_have_count(2)
+    send(page, "later", "queue")
+    expect(waits(page, "later")).to_have_attribute("data-held", "false")
+    page.reload()
+    expect(page.locator("#queue > li.held")).to_have_count(2)
+    press(page, "Resume", "b")
+    expect(waits(page, "b")).to_have_attribute("data-held", "false")
+    page.locator("#resume").click()
+    expect(page.locator("#queue > li.held")).to_have_count(0)
+    assert not any(run.held for run in site.queued())
+
+
+def test_stop_keeps_what_waits_until_it_is_resumed(page: Page, site: Site) -> None:
+    wait_in_line(page, "a", "b")
+    page.keyboard.press("Control+.")
+    expect(done(page, "tea")).to_have_attribute("data-outcome", "cancelled")
+    expect(page.locator("#queue > li.held")).to_have_count(2)
+    expect(page.locator("#phase")).to_contain_text("what waits is held")
+    expect(page.locator("#stop")).to_be_disabled()
+    page.locator("#resume").click()
+    expect(page.locator("#text")).to_contain_text("about</i> a ")
+    in_line(page, "b")
+    page.locator("#stop").click()
+    expect(done(page, "a")).to_have_attribute("data-outcome", "cancelled")
+    expect(waits(page, "b")).to_have_attribute("data-held", "true")
+    all_once(page, 2)
+
+
+def test_what_waits_is_sent_now(page: Page, site: Site) -> None:
+    wait_in_line(page, "a", "b")
+    press(page, "Hold", "b")
+    expect(waits(page, "b")).to_have_attribute("data-held", "true")
+    press(page, "Send now", "b")
+    expect(page.locator("#text")).to_contain_text("about</i> b ")
+    expect(done(page, "tea")).to_have_attribute("data-outcome", "cancelled")
+    in_line(page, "a")
+    all_once(page, 1)
+
+
+def test_what_waits_is_edited_in_place(page: Page, site: Site) -> None:
+    long = "cake " * 100
+    wait_in_line(page, "a")
+    send(page, long, "queue")
+    expect(page.locator("#queue > li")).to_have_count(2)
+    page.locator("#queue").get_by_role("button", name="Edit: cake").click()
+    field = page.locator("#queue textarea")
+    expect(field).to_be_focused()
+    expect(field).to_have_value(long)  # all of it, though the list shows less
+    page.keyboard.press("Control+End")
+    page.keyboard.type("and soup")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_have_text("Saved.")
+    assert site.queued()[1].prompt == long + "and soup"
+    press(page, "Edit", "a")
+    page.locator("#queue textarea").fill("never")
+    page.keyboard.press("Escape")
+    expect(page.locator("#queue textarea")).to_have_count(0)
+    expect(page.get_by_role("button", name="Edit: a", exact=True)).to_be_focused()
+    press(page, "Edit", "a")
+    page.locator("#queue textarea").fill("broth")
+    page.get_by_role("button", name="Save").click()
+    expect(waits(page, "broth")).to_have_count(1)
+    press(page, "Edit", "broth")
+    page.locator("#queue textarea").fill("  ")
+    page.keyboard.press("Enter")
+    expect(page.locator("#said")).to_contain_text("Refused")
+    expect(page.locator("#queue textarea")).to_have_value("  ")
+    expect(page.locator("#phase")).to_have_text("A turn runs.")
+    assert site.queued()[0].prompt == "broth"
+
+
+def test_what_another_client_does_is_shown_and_an_edit_survives_it(page: Page, site: Site) -> None:
+    wait_in_line(page, "a", "b", "c")
+    a, b, c = (run_of(site, prompt) for prompt in "abc")
+    site.call(site.d.edit(a, prompt="another"))
+    in_line(page, "another", "b", "c")
+    press(page, "Edit", "b")
+    field = page.locator("#queue textarea")
+    field.fill("half a sent")
+    site.call(site.d.move(c, to="first"))
+    site.call(site.d.hold("demo"))
+    expect(page.locator("#queue > li.held")).to_have_count(2)
+    expect(page.locator("#queue > li").nth(0)).to_contain_text("c")
+    expect(page.locator("#queue > li").nth(2).locator("textarea")).to_be_focused()
+    site.call(site.d.move(b, to="first"))
+    expect(page.locator("#queue > li").nth(0).locator("textarea")).to_be_focused()
+    page.keyboard.type("ence")
+    site.call(site.d.edit(b, prompt="from elsewhere"))
+    expect(page.locator("#queue .warning")).to_contain_text("edited elsewhere")
+    expect(field).to_have_value("half a sentence")
+    site.call(site.d.send_now(b))
+    expect(page.locator("#text")).to_contain_text("about</i> from elsewhere")
+    expect(page.locator("#queue > li.gone textarea")).to_have_value("half a sentence")
+    expect(field).to_be_focused()
+    page.get_by_role("button", name="Use as a new prompt").click()
+    expect(page.locator("#prompt")).to_have_value("half a sentence")
+    in_line(page, "c", "another")
+    site.call(site.d.resume("demo"))
+    expect(page.locator("#queue > li.held")).to_have_count(0)
+
+
+def test_a_refusal_is_told_in_one_line_and_changes_nothing(page: Page, site: Site) -> None:
+    wait_in_line(page, "a", "b", "c")
+    a = run_of(site, "a")
+    site.loop.call_soon_threadsafe(site.line.cut)
+    expect(page.locator("#link")).to_have_attribute("data-link", "reconnecting")
+    # The page knows nothing of this, and still shows three that wait.
+    site.call(site.d.send_now(a))
+    page.route("**/v1/events", lambda route: route.abort())
+    site.loop.call_soon_threadsafe(site.line.mend)
+    for what in ("Hold", "Send now", "Edit"):
+        page.evaluate("document.getElementById('said').textContent = ''")
+        press(page, what, "a")
+        expect(page.locator("#said")).to_have_text("Refused: its turn has begun.")
+        expect(page.locator("#said")).to_have_class("bad")
+        in_line(page, "a", "b", "c")
+    page.evaluate("document.getElementById('said').textContent = ''")
+    waits(page, "c").locator(".grip").focus()
+    page.keyboard.press("Alt+Home")
+    expect(page.locator("#said")).to_have_text("Refused: its turn has begun.")
+    press(page, "Send now", "b")  # for the turn of "tea", which is over
+    expect(page.locator("#said")).to_contain_text("nothing was done")
+    assert [run.prompt for run in site.queued()] == ["b", "c"]
+    page.unroute("**/v1/events")
+    in_line(page, "b", "c")
+    expect(page.locator("#text")).to_contain_text("about</i> a ")

@@ -196,7 +196,7 @@ class Handlers:
             complete = await self._completed_within(run, patience, request)
         if complete is not None and not run.prompt:
             prompt = await find_prompt(self._d.messages, run.run_id)
-        return models.run_body(run, complete, prompt)
+        return models.run_body(run, complete, prompt, whole=True)
 
     async def _completed_within(self, run: Run, patience: float, request: Request) -> RunComplete | None:
         """Wait for a completion, as long as there is a client and a dispatcher that is not closed."""

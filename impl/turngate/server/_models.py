@@ -265,18 +265,23 @@ def shown(prompt: str | None) -> str | None:
     return prompt if prompt is None or len(prompt) <= SHOWN else f"{prompt[: SHOWN - 1]}…"
 
 
-def run_body(run: Run, complete: RunComplete | None = None, prompt: str | None = None) -> dict[str, Any]:
+def run_body(
+    run: Run, complete: RunComplete | None = None, prompt: str | None = None, *, whole: bool = False
+) -> dict[str, Any]:
     """Return a run, with its completion and its prompt if these are known from elsewhere.
+
+    The prompt is shortened as in a list, unless the `whole` of it is asked for.
 
     The handle of a complete run need not have the prompt: then it is null, not empty.
     """
     complete = complete or run.complete
+    prompt = run.prompt if run.prompt or complete is None else prompt
     return {
         "run_id": run.run_id,
         "session_id": run.session_id,
         "seq": run.seq,
         "state": State.COMPLETE if complete is not None else run.state,
-        "prompt": shown(run.prompt if run.prompt or complete is None else prompt),
+        "prompt": prompt if whole else shown(prompt),
         "complete": None if complete is None else complete._asdict(),
         "held": run.held,
         "data": run.data,

@@ -10,11 +10,12 @@ const LINK = {
 };
 
 const LOADED = 50, PAGES = 5;
+const SHOWN = 200; // characters of a prompt, as in the server's lists
 
 const known = new Known();
 const loaded = new Set(); // sessions whose complete runs were loaded
 const opened = JSON.parse(sessionStorage.getItem('turngate.opened') ?? '["demo"]'); // the last one is shown
-const page = {session: opened.at(-1), focus: null, followed: true};
+const page = {session: opened.at(-1), focus: null, followed: true, editing: null, drag: null};
 let token = new URLSearchParams(location.hash.slice(1)).get('token') ?? sessionStorage.getItem('turngate.token') ?? '';
 if (location.hash) history.replaceState(null, '', location.pathname);
 
@@ -47,7 +48,34 @@ function heard(event, data) {
   if (event === 'snapshot' && !known.runs.has(page.focus)) page.focus = inFlight(page.session);
   for (const session of known.holes) fillHole(session);
   for (const run of known.doubtful) resolve(run);
+  for (const run of known.edited) reread(run);
+  for (const look of [...watching]) look();
   redraw();
+}
+
+// Ask for the new prompt of a run that was edited. If it is edited again meanwhile, that asks again.
+async function reread(id) {
+  known.edited.delete(id);
+  const edits = known.runs.get(id)?.edits;
+  const {ok, data} = await call('GET', `runs/${encodeURIComponent(id)}`);
+  const run = known.runs.get(id);
+  if (!run || run.edits !== edits) return;
+  if (ok) run.prompt = shown(data.prompt) ?? run.prompt;
+  else known.edited.add(id); // asked again when the line is back
+  redraw();
+}
+
+const watching = new Set();
+
+// Wait until something that was asked for has also been told, but not for ever.
+function told(condition) {
+  return new Promise(done => {
+    const look = () => { if (condition()) finish(); };
+    const late = setTimeout(() => finish(), 2_000);
+    const finish = () => { watching.delete(look); clearTimeout(late); done(); };
+    watching.add(look);
+    look();
+  });
 }
 
 async function fillHole(session) {
@@ -74,7 +102,9 @@ const stream = new Stream({
     $('link').textContent = LINK[link];
     $('login').hidden = link !== 'refused';
     if (link === 'refused') $('token').focus();
-    if (link === 'live') for (const session of opened) load(session);
+    if (link !== 'live') return;
+    for (const session of opened) load(session);
+    for (const run of known.edited) reread(run);
   },
 });
 
@@ -127,8 +157,137 @@ async function cancel() {
 
 async function takeBack(run) {
   const {ok, data} = await call('POST', `runs/${encodeURIComponent(run)}/cancel?waiting_only=true`);
-  if (!ok) tell(`Refused: ${data.detail ?? data.title}.`, true);
+  if (!ok) refused({data});
   else tell(data.covered.length ? 'Taken back.' : 'Too late: its turn had begun.');
+}
+
+// The line: what waits is held, resumed, moved, edited and sent now. The page shows nothing of it before the server
+// has told of it, so a refusal changes nothing.
+
+const LATE = {active: 'its turn has begun', complete: 'it is complete', accepted: 'it has not entered yet'};
+
+function refused({data}) {
+  const name = String(data.type ?? '').split(':').at(-1);
+  const why = name === 'not-waiting' ? LATE[data.state] : name === 'unknown-run' ? 'the server does not know it' : null;
+  tell(`Refused: ${why ?? data.detail ?? data.title}.`, true);
+}
+
+function shown(prompt) {
+  return prompt && prompt.length > SHOWN ? `${prompt.slice(0, SHOWN - 1)}…` : prompt;
+}
+
+async function hold(what, path) {
+  const answer = await call('POST', `${path}/${what}`);
+  if (!answer.ok) refused(answer);
+  else if (!answer.data.runs.length) tell(what === 'hold' ? 'There was nothing to hold.' : 'There was nothing to resume.');
+  else tell(what === 'hold' ? `Held: ${runs(answer.data.runs.length)}. What you send now is not.` : `Resumed: ${runs(answer.data.runs.length)}.`);
+}
+
+const ofSession = () => `sessions/${encodeURIComponent(page.session)}`;
+const ofRun = run => `runs/${encodeURIComponent(run)}`;
+
+// Stop the turn that is shown, and no other: if it is over meanwhile, nothing happens.
+async function stop() {
+  const turn = known.session(page.session).lead;
+  if (!turn) { tell('No turn runs.'); return; }
+  const answer = await call('POST', `${ofSession()}/stop`, {turn});
+  if (!answer.ok) refused(answer);
+  else if (!answer.data.covered.length) tell('That turn was over: nothing was stopped.');
+  else tell(answer.data.held.length ? `Stopped. Held: ${runs(answer.data.held.length)}; Resume goes on.` : 'Stopped.');
+}
+
+async function sendNow(run) {
+  const turn = known.session(page.session).lead;
+  const answer = await call('POST', `${ofRun(run)}/send-now`, turn ? {turn} : undefined);
+  if (!answer.ok) refused(answer);
+  else if (turn && !answer.data.covered.length && answer.data.waiting.includes(run)) tell('The turn that you saw was over: nothing was done.');
+  else tell(answer.data.covered.length ? 'Sent now: the turn before it is stopped.' : 'Sent now.');
+}
+
+let moving = Promise.resolve();
+
+// Move a run to a position (counted from 0) that `where` finds in the line as it is when its move comes.
+function move(run, where) {
+  moving = moving.then(async () => {
+    const line = known.line(page.session, 'queued').map(each => each.id);
+    const others = line.filter(id => id !== run);
+    const to = where(others, line.indexOf(run));
+    if (!line.includes(run) || to < 0 || to > others.length || to === line.indexOf(run)) return;
+    const moves = known.runs.get(run).moves;
+    const answer = await call('POST', `${ofRun(run)}/move`, to < others.length ? {before: others[to]} : {to: 'last'});
+    if (!answer.ok) { refused(answer); return; }
+    tell(`Moved to position ${to + 1} of ${line.length}.`);
+    await told(() => known.runs.get(run)?.moves !== moves || known.runs.get(run)?.state !== 'queued');
+  });
+}
+
+const item = run => [...$('queue').children].find(each => each.dataset.run === run);
+
+async function edit(run) {
+  if (page.editing) { item(page.editing.run)?.querySelector('textarea').focus(); tell('Finish the other edit first.', true); return; }
+  const {session, edits} = known.runs.get(run);
+  const answer = await call('GET', ofRun(run)); // lists show only the beginning of a long prompt
+  if (!answer.ok) { refused(answer); return; }
+  if (answer.data.state !== 'queued') { tell(`Refused: ${LATE[answer.data.state]}.`, true); return; }
+  if (page.editing) return;
+  page.editing = {run, session, edits};
+  draw(known, page);
+  const text = item(run)?.querySelector('textarea');
+  if (!text) { page.editing = null; draw(known, page); return; }
+  text.value = answer.data.prompt ?? '';
+  text.focus();
+}
+
+function leave() {
+  const {run} = page.editing;
+  page.editing = null;
+  draw(known, page);
+  (item(run)?.querySelector('[data-do=edit]') ?? $('prompt')).focus();
+}
+
+async function save() {
+  const {run} = page.editing, text = item(run).querySelector('textarea').value;
+  if (item(run).classList.contains('gone')) {
+    $('prompt').value = [$('prompt').value, text].filter(Boolean).join('\n');
+    leave();
+    return;
+  }
+  const answer = await call('PATCH', ofRun(run), {prompt: text});
+  if (!answer.ok) { refused(answer); return; } // the text stays where it was typed
+  tell('Saved.');
+  if (page.editing?.run === run) leave();
+}
+
+// Dragging. The list has the pointer, since its items may be replaced meanwhile.
+
+function drag(event) {
+  const grip = event.target.closest('.grip');
+  if (!grip || event.button !== 0) return;
+  page.drag = {run: grip.dataset.run, before: undefined};
+  $('queue').setPointerCapture(event.pointerId);
+}
+
+function dragOver(event) {
+  if (!page.drag) return;
+  const list = $('queue'), box = list.getBoundingClientRect();
+  if (event.clientY < box.top + 24) list.scrollTop -= 12;
+  else if (event.clientY > box.bottom - 24) list.scrollTop += 12;
+  const below = [...list.children].filter(each => each.dataset.run !== page.drag.run)
+    .find(each => { const {top, height} = each.getBoundingClientRect(); return event.clientY < top + height / 2; });
+  page.drag.before = below?.dataset.run ?? null;
+  redraw();
+}
+
+function drop() {
+  const {run, before} = page.drag ?? {};
+  page.drag = null;
+  redraw();
+  if (run && before !== undefined) move(run, others => before === null ? others.length : others.indexOf(before));
+}
+
+function undrag() {
+  page.drag = null;
+  redraw();
 }
 
 // Load what completed in a session before this page was opened: the newest of the runs that have messages.
@@ -170,11 +329,52 @@ document.addEventListener('click', event => {
   if (!button) return;
   if (button.dataset.do === 'session') open(button.dataset.session);
   else if (button.dataset.do === 'take-back') takeBack(button.dataset.run);
+  else if (button.dataset.do === 'hold-run') hold('hold', ofRun(button.dataset.run));
+  else if (button.dataset.do === 'resume-run') hold('resume', ofRun(button.dataset.run));
+  else if (button.dataset.do === 'now') sendNow(button.dataset.run);
+  else if (button.dataset.do === 'edit') edit(button.dataset.run);
+  else if (button.dataset.do === 'save') save();
+  else if (button.dataset.do === 'leave') leave();
   else if (button.dataset.do === 'focus') { page.focus = button.dataset.run; page.followed = false; redraw(); }
 });
 document.addEventListener('keydown', event => {
-  if (event.key === 'Escape' && !event.isComposing) { event.preventDefault(); cancel(); }
+  if (event.isComposing) return;
+  const within = event.target.closest('#queue > li');
+  if (event.key === 'Escape') {
+    event.preventDefault();
+    if (page.drag) undrag();
+    else if (within?.classList.contains('editing')) leave();
+    else cancel();
+  } else if (event.key === '.' && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    stop();
+  } else if (within) inLine(event, within);
 });
+
+// Keys on what waits: arrows go from one to another, and with Alt they move it.
+function inLine(event, within) {
+  if (within.classList.contains('editing')) {
+    if (event.key === 'Enter' && !event.shiftKey && event.target.matches('textarea')) { event.preventDefault(); save(); }
+    return;
+  }
+  const {run} = within.dataset;
+  const step = {ArrowUp: -1, ArrowDown: 1}[event.key];
+  if (event.altKey && step) move(run, (others, at) => at + step);
+  else if (event.altKey && event.key === 'Home') move(run, () => 0);
+  else if (event.altKey && event.key === 'End') move(run, others => others.length);
+  else if (step) {
+    const next = step < 0 ? within.previousElementSibling : within.nextElementSibling;
+    (next?.querySelector(`[data-do="${event.target.dataset.do}"]`) ?? next?.querySelector('button'))?.focus();
+  } else return;
+  event.preventDefault();
+}
+$('queue').addEventListener('pointerdown', drag);
+$('queue').addEventListener('pointermove', dragOver);
+$('queue').addEventListener('pointerup', drop);
+$('queue').addEventListener('pointercancel', undrag);
+$('stop').addEventListener('click', stop);
+$('hold').addEventListener('click', () => hold('hold', ofSession()));
+$('resume').addEventListener('click', () => hold('resume', ofSession()));
 $('cancel').addEventListener('click', cancel);
 $('prompt').addEventListener('keydown', event => {
   if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }

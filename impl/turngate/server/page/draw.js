@@ -43,6 +43,39 @@ function fill(list, items) {
 
 const focusPath = item => [...item.querySelectorAll('button')].indexOf(document.activeElement);
 
+// Like `fill`, for a list whose items change places: items are known by their run. The item that has the focus is
+// never moved (the others move around it), and the one that is being edited is not replaced either.
+function arrange(list, items, kept) {
+  const focused = document.activeElement?.closest('#queue > li');
+  const key = item => item.dataset.run;
+  const old = new Map([...list.children].map(item => [key(item), item]));
+  const nodes = items.map(item => {
+    const was = old.get(key(item));
+    if (was && (was.isEqualNode(item) || (key(item) === kept && was.classList.contains('editing')))) return was;
+    if (was) {
+      const named = was.contains(document.activeElement) ? document.activeElement.dataset.do : null;
+      was.replaceWith(item);
+      if (named) (item.querySelector(`[data-do="${named}"]`) ?? item.querySelector('button'))?.focus();
+    }
+    return item;
+  });
+  const wanted = new Set(nodes);
+  let lost = null;
+  for (const item of [...list.children]) {
+    if (wanted.has(item)) continue;
+    if (item.contains(document.activeElement)) lost = [...list.children].indexOf(item);
+    item.remove();
+  }
+  const pin = nodes.find(item => item.contains(document.activeElement)) ?? null;
+  const at = pin ? nodes.indexOf(pin) : nodes.length;
+  if (nodes.some((item, index) => list.children[index] !== item)) {
+    for (const item of nodes.slice(0, at)) list.insertBefore(item, pin);
+    for (const item of nodes.slice(at + 1)) list.append(item);
+  }
+  // The item that had the focus is gone: its neighbour takes it, or the prompt.
+  if (lost !== null && focused) (nodes[Math.min(lost, nodes.length - 1)]?.querySelector('button') ?? $('prompt')).focus();
+}
+
 function words(run) {
   return el('button', {className: 'words', type: 'button', 'data-do': 'focus', 'data-run': run.id, title: run.id},
     run.prompt ?? run.id);
@@ -66,8 +99,9 @@ function story(known, page) {
 
 function sessions(known, page) {
   fill($('sessions'), [...known.sessions.values()].map(session => {
-    const waiting = known.of(session.id, 'queued').length;
-    const what = [session.lead ? 'active' : 'idle', waiting ? `${waiting} waiting` : ''].filter(Boolean).join(', ');
+    const waiting = known.of(session.id, 'queued');
+    const held = waiting.filter(run => run.held).length;
+    const what = [session.lead ? 'active' : 'idle', waiting.length ? `${waiting.length} waiting` : '', held ? `${held} held` : ''].filter(Boolean).join(', ');
     const button = el('button', {type: 'button', 'data-do': 'session', 'data-session': session.id,
       'aria-current': String(session.id === page.session)},
       el('span', {'aria-hidden': 'true'}, session.lead ? '●' : '○'),
@@ -86,7 +120,9 @@ function turn(known, page) {
   $('cancel').disabled = !known.of(session.id, 'accepted', 'cancel_on_entry', 'queued', 'active').length;
   $('turn').className = [session.lead ? 'running' : '', session.covered ? 'covered' : ''].join(' ').trim();
   const joined = runs.length > 1 ? `, ${runs.length - 1} joined it` : '';
-  $('phase').textContent = !session.lead ? 'No turn runs. This is the text of the last one:'
+  const holds = known.of(session.id, 'queued').some(run => run.held);
+  $('stop').disabled = !session.lead || session.covered;
+  $('phase').textContent = !session.lead ? `No turn runs${holds ? '; what waits is held' : ''}. This is the text of the last one:`
     : session.covered ? 'A cancel covers this turn; it is being stopped.' : `A turn runs${joined}.`;
   fill($('lead'), runs.map(run => el('li', {className: run.id === page.focus ? 'run focused' : 'run', 'data-run': run.id},
     tag(run.lead === run.id ? 'lead' : 'folded'), words(run), run.covered ? tag('covered') : null)));
@@ -98,12 +134,53 @@ function turn(known, page) {
 }
 
 function queue(known, page) {
-  const waiting = known.of(page.session, 'queued');
-  $('queue-count').textContent = waiting.length ? `(${waiting.length})` : '';
-  $('queue-empty').hidden = waiting.length > 0;
-  fill($('queue'), waiting.map((run, index) => el('li', {className: run.id === page.focus ? 'run focused' : 'run', 'data-run': run.id},
-    el('span', {className: 'place'}, String(index + 1)), words(run),
-    el('button', {type: 'button', 'data-do': 'take-back', 'data-run': run.id, 'aria-label': `Take back: ${run.prompt ?? run.id}`}, 'Take back'))));
+  const waiting = known.line(page.session, 'queued');
+  const held = waiting.filter(run => run.held).length;
+  const editing = page.editing?.session === page.session ? page.editing : null;
+  const dragged = waiting.some(run => run.id === page.drag?.run) ? page.drag : null;
+  $('queue-count').textContent = waiting.length ? `(${waiting.length}${held ? `, ${held} held` : ''})` : '';
+  $('queue-empty').hidden = waiting.length > 0 || editing !== null;
+  $('queue-keys').hidden = waiting.length === 0;
+  $('hold').disabled = held === waiting.length;
+  $('resume').disabled = held === 0;
+  $('queue').classList.toggle('drop-last', dragged !== null && dragged.before === null);
+  const items = waiting.map((run, index) => editing?.run === run.id ? editor(run.id) : waits(run, index, page, dragged));
+  // A prompt whose turn began while it was being edited: what was typed stays, until the person is done with it.
+  const gone = editing && !waiting.some(run => run.id === editing.run);
+  if (gone) items.unshift(editor(editing.run));
+  arrange($('queue'), items, editing?.run);
+  if (!editing) return;
+  const item = [...$('queue').children].find(each => each.dataset.run === editing.run);
+  const run = known.runs.get(editing.run);
+  item.classList.toggle('gone', Boolean(gone));
+  item.querySelector('[data-do=save]').textContent = gone ? 'Use as a new prompt' : 'Save';
+  const warning = gone ? 'It no longer waits, so it cannot be changed. Your text is kept here.'
+    : run && run.edits > editing.edits ? 'It was edited elsewhere meanwhile. Saving replaces that text.' : '';
+  if (item.querySelector('.warning').textContent !== warning) item.querySelector('.warning').textContent = warning;
+}
+
+function waits(run, index, page, dragged) {
+  const name = run.prompt ?? run.id;
+  const act = (what, label, title) => el('button', {type: 'button', 'data-do': what, 'data-run': run.id,
+    'aria-label': `${title}: ${name}`, title}, label);
+  const kinds = ['run', run.held ? 'held' : '', run.id === page.focus ? 'focused' : '',
+    dragged?.run === run.id ? 'dragged' : '', dragged?.before === run.id ? 'drop' : ''];
+  return el('li', {className: kinds.filter(Boolean).join(' '), 'data-run': run.id, 'data-held': String(run.held)},
+    el('button', {type: 'button', className: 'grip', 'data-do': 'grip', 'data-run': run.id,
+      'aria-label': `Move, position ${index + 1}: ${name}`, 'aria-keyshortcuts': 'Alt+ArrowUp Alt+ArrowDown',
+      title: 'Drag to move, or Alt and an arrow key'}, '⠿'),
+    el('span', {className: 'place'}, String(index + 1)), words(run), run.held ? tag('held', '❚❚ held') : null,
+    el('div', {className: 'acts'}, act('now', 'Send now', 'Send now'), act('edit', 'Edit', 'Edit'),
+      run.held ? act('resume-run', 'Resume', 'Resume') : act('hold-run', 'Hold', 'Hold'), act('take-back', 'Take back', 'Take back')));
+}
+
+// The controls of an item that is being edited; its text is put in by the code that begins to edit.
+function editor(id) {
+  return el('li', {className: 'run editing', 'data-run': id},
+    el('textarea', {rows: 3, 'aria-label': 'The prompt, edited. Enter saves, Escape leaves it as it was.'}),
+    el('p', {className: 'warning', role: 'status'}),
+    el('div', {className: 'acts'}, el('button', {type: 'button', 'data-do': 'save', 'data-run': id}, 'Save'),
+      el('button', {type: 'button', 'data-do': 'leave', 'data-run': id}, 'Leave as it was')));
 }
 
 function life(known, page) {
@@ -127,7 +204,7 @@ function said(run) {
     const into = run.complete.folded_into ? ', in the turn that took it in' : '';
     return [name, ` ${OUTCOME_SAID[run.complete.outcome]}${into}.`];
   }
-  const waits = run.state === 'queued' ? BUSY_SAID[run.busy] ?? '' : '';
+  const waits = run.held ? ', held until it is resumed or sent' : run.state === 'queued' ? BUSY_SAID[run.busy] ?? '' : '';
   const joined = run.lead && run.lead !== run.id ? ', in a turn that another run leads' : '';
   return [name, ` ${STATE_SAID[run.state]}${waits}${joined}${run.covered ? '; a cancel covers it' : ''}.`];
 }

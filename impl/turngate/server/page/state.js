@@ -26,6 +26,7 @@ export class Known {
     this.busy = new Map(); // what this page has asked for its runs, if the session is busy
     this.holes = new Set(); // sessions whose text has a hole, to be asked for
     this.doubtful = new Set(); // runs that the server may have forgotten, to be asked for
+    this.edited = new Set(); // runs whose prompt was changed, to be asked for
   }
 
   session(id) {
@@ -39,7 +40,7 @@ export class Known {
     if (!this.runs.has(id)) {
       this.session(session);
       this.runs.set(id, {
-        id, session, prompt: null, seq: 0, state: 'accepted', path: ['accepted'], lead: null, covered: false,
+        id, session, prompt: null, seq: 0, rank: 0, held: false, moves: 0, edits: 0, state: 'accepted', path: ['accepted'], lead: null, covered: false,
         complete: null, times: 0, at: Date.now(), recalled: false, busy: this.busy.get(id) ?? null,
       });
       this.busy.delete(id);
@@ -52,10 +53,16 @@ export class Known {
     return found.sort((one, other) => one.seq - other.seq);
   }
 
+  // What waits, in line order.
+  line(session, ...states) {
+    return this.of(session, ...states).sort((one, other) => one.rank - other.rank);
+  }
+
   move(run, state) {
     if (RANK[state] <= RANK[run.state] && run.state !== state) return;
     if (run.state !== state) run.path.push(state);
     run.state = state;
+    if (state === 'active' || state === 'complete') run.held = false;
   }
 
   tell(session, what, run = null, kind = '') {
@@ -75,7 +82,11 @@ export class Known {
       case 'run.fold': return this.fold(data);
       case 'run.complete': return this.complete(data);
       case 'session.cancel': return this.cover(data);
-      case 'session.clear': return this.tell(data.session_id, 'The queue is cleared.');
+      case 'session.clear': return data.runs === null ? this.tell(data.session_id, 'The queue is cleared.') : undefined;
+      case 'session.hold': return this.hold(data, true);
+      case 'session.resume': return this.hold(data, false);
+      case 'run.move': return this.reorder(data);
+      case 'run.edit': return this.edit(data);
       case 'delta': return this.write(data);
       default: return undefined;
     }
@@ -84,7 +95,7 @@ export class Known {
   accept(data) {
     const run = this.run(data.run_id, data.session_id);
     run.prompt = data.prompt ?? run.prompt;
-    run.seq = data.seq;
+    run.seq = run.rank = data.seq;
     this.tell(run.session, `is accepted, as number ${data.seq}`, run);
   }
 
@@ -122,9 +133,44 @@ export class Known {
       .filter(run => data.runs === null || data.runs.includes(run.id));
     for (const run of covered) run.covered = true;
     const what = covered.length === 1 ? 'the run' : `the ${covered.length} runs`;
-    if (data.runs !== null && covered.length === 1) this.tell(session.id, 'is taken back', covered[0], 'stop');
+    const [only] = covered;
+    if (data.runs !== null && covered.length && covered.every(run => run.state === 'active')) {
+      this.tell(session.id, 'The turn is stopped: a cancel covers it alone.', null, 'stop');
+    } else if (data.runs !== null && covered.length === 1) this.tell(session.id, 'is taken back', only, 'stop');
     else if (covered.length) this.tell(session.id, `A cancel covers ${what} accepted before it, and none after.`, null, 'stop');
     session.covered = session.lead !== null && this.runs.get(session.lead)?.covered === true;
+  }
+
+  // The line: holds, moves, edits.
+
+  hold(data, held) {
+    const changed = this.of(data.session_id, 'accepted', 'queued')
+      .filter(run => (data.runs === null || data.runs.includes(run.id)) && run.held !== held);
+    for (const run of changed) run.held = held;
+    const [only] = changed;
+    if (changed.length === 1) this.tell(only.session, held ? 'is held: it keeps its position and does not start' : 'is resumed', only, held ? 'held' : '');
+    else if (changed.length) this.tell(data.session_id, `What waits is ${held ? 'held' : 'resumed'}: ${changed.length} runs.`, null, held ? 'held' : '');
+  }
+
+  // A move permutes the ranks of what waits and invents none, so what is accepted later stays behind.
+  reorder(data) {
+    const run = this.run(data.run_id, data.session_id);
+    run.moves += 1;
+    const line = this.line(run.session, 'accepted', 'queued');
+    const ranks = line.map(each => each.rank);
+    const others = line.filter(each => each !== run);
+    const at = others.findIndex(each => each.id === data.before);
+    others.splice(at < 0 ? others.length : at, 0, run);
+    others.forEach((each, index) => { each.rank = ranks[index]; });
+    const before = this.runs.get(data.before);
+    this.tell(run.session, before ? `is moved before “${before.prompt ?? before.id}”` : 'is moved to the end of the line', run);
+  }
+
+  edit(data) {
+    const run = this.run(data.run_id, data.session_id);
+    run.edits += 1;
+    this.edited.add(run.id);
+    this.tell(run.session, 'is edited', run);
   }
 
   complete(data) {
@@ -199,9 +245,12 @@ export class Known {
     for (const each of view.active ? [view.active, ...every] : every) {
       listed.add(each.run_id);
       const run = this.run(each.run_id, each.session_id);
-      Object.assign(run, {prompt: each.prompt || run.prompt, seq: each.seq});
+      Object.assign(run, {prompt: each.prompt || run.prompt, seq: each.seq, rank: each.seq, held: each.held});
       this.move(run, each.state);
     }
+    // The view lists what is queued in line order: that order gets the sequence numbers as its ranks.
+    const ranks = view.queued.map(each => each.seq).sort((one, other) => one - other);
+    view.queued.forEach((each, index) => { this.runs.get(each.run_id).rank = ranks[index]; });
     for (const each of view.folded) this.runs.get(each.run_id).lead = view.active.run_id;
     if (view.active) this.runs.get(view.active.run_id).lead = view.active.run_id;
     Object.assign(session, {
