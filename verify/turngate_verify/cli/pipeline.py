@@ -32,6 +32,11 @@ def output_options(command: F) -> F:
     return command
 
 
+def outputs_wanted(*files: Path | None) -> bool:
+    """Tell whether anything is written for a pipeline."""
+    return any(files) or any(os.environ.get(name) for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"))
+
+
 def write_outputs(outcome: Outcome, junit_file: Path | None, markdown_file: Path | None) -> None:
     """Write the files that were asked for, and what GitHub shows if it runs this."""
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import click
 
 from turngate_verify.cli import interval_report
-from turngate_verify.cli.pipeline import output_options, write_outputs
+from turngate_verify.cli.pipeline import output_options, outputs_wanted, write_outputs
 from turngate_verify.cli.pipeline import told as requirements_told
 from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, print_json, styled
 from turngate_verify.intervals import BadHistory, judge_files
@@ -62,8 +62,10 @@ def trace(
         report.mkdir(parents=True, exist_ok=True)
     lines: Iterable[bytes] = [*file] if report else file
     situations = Situations()
+    wanted = outputs_wanted(junit, markdown)
     try:
-        checked = check(overheard(lines, situations))
+        # Reading every line twice takes time, so it is done only for what shows the requirements.
+        checked = check(overheard(lines, situations) if as_json or wanted else lines)
     except BadRecording as wrong:
         raise click.ClickException(f"{file.name}: {wrong}") from None
     if as_json:
@@ -75,7 +77,8 @@ def trace(
 
         history = history_before([*lines], checked.offence.line) if checked.offence else []
         err.print(f"wrote {write_trace(checked, history, file.name, report)}")
-    write_outputs(of_recording(checked, situations, file.name), junit, markdown)
+    if wanted:
+        write_outputs(of_recording(checked, situations, file.name), junit, markdown)
     return EXIT_CODES[checked.verdict]
 
 
