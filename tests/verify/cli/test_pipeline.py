@@ -24,6 +24,8 @@ from turngate_verify.pipeline.requirements import REQUIREMENTS, AtStake, Require
 from turngate_verify.pipeline.situations import Situations, overheard
 from turngate_verify.pipeline.writing import github_annotations, junit, markdown
 
+pytestmark = pytest.mark.usefixtures("standing_clock")
+
 LOCK = "examples/conformance/session_lock.py:SessionLockSubject"
 ITSELF = "examples/conformance/turngate_itself.py:TurngateSubject"
 QUICK = ("--programs", "300", "--examples", "5", "--mid-flight", "2")
