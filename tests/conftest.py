@@ -62,6 +62,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             insist_on(program)
 
 
+@pytest.fixture(autouse=True)
+def _not_on_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands say more where GitHub runs them: a test that is about this sets the variables itself."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def standing_clock(monkeypatch: pytest.MonkeyPatch) -> StandingStill:
     """Keep the searches of the conformance kit from running out of time, however slow the machine is."""

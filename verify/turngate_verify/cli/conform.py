@@ -13,6 +13,8 @@ from rich.text import Text
 from turngate.cli.targets import loaded
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
+from turngate_verify.cli.pipeline import output_options, write_outputs
+from turngate_verify.cli.pipeline import told as requirements_told
 from turngate_verify.cli.show import (
     EXIT_CODES,
     SECONDS,
@@ -35,6 +37,7 @@ from turngate_verify.conform import (
     parsed,
     replay,
 )
+from turngate_verify.pipeline.telling import of_conformance, requirements_of
 from turngate_verify.report.pages import write_conformance
 from turngate_verify.words import counted
 
@@ -119,6 +122,7 @@ class _AfterTwoDashes(click.Command):
     type=click.Path(file_okay=False, path_type=Path),
     help="Write one self-contained page with verdicts and pictures to DIR/index.html.",
 )
+@output_options
 @click.pass_context
 def conform(
     context: click.Context,
@@ -135,6 +139,8 @@ def conform(
     program: str | None,
     as_json: bool,
     report: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
 ) -> int:
     """Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.
 
@@ -175,6 +181,7 @@ def conform(
         print_conformance(result)
     if report:
         err.print(f"wrote {write_conformance(result, report)}")
+    write_outputs(of_conformance(result), junit, markdown)
     return EXIT_CODES[result.verdict]
 
 
@@ -231,6 +238,7 @@ def as_object(result: Conformance) -> dict[str, Any]:
             said |= _told(finding.example) | {"program": finding.program, "again": finding.again}
             said |= {"replays": finding.replays, "replay": result.replay_command(each)}
         told["properties"][str(each)] = said
+    told["requirements"] = requirements_told(requirements_of(result))
     return told
 
 

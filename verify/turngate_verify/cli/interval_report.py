@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from turngate_verify.cli.pipeline import told as requirements_told
 from turngate_verify.cli.show import bold, out, print_but, styled
 from turngate_verify.intervals.judge import JudgedHistory
 from turngate_verify.intervals.picture import drawn
+from turngate_verify.pipeline.telling import requirements_of_intervals
 from turngate_verify.trace import NEVER_SHOWN
 from turngate_verify.words import counted
 
@@ -31,6 +33,7 @@ def as_object(judged: JudgedHistory) -> dict[str, Any]:
     told["unchecked"] = _unchecked(judged)
     told["undecided"] = judged.undecided
     told["never_shown"] = [str(each) for each in NEVER_SHOWN]
+    told["requirements"] = requirements_told(requirements_of_intervals(judged))
     return told
 
 

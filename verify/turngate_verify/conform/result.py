@@ -130,6 +130,8 @@ class Conformance:
     """How far operations were tried at every moment between two rests."""
     in_flight: dict[AnyProperty, int] = field(default_factory=dict)
     """How many of the programs that were played mid-flight put a property to the test."""
+    witnessed: set[str] = field(default_factory=set)
+    """The requirements of SPEC.md that a program put to the test without breaking anything."""
     undecided: int = 0
     """How many programs had too many orders to be judged."""
     require_races: bool = False

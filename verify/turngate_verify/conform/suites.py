@@ -29,6 +29,7 @@ from turngate_verify.conform.programs import Program, gaps, written
 from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Played
 from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
+from turngate_verify.pipeline.situations import of_steps
 
 REPLAYS = 3
 """How many times a program must break a property again before that is reported.
@@ -155,6 +156,8 @@ class Suite:
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
         self.result.raced += examined.played.raced
         self.result.undecided += bool(examined.played.undecided)
+        if not examined.broken and not examined.played.raced:
+            self.result.witnessed |= of_steps(examined.played.steps).seen
         for each in examined.exercised:
             counts[each] = counts.get(each, 0) + 1
 
