@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from turngate_verify.cli.show import err
 from turngate_verify.pipeline.outcome import Outcome
 from turngate_verify.pipeline.requirements import RequirementResult
 from turngate_verify.pipeline.writing import github_annotations, junit, markdown
@@ -52,7 +53,7 @@ def write_outputs(outcome: Outcome, junit_file: Path | None, markdown_file: Path
         raise click.ClickException(f"cannot write {wrong.filename}: {wrong.strerror}") from None
     if os.environ.get("GITHUB_ACTIONS"):
         for line in github_annotations(outcome):
-            click.echo(line, err=True)
+            err.print(line)
 
 
 def told(requirements: dict[str, RequirementResult]) -> dict[str, dict[str, str]]:
