@@ -1,4 +1,4 @@
-"""A client for a Turngate server: typed, async, patient with lines that break; extra ``turngate[client]``.
+"""A client for a Turngate server: typed, async, calm when connections break; extra ``turngate[client]``.
 
 ::
 

@@ -1,9 +1,9 @@
-"""Calls to a server over lines that break: when a call may be sent again, and what is raised for an answer.
+"""Calls to a server over connections that break: when to send a call again, and what an answer raises.
 
-A call that only looks may be sent again at will. A call that changes something has a key, under which the
+A call that only reads can be sent again at any time. A call that changes something has a key, under which the
 server carries it out once. A key protects only as long as the server remembers it, so these rules hold:
 
-1. If no connection came about, nothing was sent, and the call may be sent as if for the first time.
+1. If no connection was made, nothing was sent, and the call can be sent as if for the first time.
 2. If the answer was lost, or a proxy answered 502, 503 or 504, the call may have been carried out. It is sent
    again under the same key, with the name of the life in which the server remembers keys, as it was known
    before the call was first sent. A server of another life that does not know the key does nothing, and
@@ -14,7 +14,7 @@ server carries it out once. A key protects only as long as the server remembers 
 A caller may repeat a call itself, under a key that it chose: it is sent with the life of the first call, too.
 
 A prompt is sent again under its run_id in any life: if a server without a ledger was restarted, the run that
-it may have accepted died with it. A prompt that interrupts is bound to a life, for it cancels other runs.
+it may have accepted died with it. A prompt that interrupts is bound to a life, because it cancels other runs.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _BY_NAME: Final = {
     "shutting-down": turngate.DispatcherClosed,
     "unknown-run": turngate.UnknownRun,
 }
-"""What is raised for each problem that has an error of its own."""
+"""The exception for each problem that has one of its own."""
 _TYPE: Final = "urn:turngate:problem:"
-"""The beginning of the type of every problem that a Turngate server answers with."""
+"""The type of every problem that a Turngate server reports begins like this."""
 _OF_ANOTHER: Final = "unknown"
-"""The name of a refusal that is not of a Turngate server: of a proxy, or of the application around it."""
+"""The name of a refusal from a proxy, or from the application around a Turngate server."""
 _KEY_LIFE: Final = "turngate-key-life"
 _NOTHING_WAS_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _OF_PROXIES: Final = (502, 503, 504)
 _IN_DOUBT: Final = (408, *range(500, 600))
 _OF_THE_REQUEST: Final = ("malformed", "invalid", "unsupported-media-type", "too-large")
-"""Refusals that every sending of the same request gets: it was never carried out."""
+"""Refusals that the same request receives every time: it was never carried out."""
 _REMEMBERED: Final = 1_000
 """Keys whose life a client remembers."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Refused(TurngateError):
-    """The server refuses; `name` says why, for programs, and `status` is that of the answer."""
+    """The server refused the call; `name` says why, for programs, and `status` is the HTTP status."""
 
     def __init__(self, status: int, name: str, detail: str) -> None:
         super().__init__(f"{status} {name}: {detail}")
@@ -64,28 +64,28 @@ class Refused(TurngateError):
 
 
 class Unreachable(TurngateError):
-    """The server could not be reached in time. If it was to change something, it has not done so."""
+    """The server could not be reached in time. A call that changes something was not carried out."""
 
 
 class Calls:
-    """Makes calls, again and again while the line breaks and there is patience left."""
+    """Makes calls, and repeats them for `patience` seconds while connections break."""
 
     def __init__(self, http: httpx2.AsyncClient, patience: float) -> None:
         self.patience = patience
         self._http = http
         self._key_life: str | None = None
-        """The life in which the server remembers keys, as it said last."""
+        """The life in which the server remembers keys, from its last answer."""
         self._lives: dict[str, str] = {}
         """The life for which each of the last keys was first sent: its caller may use it again later."""
 
     async def look(self, path: str, **more: Any) -> Any:
-        """Ask for something without changing anything."""
+        """Make a call that changes nothing."""
         return await self._call("GET", path, None, changes=False, bound=False, **more)
 
     async def change(
         self, method: str, path: str, *, key: str | None, bound: bool = True, **more: Any
     ) -> Any:
-        """Have something changed, once; a call that is `bound` is never carried out in a second life.
+        """Make a call that changes something, once; a `bound` one is never carried out in a second life.
 
         Raises OutcomeUnknown if the call may have been carried out and its answer is lost.
         """
@@ -151,7 +151,7 @@ class Calls:
 
 
 def error_in(response: httpx2.Response) -> TurngateError | None:
-    """Return what to raise for an answer, None if there is nothing wrong with it."""
+    """Return the exception for an answer; None if it is a success."""
     if response.is_success:
         return None
     said = _problem_in(response)
@@ -167,7 +167,7 @@ def error_in(response: httpx2.Response) -> TurngateError | None:
 
 
 def _problem_in(response: httpx2.Response) -> dict[str, Any] | None:
-    """Return a refusal in the form that Turngate servers give it; None if the answer is not of one."""
+    """Return the problem in the answer; None if the answer does not come from a Turngate server."""
     if not response.headers.get("content-type", "").startswith("application/problem+json"):
         return None
     try:
@@ -184,32 +184,34 @@ def _headers(key: str | None, life: str | None) -> dict[str, str]:
 
 
 def _read(response: httpx2.Response) -> tuple[Any, TurngateError | None]:
-    """Return what was answered, and what to raise for it."""
+    """Return the content of the answer, or the exception for it."""
     error = error_in(response)
     if error is not None:
         return None, error
     try:
         return response.json(), None
     except ValueError:
-        return None, Unreachable("the answer is not JSON: it was cut short, or is not of a Turngate server")
+        return None, Unreachable(
+            "the answer is not JSON: it was cut short, or does not come from a Turngate server"
+        )
 
 
 def _is_lost(error: TurngateError) -> bool:
-    """Say whether it is not the server that has answered, so that the server's own answer was lost."""
+    """Return whether a proxy answered, so that the server's own answer was lost."""
     if isinstance(error, Refused):
         return error.name == _OF_ANOTHER and error.status in _OF_PROXIES
     return isinstance(error, Unreachable)
 
 
 def _may_come_after(error: TurngateError) -> bool:
-    """Say whether something in between failed, perhaps after the server had acted."""
+    """Return whether something in between failed, perhaps after the server had acted."""
     return isinstance(error, Refused) and error.name == _OF_ANOTHER and error.status in _IN_DOUBT
 
 
 def _may_pass(error: TurngateError, method: str) -> bool:
-    """Say whether a refusal may be over in a moment; nothing was done.
+    """Return whether the call may succeed in a moment; nothing was done.
 
-    Another server may be about to take the place of one that is shutting down.
+    Another server may be about to replace one that is shutting down.
     """
     if isinstance(error, DispatcherClosed):
         return method == "GET"
@@ -217,7 +219,7 @@ def _may_pass(error: TurngateError, method: str) -> bool:
 
 
 def _is_answer(error: TurngateError) -> bool:
-    """Say whether a refusal of a repetition is also the answer to what was sent before."""
+    """Return whether the refusal of a repetition also answers the call that was sent before."""
     if isinstance(error, Refused):
         return error.name in _OF_THE_REQUEST
     return not isinstance(error, DispatcherClosed)

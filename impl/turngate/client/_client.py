@@ -1,4 +1,4 @@
-"""The client: the calls of the server as methods, patient with lines that break."""
+"""The client: the calls of the server as methods, repeated while connections break."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from turngate.client._types import RemoteRun, RemoteSession
 
 _WAIT = 20.0
-"""Seconds that the server is asked to wait with one answer."""
+"""How many seconds the server may wait before it answers."""
 
 
 class Client:
     """Talks to a server; an async context manager.
 
     url       where the server is: `http://127.0.0.1:8765`, or where it is mounted
-    token     what the server asks for
-    patience  seconds for which a call is tried again when the line breaks; then Unreachable is raised
-    timeout   seconds after which a line on which nothing comes counts as broken
+    token     the bearer token that the server expects
+    patience  for how many seconds a call is repeated while connections break; then it raises Unreachable
+    timeout   after how many silent seconds a connection counts as broken
 
-    A call that is tried again does nothing twice: every call that changes something has an idempotency key;
-    that of `submit` is the run_id. If an answer was lost and nothing tells whether the call was carried out,
-    OutcomeUnknown is raised: for a cancel, when the server was restarted without a ledger meanwhile, or it
-    had not answered this client before. What a dispatcher raises has the same name: EmptyPrompt, RunConflict,
-    SessionBusy, QueueFull, DispatcherClosed, UnknownRun, KeyConflict.
+    A repeated call does nothing twice: every call that changes something has an idempotency key; that of
+    `submit` is the run_id. A call raises OutcomeUnknown if its answer was lost and it may have been carried
+    out. A cancel does, for example, if the server was restarted without a ledger meanwhile, or had never
+    answered this client. The exceptions of a dispatcher keep their names: EmptyPrompt, RunConflict,
+    SessionBusy, QueueFull, DispatcherClosed, UnknownRun, KeyConflict, NotWaiting, NotRunning.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Let every connection go, and end the event streams. What was submitted goes on."""
+        """Close every connection and end the event streams. What was submitted goes on."""
         for stream in [*self._streams]:
             await stream.aclose()
-        if self._reading:  # of streams that were dropped, and end by themselves
+        if self._reading:  # streams that were dropped end by themselves
             await asyncio.wait(self._reading)
         await self._http.aclose()
 
     # Prompts.
 
     async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteRun:
-        """Send a prompt. Takes what `Dispatcher.submit` takes, but for `on_complete`."""
+        """Send a prompt. Takes the options of `Dispatcher.submit`, except for `on_complete`."""
         _check_options("Client.submit", options)
         run_id = options.get("run_id") or _new_run_id()
         body: dict[str, Any] = {"prompt": prompt, "run_id": run_id}
@@ -107,18 +107,18 @@ class Client:
         return await self.wait(run.run_id)
 
     def stream(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> RemoteText:
-        """Send a prompt, and iterate over the text of its turn; then `complete` is there."""
+        """Send a prompt, and iterate over the text of its turn; `complete` is its RunComplete at the end."""
         _check_options("Client.stream", options)
         return RemoteText(self, session_id, prompt, options.get("run_id") or _new_run_id(), options)
 
     async def run(self, run_id: str) -> RemoteRun:
-        """Look at a run; UnknownRun if the server has none by this id."""
+        """Return a run. Raises UnknownRun if the server does not have it."""
         return run_of(await self._calls.look(_run(run_id)))
 
     async def wait(self, run_id: str, timeout: float | None = None) -> RunComplete:  # noqa: ASYNC109 - asked of the server
         """Return the RunComplete of a run, however long that takes.
 
-        Raises UnknownRun when the server does not know the run, or no longer: how it ended is then unknown.
+        Raises UnknownRun if the server does not know the run, or no longer; how it ended is then unknown.
         Raises TimeoutError after `timeout` seconds.
         """
         async with asyncio.timeout(timeout):
@@ -127,13 +127,13 @@ class Client:
                 data = await self._calls.look(_run(run_id), params={"wait": _WAIT}, timeout=_WAIT + 10)
                 if (complete := run_of(data).complete) is not None:
                     return complete
-                await asyncio.sleep(pause)  # a server may answer sooner than it was asked to
+                await asyncio.sleep(pause)  # a server may answer sooner than asked
                 pause = min(pause + 0.05, 1.0)
 
     # Cancels. Without `key`, an idempotency key, the client makes one.
 
     async def cancel(self, session_id: str, *, key: str | None = None) -> list[str]:
-        """Cancel all that the session has in flight; return the ids of the covered runs."""
+        """Cancel everything that the session has in flight; return the ids of the covered runs."""
         path = f"{_session(session_id)}/cancel"
         covered: list[str] = (await self._calls.change("POST", path, key=_key(key)))["covered"]
         return covered
@@ -149,7 +149,7 @@ class Client:
         return covered
 
     async def clear_queue(self, session_id: str, *, key: str | None = None) -> list[str]:
-        """Drop what the session has queued; return the ids of these runs."""
+        """Drop the queue of the session; return the ids of the dropped runs."""
         path = f"{_session(session_id)}/queue"
         dropped: list[str] = (await self._calls.change("DELETE", path, key=_key(key)))["dropped"]
         return dropped
@@ -157,19 +157,19 @@ class Client:
     # The line. Without `key`, an idempotency key, the client makes one.
 
     async def hold(self, session_id: str, *, key: str | None = None) -> list[str]:
-        """Hold all that waits in the session; return the ids of the runs that were not held."""
+        """Hold everything that waits in the session; return the ids of the runs that were not held before."""
         return await self._line(f"{_session(session_id)}/hold", key)
 
     async def hold_run(self, run_id: str, *, key: str | None = None) -> list[str]:
-        """Hold a run that waits; NotWaiting if it does not."""
+        """Hold a waiting run. Raises NotWaiting if it does not wait."""
         return await self._line(f"{_run(run_id)}/hold", key)
 
     async def resume(self, session_id: str, *, key: str | None = None) -> list[str]:
-        """Resume all that is held in the session; return the ids of these runs."""
+        """Resume everything that is held in the session; return the ids of the resumed runs."""
         return await self._line(f"{_session(session_id)}/resume", key)
 
     async def resume_run(self, run_id: str, *, key: str | None = None) -> list[str]:
-        """Resume a run that is held; NotWaiting if it does not wait."""
+        """Resume a held run. Raises NotWaiting if it does not wait."""
         return await self._line(f"{_run(run_id)}/resume", key)
 
     async def _line(self, path: str, key: str | None) -> list[str]:
@@ -186,7 +186,7 @@ class Client:
     async def send_now(
         self, run_id: str, *, turn: str | None = None, key: str | None = None
     ) -> RemoteCovered:
-        """Make a queued run the next one, and cancel the active turn; NotWaiting if it is not queued."""
+        """Make a queued run the next, and cancel the active turn. Raises NotWaiting if it is not queued."""
         path = f"{_run(run_id)}/send-now"
         return RemoteCovered(**await self._calls.change("POST", path, key=_key(key), json={"turn": turn}))
 
@@ -222,21 +222,21 @@ class Client:
             changes["data"] = data
         return run_of(await self._calls.change("PATCH", _run(run_id), key=_key(key), json=changes))
 
-    # Looking on.
+    # Views.
 
     async def sessions(self) -> list[RemoteSession]:
-        """Look at every session that has something in flight, at one moment."""
+        """Return every session that has something in flight, all at one moment."""
         data = await self._calls.look("v1/sessions")
         return [session_of({**each, "cursor": data["cursor"]}) for each in data["sessions"]]
 
     async def session(self, session_id: str) -> RemoteSession:
-        """Look at a session, which may be quiet."""
+        """Return a session, which may be quiet."""
         return session_of(await self._calls.look(_session(session_id)))
 
     async def messages(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> list[Message]:
-        """Return the messages of a session behind the one with the id `after`: all of them, or `limit`."""
+        """Return the messages of a session after the message `after`: all of them, or at most `limit`."""
         found: list[Message] = []
         while limit is None or len(found) < limit:
             params: dict[str, Any] = {"limit": 100 if limit is None else min(100, limit - len(found))}
@@ -252,9 +252,9 @@ class Client:
     def events(
         self, session_id: str | None = None, *, after: str | None = None, patience: float | None = None
     ) -> EventStream:
-        """Receive the events of a session, or of all, from now on or behind the cursor `after`.
+        """Receive the events of a session, or of all, from now on or from the cursor `after` on.
 
-        The stream connects again for as long as it takes, or for `patience` seconds.
+        The stream reconnects for as long as it takes, or for `patience` seconds.
         """
         path = "v1/events" if session_id is None else f"{_session(session_id)}/events"
         stream = EventStream(self._http, path, after, patience, self._read)
@@ -262,7 +262,7 @@ class Client:
         return stream
 
     def _read(self, reading: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Have a task that reads an event stream; the client waits for its end when it is closed."""
+        """Read an event stream in a task, whose end the client waits for when it is closed."""
         task = asyncio.create_task(reading, name="turngate events")
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)
@@ -273,7 +273,7 @@ class Client:
 
 
 def _attached(attachments: Sequence[Attachment | str]) -> list[Any]:
-    """Return attachments as a server takes them."""
+    """Return attachments as JSON."""
     return [
         encode_attachment(Attachment("", "text/plain", each) if isinstance(each, str) else each)
         for each in attachments
@@ -294,7 +294,7 @@ def _key(key: str | None) -> str:
 
 
 def _fits_a_header(text: str) -> bool:
-    """Say whether a server gets the text as it is: white space around it is lost, and so are quotes."""
+    """Return whether a header can carry the text: white space around it is lost, and so are quotes."""
     return text.isascii() and text.isprintable() and text == text.strip() and not text.startswith('"')
 
 
@@ -314,9 +314,9 @@ def _segment(name: str) -> str:
 
 
 def _check_options(call: str, options: PromptOptions) -> None:
-    """Raise TypeError, as Python does, for an option that no prompt has, or that a server is not told."""
+    """Raise TypeError, as Python does, for an unknown option, or one that cannot be sent."""
     for name, value in options.items():
         if name not in PromptOptions.__annotations__:
             raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
         if name == "on_complete" and value is not None:
-            raise TypeError(f"{name} is not carried to a server")
+            raise TypeError(f"{name} cannot be sent to a server")

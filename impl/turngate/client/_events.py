@@ -1,7 +1,7 @@
 """The event stream of a server, over as many connections as it takes.
 
-A task of its own reads a little ahead. So a caller that is cancelled while it waits disturbs nothing, and a
-stream that is dropped without being closed ends its connection in order.
+A separate task reads a little ahead. So cancelling a caller that waits disturbs nothing, and a stream that is
+dropped without being closed ends its connection properly.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from turngate.client._types import RemoteEvent
 
 _HEARTBEAT: Final = 15.0
-"""A server says something at least so often, in seconds; one that is silent for longer than two is gone."""
+"""A server sends something at least this often, in seconds; one that stays silent much longer is gone."""
 _LARGEST: Final = 268_435_456
-"""Bytes of one event, beyond which it is no event."""
+"""The most bytes of one event."""
 _AHEAD: Final = 64
-"""Frames that are read ahead."""
+"""How many frames are read ahead."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
-class _Line:
-    """What the task that reads and the stream share; the task knows nothing of the stream itself."""
+class _Reader:
+    """Reads frames in a task of its own; it does not know the stream, which may be dropped meanwhile."""
 
     def __init__(
         self, http: httpx2.AsyncClient, path: str, after: str | None, patience: float | None
     ) -> None:
         self.cursor = after
-        """Behind the last frame that was read."""
+        """The cursor of the last frame that was read."""
         self.connected = False
         self.connections = 0
         self.frames: asyncio.Queue[tuple[str, str, str] | Exception | None] = asyncio.Queue(_AHEAD)
-        """Event, data and id of each frame; what went wrong for good; None at the end."""
+        """Event, data and id of each frame; an exception if reading has failed; None at the end."""
         self._http = http
         self._path = path
         self._patience = patience
 
     async def read(self) -> None:
-        """Put into `frames` what the server sends, over one connection after another."""
+        """Put what the server sends into `frames`, over one connection after another."""
         try:
             await self._read()
         except Exception as wrong:
@@ -72,7 +72,7 @@ class _Line:
                 silent_since, pause = loop.time(), _FIRST_PAUSE
             elif deadline is not None and loop.time() + pause > deadline:
                 raise Unreachable(f"no event stream for {self._patience:g} s") from lost
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that clients do not all come at once
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _read_one(self, deadline: float | None) -> None:
@@ -106,8 +106,8 @@ class _Line:
 async def _unwind(frames: AsyncIterator[object]) -> None:
     """End the generators that read a response from the inside out, as a cancelled read does.
 
-    They are nested, and close each other only in part. If they were dropped, the loop would close them all at
-    the same time when it ends, which goes wrong.
+    They are nested, and do not fully close each other. If they were dropped, the loop would close them all at
+    the same time when it ends, and that fails.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -118,12 +118,12 @@ async def _unwind(frames: AsyncIterator[object]) -> None:
 
 
 class EventStream:
-    """The events of one session, or of all: an async iterator that connects again, with its cursor.
+    """The events of one session, or of all: an async iterator that reconnects, with its cursor.
 
-    Each RunComplete comes once, whatever becomes of the line. `cursor` is behind the last event received:
-    `client.events(after=cursor)` goes on from there, in another process too. `connected` says whether
-    there is a line. A caller that is cancelled while it waits for an event, say by a time-out, loses none.
-    After an error the stream can be asked again, and goes on behind the last event.
+    Each RunComplete comes once, however often the connection breaks. `cursor` is that of the last event:
+    `client.events(after=cursor)` continues from there, in another process too. Cancelling a caller that waits
+    for an event, for example by a time-out, loses none. After an error you can iterate again, and the stream
+    continues behind the last event.
     """
 
     _reading: asyncio.Task[None] | None = None
@@ -138,20 +138,20 @@ class EventStream:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.cursor = after
-        self._line = _Line(http, path, after, patience)
+        self._reader = _Reader(http, path, after, patience)
         self._spawn = spawn
         self._waiting = False
         self._closed = False
 
     @property
     def connected(self) -> bool:
-        """Whether there is a line, and something has come over it."""
-        return self._line.connected
+        """Whether there is a connection, and something has arrived on it."""
+        return self._reader.connected
 
     @property
     def connections(self) -> int:
-        """How many lines there have been."""
-        return self._line.connections
+        """How many connections there have been."""
+        return self._reader.connections
 
     def __aiter__(self) -> Self:
         return self
@@ -170,10 +170,10 @@ class EventStream:
         raise StopAsyncIteration
 
     async def _next(self) -> RemoteEvent | None:
-        """Return the next event; None if there was none, and one should look again."""
+        """Return the next event; None for a frame without one."""
         if self._reading is None:
-            self._reading = self._spawn(self._line.read())
-        frame = await self._line.frames.get()
+            self._reading = self._spawn(self._reader.read())
+        frame = await self._reader.frames.get()
         if frame is None:
             return None
         if isinstance(frame, Exception):
@@ -187,9 +187,9 @@ class EventStream:
     def close(self) -> None:
         """End the stream soon, without waiting for it."""
         self._closed = True
-        while not self._line.frames.empty():
-            self._line.frames.get_nowait()
-        self._line.frames.put_nowait(None)  # for a task that waits
+        while not self._reader.frames.empty():
+            self._reader.frames.get_nowait()
+        self._reader.frames.put_nowait(None)  # for a task that waits
         if self._reading is not None:
             self._reading.cancel()
 

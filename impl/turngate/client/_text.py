@@ -1,4 +1,4 @@
-"""The text of a run on a server, piece by piece, whatever becomes of the line."""
+"""The text of a run on a server, piece by piece, however often the connection breaks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RemoteText:
     The prompt is sent when the first piece is asked for. Ends when the run is complete; raises UnknownRun
     when the server has forgotten it. Text that the turn wrote before the run was folded into it comes first.
 
-    After a time-out or an error it can be asked again: a prompt that was refused is sent again under the same
-    run_id, and a text that was cut off goes on where it was. Also an async context manager: leaving it ends
+    After a time-out or an error you can iterate again: a prompt that was refused is sent again under the same
+    run_id, and a text that was cut off continues where it was. Also an async context manager: leaving it ends
     the iteration, and the run goes on.
     """
 
@@ -34,19 +34,19 @@ class RemoteText:
         self.session_id = session_id
         self.run_id = run_id
         self.text = ""
-        """What has come so far."""
+        """The text so far."""
         self.complete: RunComplete | None = None
         self._client = client
         self._prompt = prompt
         self._options = options
         self._events: EventStream | None = None
         self._event: RemoteEvent | None = None
-        """The event that is being looked at: a caller that is cancelled meanwhile has not seen it."""
+        """The event in hand: a caller that is cancelled meanwhile has not seen it."""
         self._has_snapshot = False
         self._is_sent = False
-        """Whether the server has said that it took the prompt in."""
+        """Whether the server has accepted the prompt."""
         self._is_followed = False
-        """Whether the events tell what becomes of the run from here on."""
+        """Whether everything that happens to the run from here on comes with the events."""
         self._is_over = False
         self._lead: str | None = None
 
@@ -69,9 +69,9 @@ class RemoteText:
         raise StopAsyncIteration
 
     async def _begin(self) -> str:
-        """Send the prompt, unless it was sent; return what there is of the text already.
+        """Send the prompt, unless it was sent; return the text that there is already.
 
-        May be cancelled anywhere, and called again.
+        May be cancelled at any point, and called again.
         """
         if self._events is None:
             self._events = self._client.events(self.session_id, patience=self._client.patience)
@@ -88,7 +88,7 @@ class RemoteText:
         if run.complete is not None:
             piece = self._rest_of(run.complete.text)
             self.complete = run.complete
-        elif run.state is not State.ACCEPTED:  # a turn may have begun that the events do not tell of
+        elif run.state is not State.ACCEPTED:  # a turn may have begun before the first event
             piece = await self._look(await self._client.session(self.session_id))
         self._is_followed = True
         return piece
@@ -143,18 +143,18 @@ class RemoteText:
         return ""
 
     def _rest_of(self, text: str) -> str:
-        """Return what comes behind the text so far; a runner may return another text than it has written."""
+        """Return what follows the text so far; a runner may return another text than it has written."""
         return text[len(self.text) :] if text.startswith(self.text) else ""
 
     def _let_go(self) -> None:
-        """Let the line go; if this is asked again, it begins with a new one."""
+        """End the event stream; iterating again begins a new one."""
         events, self._events, self._event = self._events, None, None
         self._has_snapshot = self._is_followed = False
         if events is not None:
             events.close()
 
     async def aclose(self) -> None:
-        """Let the line go, and end the iteration. The run goes on."""
+        """End the iteration and the event stream. The run goes on."""
         self._is_over = True
         events = self._events
         self._let_go()

@@ -1,4 +1,4 @@
-"""What a client is told: runs and sessions as the server saw them, and events."""
+"""What a client receives: runs and sessions as the server saw them, and events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from turngate import Delta, Moved, Note, RunComplete, State
 
 
 class RemoteRun(NamedTuple):
-    """A run as the server saw it when it answered; `prompt` is cut short. `complete` is None until it is."""
+    """A run as the server saw it when it answered; `prompt` is cut short."""
 
     run_id: str
     session_id: str
@@ -21,7 +21,7 @@ class RemoteRun(NamedTuple):
 
 
 class RemoteCovered(NamedTuple):
-    """The ids of the runs that a call has covered and held, and of those that wait after it."""
+    """The ids of the runs that a call covered and held, and of those that wait after it."""
 
     covered: list[str]
     held: list[str]
@@ -45,7 +45,7 @@ class RemoteSession(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """How things are: at the beginning, behind a gap, and when the server does not know where one was.
+    """The present state: at the beginning, after a gap, and if the server does not know the reader's cursor.
 
     With `reset`, RunCompletes may have been missed: ask for the runs that matter with `wait`.
     """
@@ -94,9 +94,9 @@ def session_of(data: dict[str, Any]) -> RemoteSession:
 
 
 def event_of(name: str, data: dict[str, Any], before: str | None) -> RemoteEvent | None:
-    """Return an event of the stream; None if a newer server says something that is not known here.
+    """Return an event of the stream; None for an event of a newer server that is not known here.
 
-    `before` is the cursor that the reader had before it.
+    `before` is the cursor of the event before it.
     """
     match name:
         case "run.complete":
