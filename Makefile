@@ -10,7 +10,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test docs reference report deep agents editors gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors oracles prove clean
+.PHONY: help setup verify test docs reference report deep agents editors gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors ports oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -113,6 +113,16 @@ play: setup ## write pictures/play.html, the page to play with
 vectors: setup ## write the minimal set of test vectors to vectors/
 	$(BIN)/turngate vectors vectors/minimal.jsonl
 
+ports/node/node_modules: ports/node/package.json
+	npm install --prefix ports/node --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+ports: setup ports/node/node_modules ## test and pack the ports for Node and Go, and the player of the vectors; needs Node, npm and Go
+	CI=true $(BIN)/pytest tests/project/test_ports.py
+	cd ports/node && npm run --silent types && npm pack --silent --pack-destination ../../build
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build ports/python
+	@ls build/turngate-port-*.tgz build/turngate_vectors-*.whl
+
 oracles: setup ## hold the explorer against SPIN and TLC, number by number (go deeper: make oracles DEEP=--deep)
 	@if ! { command -v spin && command -v gcc && command -v java; } >/dev/null; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -129,4 +139,4 @@ prove: setup ## the unbounded proof: every property for any number of runs, by t
 	$(BIN)/turngate prove $(DEEP)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-* examples/conformance/peers/node_modules tests/acp/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* examples/conformance/peers/node_modules ports/node/node_modules tests/acp/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

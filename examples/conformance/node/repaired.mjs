@@ -1,6 +1,6 @@
 // The twin of stranded.mjs, repaired: a turn hands off whichever way it ends.
 // Check it with: turngate conform -- node examples/conformance/node/repaired.mjs
-import { serve } from './port.mjs';
+import { serve } from '../../../ports/node/index.mjs';
 
 class Dispatcher {
   #runner; #onComplete; #sessions = new Map();

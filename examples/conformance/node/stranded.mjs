@@ -1,6 +1,6 @@
 // A small promise-based dispatcher with the flaw `stranded-queue`: only a turn that ends well hands off.
 // Check it with: turngate conform -- node examples/conformance/node/stranded.mjs
-import { serve } from './port.mjs';
+import { serve } from '../../../ports/node/index.mjs';
 
 class Dispatcher {
   #runner; #onComplete; #sessions = new Map();

@@ -2,7 +2,7 @@
 // and aborts the signal of the one that holds the lock.
 // Check it with: turngate conform -- node examples/conformance/peers/async_mutex.mjs
 import { E_CANCELED, Mutex } from 'async-mutex';
-import { serve } from '../node/port.mjs';
+import { serve } from '../../../ports/node/index.mjs';
 
 await serve(({ runner, watch }) => {
   const sessions = new Map();

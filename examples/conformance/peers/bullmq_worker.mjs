@@ -8,7 +8,7 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { Queue, QueueEvents, UnrecoverableError, Worker } from 'bullmq';
 import IORedis from 'ioredis';
-import { serve } from '../node/port.mjs';
+import { serve } from '../../../ports/node/index.mjs';
 
 const port = await new Promise((found) => {
   const free = createServer().listen(0, '127.0.0.1', () => { found(free.address().port); free.close(); });

@@ -1,7 +1,7 @@
 // p-queue: a queue with concurrency one per session. A cancel clears the queue, and aborts the task that runs.
 // Check it with: turngate conform -- node examples/conformance/peers/p_queue_clear.mjs p-queue
 // and, for the version before, with p-queue-9 as the argument.
-import { serve } from '../node/port.mjs';
+import { serve } from '../../../ports/node/index.mjs';
 
 const { default: PQueue } = await import(process.argv[2] ?? 'p-queue');
 

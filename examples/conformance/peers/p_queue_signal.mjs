@@ -1,7 +1,7 @@
 // p-queue: a queue with concurrency one per session, and an AbortSignal for every task, as its documentation says.
 // Check it with: turngate conform -- node examples/conformance/peers/p_queue_signal.mjs
 import PQueue from 'p-queue';
-import { serve } from '../node/port.mjs';
+import { serve } from '../../../ports/node/index.mjs';
 
 await serve(({ runner, watch }) => {
   const sessions = new Map();

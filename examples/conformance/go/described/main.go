@@ -7,9 +7,10 @@ package main
 
 import (
 	"context"
+	"log"
 	"sync"
 
-	"turngate.example/conformance/port"
+	"turngate.example/port"
 )
 
 type prompt struct {
@@ -154,7 +155,10 @@ func (d *dispatcher) Clear(name string) {
 }
 
 func main() {
-	port.Serve([]string{"cancel", "clear", "folds", "messages", "two_phase"}, func(p *port.Port) port.Dispatcher {
+	err := port.Serve([]string{"cancel", "clear", "folds", "messages", "two_phase"}, func(p *port.Port) port.Dispatcher {
 		return &dispatcher{port: p, sessions: map[string]*session{}, prompts: map[string]prompt{}}
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
 }

@@ -7,10 +7,11 @@ package main
 import (
 	"context"
 	"errors"
+	"log"
 	"sort"
 	"sync"
 
-	"turngate.example/conformance/port"
+	"turngate.example/port"
 )
 
 type prompt struct {
@@ -174,7 +175,10 @@ func (d *dispatcher) drop(s *session, cancelled bool, err error) {
 }
 
 func main() {
-	port.Serve([]string{"cancel", "clear", "folds", "messages", "two_phase"}, func(p *port.Port) port.Dispatcher {
+	err := port.Serve([]string{"cancel", "clear", "folds", "messages", "two_phase"}, func(p *port.Port) port.Dispatcher {
 		return &dispatcher{port: p, sessions: map[string]*session{}, prompts: map[string]prompt{}}
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
 }

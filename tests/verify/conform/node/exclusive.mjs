@@ -1,5 +1,5 @@
 // A promise-based mutex: it lets the next in before whoever held it hears that it is over.
-import { serve } from '../../../../examples/conformance/node/port.mjs';
+import { serve } from '../../../../ports/node/index.mjs';
 
 await serve((port) => {
   const sessions = new Map();

@@ -1,6 +1,6 @@
 // A dispatcher that goes on with what it has after the kit has dropped it, and tells of it late.
 import { setImmediate as turnOfTheLoop } from 'node:timers/promises';
-import { serve } from '../../../../examples/conformance/node/port.mjs';
+import { serve } from '../../../../ports/node/index.mjs';
 
 class Leaving {
   #queue = []; #active = false; #runner; #onComplete;

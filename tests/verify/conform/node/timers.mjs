@@ -1,6 +1,6 @@
 // A sound dispatcher that does everything a few milliseconds later, and has the newer operations.
 import { setTimeout as sleep } from 'node:timers/promises';
-import { serve } from '../../../../examples/conformance/node/port.mjs';
+import { serve } from '../../../../ports/node/index.mjs';
 
 const features = ['cancel', 'cancel_run', 'interrupt', 'reject', 'residue', 'wait', 'real_time'];
 

@@ -1,40 +1,57 @@
-// The port of the conformance kit for a promise-based dispatcher: JSON lines over standard input and output.
+// The port of the conformance kit for a promise-based dispatcher: it answers questions, one object for each.
 import { createInterface } from 'node:readline';
 import { setImmediate as turnOfTheLoop } from 'node:timers/promises';
 import { inspect } from 'node:util';
 
-// `make` is a class with submit, cancel and clear, whose constructor gets a runner and a callback for completions; or a
-// function that gets a port and returns the operations of the features that are named, and `close` if there is one. An
-// operation of a real-time dispatcher returns a promise, which is over when the dispatcher has taken it in.
-export async function serve(make, features = ['cancel', 'clear']) {
-  const inRealTime = features.includes('real_time');
-  let port, operations;
+export { canPlay, playVector, playVectors, readVectors } from './vectors.mjs';
 
+// Answers the questions of the kit from standard input on standard output, until they end.
+export async function serve(make, features) {
+  const subject = new Subject(make, features);
   for await (const line of createInterface({ input: process.stdin })) {
-    const asked = JSON.parse(line);
-    const answer = { id: asked.id };
-    if (asked.op === 'hello') {
-      say({ ...answer, features });
-      continue;
-    }
-    if (asked.op === 'reset') {
-      port?.leave();
-      await operations?.close?.();
-      port = new Port(inRealTime);
-      operations = { ...(await adapted(make, port)), ...port.runners() };
-    } else if (asked.op === 'residue') {
-      answer.residue = await operations.residue();
-    } else if (asked.op !== 'look') {
+    process.stdout.write(JSON.stringify(await subject.ask(JSON.parse(line))) + '\n');
+  }
+}
+
+// One dispatcher at a time behind the port. `make` is a class with submit, cancel and clear, whose constructor gets a
+// runner and a callback for completions; or a function that gets a port and returns an operation for each of the
+// features, and `close` if there is one. An operation of a real-time dispatcher returns a promise, which is settled when
+// the dispatcher has taken the operation in.
+export class Subject {
+  #make; #inRealTime; #port; #operations;
+
+  constructor(make, features = ['cancel', 'clear']) {
+    this.#make = make;
+    this.features = features;
+    this.#inRealTime = features.includes('real_time');
+  }
+
+  async ask(question) {
+    const answer = { id: question.id };
+    if (question.op === 'hello') return { ...answer, features: this.features };
+    if (question.op === 'reset') {
+      await this.close();
+      this.#port = new Port(this.#inRealTime);
+      this.#operations = { ...(await adapted(this.#make, this.#port)), ...this.#port.runners() };
+    } else if (question.op === 'residue') {
+      answer.residue = await this.#operations.residue();
+    } else if (question.op !== 'look') {
       const calls = [];
-      for (const each of asked.op === 'burst' ? asked.ops : [asked]) {
+      for (const each of question.op === 'burst' ? question.ops : [question]) {
         if (each.after) await new Promise((go) => setTimeout(go, each.after));
-        calls.push(operations[each.op](each));
+        if (!this.#operations[each.op]) throw new Error(`the subject has no operation ${each.op}`);
+        calls.push(this.#operations[each.op](each));
       }
-      if (inRealTime) await Promise.all(calls);
+      if (this.#inRealTime) await Promise.all(calls);
     }
-    // Every promise that is settled runs its reactions before the loop turns: then nothing more happens.
+    // Every settled promise runs its reactions before the loop turns: after that, nothing more happens.
     await turnOfTheLoop();
-    say({ ...answer, ...port.shown() });
+    return { ...answer, ...this.#port.shown() };
+  }
+
+  async close() {
+    this.#port?.leave();
+    await this.#operations?.close?.();
   }
 }
 
@@ -69,7 +86,7 @@ class Port {
     this.#seen.push(this.#ended(run, outcome));
   };
 
-  // Shows how a run ended when its promise is settled, which may be before anybody hears of it.
+  // Shows how a run ended when its promise is settled, which may be before any caller learns of it.
   watch = (run, promise, isCancel = () => false) => {
     const at = { promise, event: null };
     const heard = (outcome) => {
@@ -85,7 +102,7 @@ class Port {
     );
   };
 
-  // Keeps the place of what is settled and not yet heard of. Only `inspect` tells that a promise is settled.
+  // Keeps a place for each promise that is settled and whose reactions have not run yet. Only `inspect` can tell.
   #look() {
     for (const at of this.#open.values()) {
       if (!at.event && !inspect(at.promise, { depth: 0 }).includes('<pending>')) this.#seen.push((at.event = {}));
@@ -131,7 +148,3 @@ const dispatcher = (it) => ({
   cancel: ({ session }) => it.cancel(session),
   clear: ({ session }) => it.clear(session),
 });
-
-function say(answer) {
-  process.stdout.write(JSON.stringify(answer) + '\n');
-}

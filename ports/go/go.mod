@@ -1,0 +1,3 @@
+module turngate.example/port
+
+go 1.19
