@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,8 @@ def pytest_in(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run pytest as a user would, in a folder without configuration."""
     program = f"import sys; sys.path[:0] = {PATHS}; import pytest; sys.exit(pytest.main({list(arguments)}))"
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    settings = {name: value for name, value in os.environ.items() if name != "CI"}  # a longer summary
+    done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
