@@ -346,7 +346,11 @@ async def test_an_accepted_run_is_moved_too_and_enters_at_its_new_position() -> 
         assert await line(d) == ["c", "b"]
         e, f = await d.accept("s", "e"), await d.accept("s", "f")
         await d.move(f.run_id, before=e.run_id)
-        assert (await look(d.session("s"))).accepted == (f, e)
+        await d.move(e.run_id, before=b.run_id)
+        view = await look(d.session("s"))
+        assert (view.accepted, view.queued) == ((e, f), (c, b))
+        assert view.waiting == (c, e, b, f), "accepted and queued runs are in one line"
+        assert view.waiting == tuple(await d.hold("s"))
 
 
 @pytest.mark.requirement("R-MOV-1")
