@@ -79,9 +79,10 @@ class Sessions:
         accepted = tuple(self.handles(sorted(core.accepted.values(), key=lambda run: run.rank)))
         settling = tuple(self.handles(turn.lead for turn in core.settling.values()))
         queued = tuple(self.handles(core.queue.in_order()))
+        waiting = tuple(self.handles(core.line()))
         record = core.turn
         if record is None:
-            return SessionView(core.session_id, accepted, settling, queued)
+            return SessionView(core.session_id, accepted, settling, queued, waiting=waiting)
         if record.since is None:  # it has become active in the step whose effects are just being performed
             record.since = time.time()
         turn = self.turns.get(record)
@@ -97,6 +98,7 @@ class Sessions:
             record.covered,
             record.phase.value,
             record.since,
+            waiting,
         )
 
 

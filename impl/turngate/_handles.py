@@ -497,6 +497,7 @@ class SessionView(NamedTuple):
     since the epoch), `phase` is "waiting" (for a place, see `turns_limit`), "starting", "running" or
     "settling".
     `accepted` have not entered, `settling` were cancelled on entry and are being written down.
+    `waiting` are the accepted and the queued runs together, first in line first.
     """
 
     session_id: str
@@ -509,6 +510,7 @@ class SessionView(NamedTuple):
     covered: bool = False
     phase: str | None = None
     since: float | None = None
+    waiting: tuple[Run, ...] = ()
 
 
 Deliver = Callable[[Delta | Note, int], None]

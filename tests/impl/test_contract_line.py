@@ -61,6 +61,7 @@ async def started(agent: Agent, count: int) -> None:
 # Holding and resuming.
 
 
+@pytest.mark.requirement("R-HLD-1")
 @in_loop
 async def test_a_hold_holds_what_waits_and_nothing_that_is_accepted_later() -> None:
     agent = Agent()
@@ -89,6 +90,7 @@ async def test_a_hold_holds_what_waits_and_nothing_that_is_accepted_later() -> N
     assert not waiting.held
 
 
+@pytest.mark.requirement("R-HLD-1")
 @in_loop
 async def test_a_second_hold_changes_only_what_was_not_held_and_so_does_a_resume() -> None:
     async with Dispatcher(Agent()) as d:
@@ -104,6 +106,7 @@ async def test_a_second_hold_changes_only_what_was_not_held_and_so_does_a_resume
         assert await d.resume("s") == []
 
 
+@pytest.mark.requirement("R-HLD-3", "R-ENT-2")
 @in_loop
 async def test_a_held_run_in_a_session_without_a_turn_is_queued_and_lets_others_pass() -> None:
     agent = Agent()
@@ -125,6 +128,7 @@ async def test_a_held_run_in_a_session_without_a_turn_is_queued_and_lets_others_
         await held.wait()
 
 
+@pytest.mark.requirement("ONE_TURN", "R-HLD-3")
 @in_loop
 async def test_a_resume_starts_nothing_beside_a_turn() -> None:
     agent = Agent()
@@ -141,6 +145,7 @@ async def test_a_resume_starts_nothing_beside_a_turn() -> None:
         assert await outcome(second) == DONE
 
 
+@pytest.mark.requirement("NO_STRAND")
 @in_loop
 async def test_a_resume_while_a_turn_settles_is_not_forgotten() -> None:
     agent, messages = Agent(), SlowMessages()
@@ -159,6 +164,7 @@ async def test_a_resume_while_a_turn_settles_is_not_forgotten() -> None:
         await second.wait()
 
 
+@pytest.mark.requirement("R-FLD-1")
 @in_loop
 async def test_a_fold_passes_held_runs_by() -> None:
     agent = Agent()
@@ -175,6 +181,7 @@ async def test_a_fold_passes_held_runs_by() -> None:
         agent.finish(first)
 
 
+@pytest.mark.requirement("R-HLD-2")
 @pytest.mark.parametrize("end", ["cancel", "cancel_run", "clear_queue", "interrupt"])
 @in_loop
 async def test_held_runs_end_like_any_other_and_leave_nothing(end: str) -> None:
@@ -202,6 +209,7 @@ async def test_held_runs_end_like_any_other_and_leave_nothing(end: str) -> None:
             assert_nothing_left(d)
 
 
+@pytest.mark.requirement("R-HLD-2")
 @in_loop
 async def test_held_runs_count_for_limits_and_for_reject() -> None:
     async with Dispatcher(Agent(), queue_limit=1) as d:
@@ -215,6 +223,19 @@ async def test_held_runs_count_for_limits_and_for_reject() -> None:
         await d.cancel("s")
 
 
+@pytest.mark.requirement("R-HLD-2")
+@in_loop
+async def test_a_held_run_that_is_released_before_entry_says_so() -> None:
+    async with Dispatcher(Agent()) as d:
+        held = await d.accept("s", "held")
+        await d.hold("s")
+        await held.close()
+        assert await outcome(held) == RELEASED
+        assert not held.held
+        assert await look(d.sessions()) == []
+
+
+@pytest.mark.requirement("R-MOV-2")
 @in_loop
 async def test_what_is_unknown_complete_or_active_is_not_held_and_says_which() -> None:
     agent = Agent()
@@ -243,6 +264,7 @@ async def test_what_is_unknown_complete_or_active_is_not_held_and_says_which() -
 # Stopping.
 
 
+@pytest.mark.requirement("R-STP-1")
 @in_loop
 async def test_a_stop_covers_the_turn_alone_and_holds_what_waits() -> None:
     agent = Agent()
@@ -264,6 +286,7 @@ async def test_a_stop_covers_the_turn_alone_and_holds_what_waits() -> None:
         assert [await outcome(run) for run in (second, third)] == [DONE, DONE]
 
 
+@pytest.mark.requirement("R-STP-2")
 @in_loop
 async def test_a_stop_of_another_turn_does_nothing_and_one_of_this_turn_does() -> None:
     agent = Agent()
@@ -286,6 +309,7 @@ async def test_a_stop_of_another_turn_does_nothing_and_one_of_this_turn_does() -
 # Moving.
 
 
+@pytest.mark.requirement("R-MOV-3", "R-QUE-1")
 @in_loop
 async def test_a_move_changes_the_position_and_nothing_else() -> None:
     agent = Agent()
@@ -311,6 +335,7 @@ async def test_a_move_changes_the_position_and_nothing_else() -> None:
         assert agent.prompts == ["first", "c", "b", "e", "f"]
 
 
+@pytest.mark.requirement("R-QUE-1")
 @in_loop
 async def test_an_accepted_run_is_moved_too_and_enters_at_its_new_position() -> None:
     async with Dispatcher(Agent()) as d:
@@ -321,9 +346,14 @@ async def test_an_accepted_run_is_moved_too_and_enters_at_its_new_position() -> 
         assert await line(d) == ["c", "b"]
         e, f = await d.accept("s", "e"), await d.accept("s", "f")
         await d.move(f.run_id, before=e.run_id)
-        assert (await look(d.session("s"))).accepted == (f, e)
+        await d.move(e.run_id, before=b.run_id)
+        view = await look(d.session("s"))
+        assert (view.accepted, view.queued) == ((e, f), (c, b))
+        assert view.waiting == (c, e, b, f), "accepted and queued runs are in one line"
+        assert view.waiting == tuple(await d.hold("s"))
 
 
+@pytest.mark.requirement("R-MOV-1")
 @in_loop
 async def test_a_cancel_covers_by_sequence_whatever_was_moved() -> None:
     async with Dispatcher(Agent()) as d:
@@ -337,6 +367,7 @@ async def test_a_cancel_covers_by_sequence_whatever_was_moved() -> None:
         assert await d.enter(later) is not State.CANCEL_ON_ENTRY
 
 
+@pytest.mark.requirement("R-MOV-2")
 @in_loop
 async def test_moves_that_make_no_sense_are_refused_and_change_nothing() -> None:
     async with Dispatcher(Agent()) as d:
@@ -357,6 +388,7 @@ async def test_moves_that_make_no_sense_are_refused_and_change_nothing() -> None
 # Editing.
 
 
+@pytest.mark.requirement("R-EDT-1", "AS_EDITED")
 @in_loop
 async def test_an_edit_is_what_the_runner_is_given() -> None:
     agent = Agent()
@@ -387,6 +419,7 @@ async def test_an_edit_is_what_the_runner_is_given() -> None:
         await later.wait()
 
 
+@pytest.mark.requirement("R-EDT-2")
 @in_loop
 async def test_none_clears_attachments_and_data_and_an_empty_prompt_is_refused() -> None:
     async with Dispatcher(Agent()) as d:
@@ -410,6 +443,7 @@ async def test_none_clears_attachments_and_data_and_an_empty_prompt_is_refused()
         assert (edited.prompt, edited.attachments, edited.data) == ("p", (), None)
 
 
+@pytest.mark.requirement("R-ACC-2")
 @in_loop
 async def test_an_accept_under_a_known_run_id_is_compared_with_the_run_as_it_was_accepted() -> None:
     agent = Agent()
@@ -430,6 +464,7 @@ async def test_an_accept_under_a_known_run_id_is_compared_with_the_run_as_it_was
             await d.accept("s", "new", run_id="r")
 
 
+@pytest.mark.requirement("R-EDT-1")
 @in_loop
 async def test_an_edit_of_when_busy_counts_for_the_next_fold() -> None:
     agent = Agent()
@@ -446,6 +481,7 @@ async def test_an_edit_of_when_busy_counts_for_the_next_fold() -> None:
 # Sending now.
 
 
+@pytest.mark.requirement("R-NOW-1", "R-NOW-2")
 @in_loop
 async def test_send_now_makes_a_queued_run_the_next_one_and_covers_the_turn_alone() -> None:
     agent = Agent()
@@ -471,6 +507,7 @@ async def test_send_now_makes_a_queued_run_the_next_one_and_covers_the_turn_alon
         assert await outcome(b) == CANCELLED
 
 
+@pytest.mark.requirement("R-STP-2", "R-MOV-2")
 @in_loop
 async def test_send_now_with_another_turn_does_nothing_and_an_accepted_run_is_refused() -> None:
     async with Dispatcher(Agent()) as d:
@@ -485,9 +522,28 @@ async def test_send_now_with_another_turn_does_nothing_and_an_accepted_run_is_re
         assert (await d.send_now(run.run_id, turn=lead.run_id)).runs == [lead]
 
 
+@pytest.mark.requirement("R-STP-2")
+@in_loop
+async def test_a_turn_that_is_named_and_has_ended_is_not_replaced_by_none() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        lead = await active(d, "s")
+        held = await queued(d, "s", "held")
+        await d.hold("s")
+        agent.finish(lead)
+        await lead.wait()
+        sent = await d.send_now(held.run_id, turn=lead.run_id)
+        assert (sent.runs, sent.waiting) == ([], [held])
+        assert (await d.stop("s", turn=lead.run_id)).held == []
+        await steps()
+        assert agent.prompts == ["p"]
+        await d.cancel("s")
+
+
 # For one turn alone.
 
 
+@pytest.mark.requirement("R-INTO-2")
 @in_loop
 async def test_a_prompt_for_one_turn_joins_that_turn_or_none() -> None:
     agent = Agent()
@@ -512,6 +568,7 @@ async def test_a_prompt_for_one_turn_joins_that_turn_or_none() -> None:
             assert_nothing_left(d)
 
 
+@pytest.mark.requirement("R-INTO-1")
 @in_loop
 async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
     agent, messages = Agent(), SlowMessages()
@@ -548,6 +605,7 @@ async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
         await waiting.wait()
 
 
+@pytest.mark.requirement("R-INTO-3")
 @pytest.mark.parametrize("freed_by", ["send_now", "edit"])
 @in_loop
 async def test_send_now_and_an_edit_of_when_busy_free_a_prompt_for_one_turn(freed_by: str) -> None:
@@ -583,6 +641,7 @@ async def test_a_cancelled_prompt_for_one_turn_that_was_accepted_completes_once(
 # Keys, events, closing.
 
 
+@pytest.mark.requirement("R-KEY-1", "R-KEY-3")
 @in_loop
 async def test_a_repetition_under_a_key_changes_nothing_and_returns_what_the_first_call_returned() -> None:
     agent = Agent()
@@ -625,6 +684,7 @@ def names(answer: Any) -> Any:
     return [names(runs) for runs in (answer.runs, answer.held, answer.waiting)]
 
 
+@pytest.mark.requirement("R-LOK-2")
 @in_loop
 async def test_those_who_follow_moves_learn_of_all_of_it_in_order() -> None:
     agent = Agent()
@@ -696,6 +756,7 @@ async def test_a_close_cancels_held_runs_in_sessions_without_a_turn() -> None:
 # Data.
 
 
+@pytest.mark.requirement("R-DAT-1")
 @in_loop
 async def test_data_reach_the_runner_and_stay_with_the_user_message() -> None:
     async def runner(turn: Turn) -> str:

@@ -79,6 +79,7 @@ async def test_a_session_through_its_life() -> None:
             covered=False,
             phase="running",
             since=running.since,
+            waiting=(behind, accepted),
         )
         await d.cancel_run(folded.run_id)
         assert d.session("s").covered

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from turngate_model import DeclaredState
 from turngate_model.checker import HEART, Bounds, Explorer, MemoryModel
-from turngate_model.history import Accept, Cancel, Complete, Enter, Event, Fold, Handoff, Wrote
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+    Wrote,
+)
 from turngate_model.pictures.scenes import play
 
 IDLE: tuple[str, ...] = ()
@@ -29,6 +43,12 @@ def last_step(*script: str) -> tuple[Event, ...]:
     return play(script)[-1].events
 
 
+def ends_of(runs: str) -> Iterator[str]:
+    """Yield the steps by which these turns end one after another."""
+    for run in runs:
+        yield from (f"end {run} end_turn", f"written {run}")
+
+
 def completes(seen: Iterable[Event]) -> dict[str, tuple[bool, str | None]]:
     return {event.run: event[1:] for event in seen if isinstance(event, Complete)}
 
@@ -44,7 +64,7 @@ def test_a_later_run_has_a_higher_sequence() -> None:
 
 @pytest.mark.requirement("R-ACC-2")
 def test_accepting_a_known_run_id_again_changes_nothing() -> None:
-    for script in (("accept a",), A_ACTIVE, (*A_ACTIVE, *A_ENDS)):
+    for script in (("accept a",), ("accept a", "edit a queue"), A_ACTIVE, (*A_ACTIVE, *A_ENDS)):
         assert last_step(*script, "again a") == ()
 
 
@@ -110,6 +130,8 @@ def test_a_run_that_enters_a_busy_session_is_queued() -> None:
 def test_a_run_that_enters_an_idle_session_is_active() -> None:
     assert last_step(*A_ACTIVE) == (Enter("a", DeclaredState.ACTIVE),)
     assert last_step(*A_ACTIVE, *A_ENDS, "accept b", "enter b") == (Enter("b", DeclaredState.ACTIVE),)
+    beside_held = ("accept a", "accept b", "hold_run a", "enter a", "enter b")
+    assert last_step(*beside_held) == (Enter("b", DeclaredState.ACTIVE),)
 
 
 @pytest.mark.requirement("R-ENT-4")
@@ -127,9 +149,10 @@ def test_the_queue_is_in_sequence_order_whatever_the_order_of_entry() -> None:
     accepted = (*A_ACTIVE, "accept b queue", "accept c queue", "accept d queue")
     for order in itertools.permutations("bcd"):
         entered = (*accepted, *(f"enter {run}" for run in order))
-        ends = (step for run in "abc" for step in (f"end {run} end_turn", f"written {run}"))
-        handed = [event.run for event in events(*entered, *ends) if isinstance(event, Handoff)]
+        handed = [e.run for e in events(*entered, *ends_of("abcd")) if isinstance(e, Handoff)]
         assert handed == ["b", "c", "d"]
+        moved = (*entered[: len(accepted) + 1], "move d b before", *entered[len(accepted) + 1 :])
+        assert [e.run for e in events(*moved, *ends_of("adbc")) if isinstance(e, Handoff)] == ["d", "b", "c"]
 
 
 @pytest.mark.requirement("R-QUE-2")
@@ -211,6 +234,7 @@ def test_a_fold_takes_the_head_of_the_queue_up_to_the_first_that_wants_its_own_t
     entered = ("enter b", "enter c", "enter d", "enter e")
     script = (*A_ACTIVE, "accept b", "accept c", "accept d queue", "accept e", *entered, "fold a")
     assert last_step(*script) == (Fold("b", "a"), Fold("c", "a"))
+    assert last_step(*script[:-1], "hold_run b", "fold a") == (Fold("c", "a"),)
 
 
 @pytest.mark.requirement("R-FLD-2")
@@ -296,3 +320,107 @@ def test_shutting_down_covers_everything_and_releases_what_has_not_entered() -> 
     script = (*B_QUEUED, "accept c", "close")
     assert completes(last_step(*script)) == {"b": (True, None), "c": (True, "released before entry")}
     assert completes(last_step(*script, *A_UNWINDS)) == {"a": (True, None)}
+
+
+# The line.
+
+C_ACCEPTED = (*B_QUEUED, "accept c")
+
+
+@pytest.mark.requirement("R-HLD-1")
+def test_a_hold_holds_what_waits_and_nothing_that_is_accepted_later() -> None:
+    held = (*C_ACCEPTED, "hold", "enter c", "accept d", "enter d")
+    assert last_step(*C_ACCEPTED, "hold") == (Hold(),)
+    assert last_step(*held, *A_ENDS)[-1] == Handoff("d")
+    assert last_step(*held, *ends_of("ad")) == (Wrote("d", "end_turn"), Complete("d", cancelled=False))
+
+
+@pytest.mark.requirement("R-HLD-2")
+def test_a_held_run_ends_like_any_other() -> None:
+    held = (*C_ACCEPTED, "hold")
+    assert completes(last_step(*held, "cancel")) == {"b": (True, None)}
+    assert last_step(*held, "cancel", "enter c") == (Enter("c", DeclaredState.CANCEL_ON_ENTRY),)
+    assert completes(last_step(*held, "cancel_run b")) == {"b": (True, None)}
+    assert completes(last_step(*held, "clear")) == {"b": (False, "cleared from the queue")}
+    assert completes(last_step(*held, "release c")) == {"c": (False, "released before entry")}
+
+
+@pytest.mark.requirement("R-HLD-3")
+def test_a_resume_starts_the_first_that_is_not_held_unless_a_turn_is_active() -> None:
+    held = (*C_ACCEPTED, "enter c", "hold")
+    assert last_step(*held, "resume") == (Resume(),)
+    settling = (*held, "end a end_turn")
+    assert last_step(*settling, "resume", "written a")[-1] == Handoff("b")
+    idle = (*settling, "written a")
+    assert last_step(*idle, "resume_run c") == (Resume(frozenset("c")), Handoff("c"))
+    assert last_step(*idle, "resume") == (Resume(), Handoff("b"))
+
+
+@pytest.mark.requirement("R-STP-1")
+def test_a_stop_covers_the_turn_and_holds_what_waits_in_one_step() -> None:
+    assert last_step(*C_ACCEPTED, "stop") == (Cancel(frozenset("a")), Hold())
+    after = events(*C_ACCEPTED, "stop", "enter c", *A_UNWINDS)
+    assert completes(after) == {"a": (True, None)}
+    assert not [event for event in after if isinstance(event, Handoff)]
+
+
+@pytest.mark.requirement("R-MOV-1")
+def test_a_move_does_not_change_what_a_cancel_covers() -> None:
+    covered = ("accept a", "accept b", "cancel", "accept c")
+    for move in ("move c a before", "move a last"):
+        assert last_step(*covered, move, "enter a") == (Enter("a", DeclaredState.CANCEL_ON_ENTRY),)
+        assert last_step(*covered, move, "enter c") == (Enter("c", DeclaredState.ACTIVE),)
+
+
+@pytest.mark.requirement("R-MOV-3")
+def test_a_move_leaves_the_order_of_the_others_and_later_runs_behind() -> None:
+    line = (*A_ACTIVE, *(f"accept {run} queue" for run in "bcd"), *(f"enter {run}" for run in "bcd"))
+    for move, order in (("move d b before", "dbc"), ("move b last", "cdb")):
+        assert last_step(*line, move) == (Move(*move.split()[1:3]) if "before" in move else Move("b"),)
+        entered = (*line, move, "accept e queue", "enter e", *ends_of(f"a{order}"))
+        assert [e.run for e in events(*entered) if isinstance(e, Handoff)] == [*order, "e"]
+
+
+@pytest.mark.requirement("R-EDT-1")
+def test_an_edit_changes_what_it_names_and_nothing_else() -> None:
+    line = (*B_QUEUED, "accept c", "enter c")
+    assert last_step(*line, "edit b queue") == (Edit("b", foldable=False),)
+    assert last_step(*line, "edit b queue", "fold a") == ()
+    assert last_step(*line, "edit b queue", *A_ENDS)[-1] == Handoff("b")
+    assert last_step(*line, "hold_run b", "edit b queue", *A_ENDS)[-1] == Handoff("c")
+
+
+@pytest.mark.requirement("R-NOW-1", "R-NOW-2")
+def test_send_now_covers_the_turn_and_not_the_run_that_it_sends() -> None:
+    line = (*B_QUEUED, "accept c", "enter c", "hold")
+    seen = last_step(*line, "send_now c")
+    assert seen == (Move("c", "b"), Cancel(frozenset("a")), Resume(frozenset("c"), unbinds=True))
+    after = events(*line, "send_now c", *A_UNWINDS, *ends_of("c"))
+    assert completes(after) == {"a": (True, None), "c": (False, None)}
+    idle = last_step(*line, *A_ENDS, "send_now c")
+    assert idle[-1] == Handoff("c")
+    assert not [event for event in idle if isinstance(event, Cancel)]
+
+
+@pytest.mark.requirement("R-INTO-1")
+@pytest.mark.parametrize("before", [(*A_ACTIVE, "cancel"), (*A_ACTIVE, "end a end_turn")])
+def test_a_prompt_can_only_be_for_a_turn_that_runs_and_is_not_covered(before: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="should be refused"):
+        last_step(*before, "accept b into")
+
+
+@pytest.mark.requirement("R-INTO-2")
+def test_a_run_for_one_turn_joins_it_or_ends_with_it() -> None:
+    bound = (*A_ACTIVE, "accept b into", "enter b")
+    assert last_step(*bound, "fold a") == (Fold("b", "a"),)
+    cleared, released = "cleared from the queue", "released before entry"
+    seen = last_step(*bound, "accept c into", *A_ENDS)
+    assert Clear(frozenset("b")) in seen
+    assert completes(seen) == {"a": (False, None), "b": (False, cleared), "c": (False, released)}
+
+
+@pytest.mark.requirement("R-INTO-3")
+@pytest.mark.parametrize("freed_by", ["edit b queue", "send_now b"])
+def test_a_run_for_one_turn_that_is_sent_now_or_edited_is_like_any_other(freed_by: str) -> None:
+    ends = A_UNWINDS if "send_now" in freed_by else A_ENDS
+    assert last_step(*A_ACTIVE, "accept b into", "enter b", freed_by, *ends)[-1] == Handoff("b")

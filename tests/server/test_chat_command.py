@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wcwidth import width, wrap
@@ -125,6 +126,13 @@ def test_on_a_terminal_enter_sends_escape_cancels_and_what_waits_is_seen(server:
     assert terminal.end() == 0
 
 
+def test_the_line_is_in_the_hands_of_a_pipe_too(server: Process) -> None:
+    done = chat(server, typed="/queue\n/stop\n/hold\n/resume\nquick\n")
+    told = "> /queue\n-- nothing waits\n> /stop\n-- nothing to stop\n> /hold\n-- held: 0\n"
+    assert done.stdout.startswith(f"{told}> /resume\n-- resumed: 0\n> quick\n")
+    assert done.stdout.endswith("-- finished (quick)\n")
+
+
 def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
     terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
     terminal.until("Enter sends")
@@ -188,9 +196,9 @@ class Tmux:
 
 
 @contextmanager
-def on_screen(server: Process, columns: int, rows: int = 40) -> Iterator[Tmux]:
+def on_screen(server: Process, columns: int, *options: str, rows: int = 40) -> Iterator[Tmux]:
     tmux = Tmux(f"turngate-{uuid.uuid4().hex[:8]}")
-    command = shlex.join([sys.executable, "-m", "turngate", "chat", server.url])
+    command = shlex.join([sys.executable, "-m", "turngate", "chat", server.url, *options])
     tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), f"LC_ALL=C.UTF-8 {command}")
     try:
         tmux.until(lambda said: "idle" in said or "\n>" in said)
@@ -265,3 +273,75 @@ def test_what_is_typed_stays_while_text_comes_and_a_long_one_is_wrapped(server: 
         tmux.until(lambda said: "> 日本語 and some mo\n  re to type" in said)
         tmux("send-keys", "Escape")
         tmux.until(lambda said: "-- cancelled (soup)" in said and "re to type" in said and "idle" in said)
+
+
+@contextmanager
+def chatting(server: Process, *options: str) -> Iterator[Tmux]:
+    """Start a chat with a turn about soup, and behind it cake, which must have a turn of its own."""
+    with on_screen(server, 100, *options) as tmux:
+        tmux("send-keys", "soup", "Enter")
+        tmux.until(lambda said: "about soup" in said)
+        server.call("/v1/sessions/chat/runs", {"prompt": "cake", "run_id": "cake", "when_busy": "queue"})
+        tmux.until(lambda said: "a turn runs · 1 waiting" in said)
+        yield tmux
+
+
+LONG_ENOUGH = ("--twice-within", "600")
+
+
+def cake(server: Process, wait: int = 0) -> dict[str, Any]:
+    return dict(server.call(f"/v1/runs/cake?wait={wait}")[1])
+
+
+@pytest.mark.needs("tmux")
+def test_escape_twice_stops_the_turn_and_keeps_what_waits(server: Process) -> None:
+    with chatting(server, *LONG_ENOUGH) as tmux:
+        tmux("send-keys", "Escape")
+        tmux.until(lambda said: "Escape again keeps what waits · 1 waiting, 1 held" in said)
+        tmux("send-keys", "Escape", "Escape", "Escape")  # more than two mean the same
+        tmux.until(lambda said: "-- stopped; 1 held until /resume" in said and "cancelled (soup)" in said)
+        tmux("send-keys", "/queue", "Enter")
+        tmux.until(lambda said: "  1. cake (held)" in said)
+        tmux("send-keys", "quick", "Enter")
+        said = "\n".join(tmux.until(lambda said: "-- finished (quick)" in said))  # it passes what is held
+        assert said.count("-- stopped") == 1
+        tmux("send-keys", "/resume", "Enter")
+        tmux.until(lambda said: "about cake" in said and "-- resumed: 1" in said)
+
+
+@pytest.mark.needs("tmux")
+def test_one_escape_cancels_what_waits_too(server: Process) -> None:
+    with chatting(server, "--twice-within", "0.05") as tmux:
+        tmux("send-keys", "Escape")
+        tmux.until(lambda said: "-- cancelled (soup)" in said and "idle" in said and "waiting" not in said)
+        assert cake(server, wait=60)["complete"]["outcome"] == "cancelled"
+
+
+@pytest.mark.needs("tmux")
+def test_to_leave_after_one_escape_cancels_at_once(server: Process) -> None:
+    with chatting(server, *LONG_ENOUGH) as tmux:
+        tmux("send-keys", "Escape")
+        tmux.until(lambda said: "Escape again keeps what waits" in said)
+        assert cake(server)["held"]
+        tmux("set-option", "-g", "remain-on-exit", "on")
+        tmux("send-keys", "C-d")
+        assert cake(server, wait=60)["complete"]["outcome"] == "cancelled"
+
+
+@pytest.mark.needs("tmux")
+def test_a_server_that_dies_after_the_first_escape_loses_no_prompt(tmp_path: Path) -> None:
+    (tmp_path / "folding.py").write_text(AGENT, encoding="utf-8")
+    ledger = (f"{tmp_path}/folding.py:agent", "--finish", "0", "--ledger", str(tmp_path / "ledger.db"))
+    with process(*ledger) as server, chatting(server, *LONG_ENOUGH) as tmux:
+        tmux("set-option", "-g", "remain-on-exit", "on")
+        tmux("send-keys", "Escape")
+        tmux.until(lambda said: "Escape again keeps what waits" in said)
+        server.process.kill()
+        server.process.wait()
+        tmux("send-keys", "C-d")  # so the cancel is due, and nothing answers
+        tmux.until(lambda said: "-- not all is cancelled; the rest is held until /resume" in said)
+    with process(*ledger) as server, on_screen(server, 100) as tmux:
+        assert (cake(server)["state"], cake(server)["held"]) == ("queued", True)
+        tmux.until(lambda said: "idle · 1 waiting, 1 held" in said)
+        tmux("send-keys", "/resume", "Enter")
+        tmux.until(lambda said: "about cake" in said)

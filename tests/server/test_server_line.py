@@ -43,7 +43,9 @@ def test_the_line_through_the_client(kind: str, tmp_path: Path) -> None:
             assert await client.resume_run("b") == ["b"]
             assert await client.hold_run("b", key="k") == await client.hold_run("b", key="k") == ["b"]
             assert (await client.move("c", before="b")).held
-            assert [run.run_id for run in (await client.session("s")).queued] == ["c", "b"]
+            view = await client.session("s")
+            assert [run.run_id for run in view.queued] == ["c", "b"]
+            assert view.waiting == ("c", "b")
             await client.move("c", to="last")
             edited = await client.edit(
                 "b", prompt="new", data=None, attachments=[Attachment("n", "text/plain", "y")]

@@ -29,7 +29,10 @@ class RemoteCovered(NamedTuple):
 
 
 class RemoteSession(NamedTuple):
-    """A session as the server saw it (see `turngate.SessionView`), and its place in the event stream."""
+    """A session as the server saw it (see `turngate.SessionView`), and its place in the event stream.
+
+    `waiting` has the ids of the accepted and the queued runs, first in line first.
+    """
 
     session_id: str
     accepted: tuple[RemoteRun, ...]
@@ -42,6 +45,7 @@ class RemoteSession(NamedTuple):
     phase: str | None
     since: float | None
     cursor: str | None = None
+    waiting: tuple[str, ...] = ()
 
 
 class Snapshot(NamedTuple):
@@ -90,7 +94,8 @@ def session_of(data: dict[str, Any]) -> RemoteSession:
         key: tuple(run_of(each) for each in data[key]) for key in ("accepted", "settling", "queued", "folded")
     }
     active = None if data["active"] is None else run_of(data["active"])
-    return RemoteSession(**{**data, **runs, "active": active})
+    waiting = tuple(data.get("waiting", ()))
+    return RemoteSession(**{**data, **runs, "active": active, "waiting": waiting})
 
 
 def event_of(name: str, data: dict[str, Any], before: str | None) -> RemoteEvent | None:

@@ -642,13 +642,12 @@ class DurableDispatcher:
 
     def _view(self, loaded: Loaded) -> SessionView:
         runs = sorted(loaded.runs, key=lambda row: row.rank)
-        accepted, queued = (
-            tuple(self._runs.handle_of(row) for row in runs if row.state is state)
-            for state in (ACCEPTED, QUEUED)
-        )
+        line = [(row.state, self._runs.handle_of(row)) for row in runs if row.state in (ACCEPTED, QUEUED)]
+        accepted, queued = (tuple(run for at, run in line if at is state) for state in (ACCEPTED, QUEUED))
+        waiting = tuple(run for _, run in line)
         session = loaded.session
         if session is None or session.lead is None:
-            return SessionView(loaded.session_id, accepted, (), queued)
+            return SessionView(loaded.session_id, accepted, (), queued, waiting=waiting)
         members = sorted((row for row in runs if row.state is ACTIVE), key=lambda row: row.place)
         lead, *folded = [self._runs.handle_of(row) for row in members]
         turn = self._turns.turn_of(session.fence)
@@ -656,7 +655,7 @@ class DurableDispatcher:
         phase = "running" if session.begun else "waiting"
         return SessionView(
             loaded.session_id, accepted, (), queued, lead, tuple(folded), text, session.covered,
-            phase if turn is None else turn.record.phase.value, session.since,
+            phase if turn is None else turn.record.phase.value, session.since, waiting,
         )  # fmt: skip
 
     async def find(self, run_id: str) -> Run | None:

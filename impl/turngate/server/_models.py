@@ -139,7 +139,7 @@ class RunBody(Body):
 
 
 class SessionBody(Body):
-    """A session at one moment."""
+    """A session at one moment; `waiting` are the ids of the accepted and queued runs, first in line first."""
 
     session_id: str
     accepted: list[RunBody]
@@ -151,6 +151,7 @@ class SessionBody(Body):
     covered: bool
     phase: Literal["waiting", "starting", "running", "settling"] | None
     since: float | None
+    waiting: list[str]
 
 
 class MessageBody(Body):
@@ -294,6 +295,7 @@ def session_body(view: SessionView) -> dict[str, Any]:
     for name in ("accepted", "settling", "queued", "folded"):
         fields[name] = [run_body(run) for run in fields[name]]
     fields["active"] = None if view.active is None else run_body(view.active)
+    fields["waiting"] = [run.run_id for run in view.waiting]
     return fields
 
 

@@ -49,6 +49,7 @@ _NO_RELEASE = Requirement(hidden="the port has no release and no shutdown")
 _NO_PLACES = Requirement(hidden="the port has no limit on runner calls")
 _NO_OBSERVER = Requirement(hidden="the port shows neither text, nor views, nor cursors")
 _NO_KEYS = Requirement(hidden="the port has no keys")
+_NO_LINE = Requirement(hidden="the port has no holds, moves, edits, prompts for one turn, and no data")
 
 REQUIREMENTS: dict[str, Requirement] = {
     "R-MAC-1": _MODEL,
@@ -90,6 +91,13 @@ REQUIREMENTS: dict[str, Requirement] = {
     **{f"R-PLC-{nth}": _NO_PLACES for nth in range(1, 6)},
     **{f"R-LOK-{nth}": _NO_OBSERVER for nth in range(1, 7)},
     **{f"R-KEY-{nth}": _NO_KEYS for nth in range(1, 9)},
+    **{f"R-HLD-{nth}": _NO_LINE for nth in range(1, 4)},
+    **{f"R-STP-{nth}": _NO_LINE for nth in range(1, 3)},
+    **{f"R-MOV-{nth}": _NO_LINE for nth in range(1, 4)},
+    **{f"R-EDT-{nth}": _NO_LINE for nth in range(1, 3)},
+    **{f"R-NOW-{nth}": _NO_LINE for nth in range(1, 3)},
+    **{f"R-INTO-{nth}": _NO_LINE for nth in range(1, 4)},
+    "R-DAT-1": _NO_LINE,
     "R-CMP-1": Requirement((_P.FULL_COVERAGE, _P.NEVER_POISONED), ("cancel",)),
     "R-CMP-2": Requirement(hidden="the port shows cancelled, and no outcome beside it"),
     "R-CMP-3": Requirement((_P.ON_RECORD,), ("messages", "cancel")),

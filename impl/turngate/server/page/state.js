@@ -248,9 +248,10 @@ export class Known {
       Object.assign(run, {prompt: each.prompt || run.prompt, seq: each.seq, rank: each.seq, held: each.held});
       this.move(run, each.state);
     }
-    // The view lists what is queued in line order: that order gets the sequence numbers as its ranks.
-    const ranks = view.queued.map(each => each.seq).sort((one, other) => one - other);
-    view.queued.forEach((each, index) => { this.runs.get(each.run_id).rank = ranks[index]; });
+    // What waits gets its sequence numbers as ranks, in the order of the line: what is accepted later is behind.
+    const line = view.waiting.map(id => this.runs.get(id));
+    const ranks = line.map(run => run.seq).sort((one, other) => one - other);
+    line.forEach((run, index) => { run.rank = ranks[index]; });
     for (const each of view.folded) this.runs.get(each.run_id).lead = view.active.run_id;
     if (view.active) this.runs.get(view.active.run_id).lead = view.active.run_id;
     Object.assign(session, {
