@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from turngate_model.checker import Bounds
 from turngate_verify.drivers.ledger_calls import search as search_calls
 from turngate_verify.drivers.ledger_faults import search
 from turngate_verify.drivers.ledger_lockstep import compare_on_ledger
-from turngate_verify.drivers.ledger_rules import play, programs
+from turngate_verify.drivers.ledger_rules import run_ledger_rules
 from turngate_verify.drivers.ledger_sabotage import NO_LEASE, SABOTAGE, patched, sabotaged
 from turngate_verify.drivers.ledger_schedules import NO_END, Fault, Scenario, explore
 from turngate_verify.world.spoiled_ledger import METHODS, spoils_of
 
-SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-NEVER_LATE = settings(deadline=None, database=None, suppress_health_check=SLOW)
+IN_LINE = Bounds(2, 1, 1, holds=1, moves=1, into=True)
+"""Callers hold, move, edit and send now what waits, and send prompts for one turn alone."""
 
 
 @pytest.mark.requirement("REFINES")
@@ -28,12 +28,20 @@ def test_every_save_of_the_mechanism_is_a_save_of_the_dispatcher(processes: int)
     assert (result.states, result.steps) == (61, 364)
 
 
+@pytest.mark.requirement("REFINES", "HELD", "AS_EDITED")
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.deep), 2])
+def test_every_save_about_what_waits_is_a_save_of_the_dispatcher(processes: int) -> None:
+    result = compare_on_ledger(IN_LINE, processes=processes)
+    assert result.violation is None, (result.path, result.violation)
+    assert (result.states, result.steps) == (337, 3_596)
+
+
 @pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")
 @pytest.mark.parametrize("remembers", [True, False])
 def test_one_fault_at_every_point(remembers: bool) -> None:
     found = search(remembers=remembers)
     assert found.wrong == ""
-    assert found.played > 500
+    assert found.played > 2_000
 
 
 def test_one_fault_at_some_calls_of_every_method_with_everybody_looking_on() -> None:
@@ -49,32 +57,19 @@ def test_one_fault_at_every_call_of_every_method_with_everybody_looking_on() -> 
     assert found.played > 7_000
 
 
-@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")
+@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED", "HELD", "AS_EDITED")
 @pytest.mark.parametrize("on_death", ["fail", "retry"])
-def test_whatever_is_drawn_holds(on_death: Any) -> None:
-    reached: set[str] = set()
-
-    @settings(NEVER_LATE, max_examples=300, derandomize=True)
-    @given(programs())
-    def holds(program: list[Any]) -> None:
-        wrong, outcomes = play(program, on_death=on_death)
-        reached.update(outcomes)
-        assert wrong == []
-
-    holds()
-    wanted = {"finished", "failed", "cancelled", "cleared", "released", "lost"}
-    assert reached == wanted - ({"lost"} if on_death == "retry" else set())
+def test_whatever_is_drawn_holds_and_everything_is_reached(on_death: Any) -> None:
+    found = run_ledger_rules(300, on_death=on_death)
+    assert found.wrong == [], found.program
+    assert found.missed == frozenset()
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("on_death", ["fail", "retry"])
 def test_whatever_is_drawn_holds_at_length(on_death: Any) -> None:
-    @settings(NEVER_LATE, max_examples=10_000)
-    @given(programs(60))
-    def holds(program: list[Any]) -> None:
-        assert play(program, on_death=on_death)[0] == []
-
-    holds()
+    found = run_ledger_rules(10_000, on_death=on_death, seed=time.time_ns(), rules=60)
+    assert found.wrong == [], found.program
 
 
 @pytest.mark.deep

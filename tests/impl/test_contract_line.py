@@ -570,6 +570,24 @@ async def test_a_prompt_for_one_turn_joins_that_turn_or_none() -> None:
 
 @pytest.mark.requirement("R-INTO-1")
 @in_loop
+async def test_what_is_queued_behind_a_prompt_for_one_turn_starts_when_that_turn_ends() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        lead = await active(d, "s", "lead")
+        late, later = [await d.accept("s", prompt, into=lead.run_id) for prompt in ("late", "later")]
+        await d.enter(late)
+        await d.enter(later)
+        follow, last = await queued(d, "s", "follow"), await queued(d, "s", "last")
+        agent.finish(lead)
+        assert [await outcome(run) for run in (late, later)] == [CLEARED, CLEARED]
+        await started(agent, 2)
+        agent.finish(follow)
+        await started(agent, 3)
+        agent.finish(last)
+        await last.wait()
+
+
+@in_loop
 async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
     agent, messages = Agent(), SlowMessages()
     async with Dispatcher(agent, messages=messages) as d:

@@ -12,10 +12,17 @@ from collections.abc import Iterable
 
 from turngate import RunComplete
 from turngate.durable import Ledger
+from turngate_model.properties import AnyProperty, DurableProperty, Property
 from turngate_verify.trace import BadRecording, check
 
 _PAGE = 1000
 _FIRST = (-1, -1)
+
+
+def property_named(problem: str) -> AnyProperty | None:
+    """Return the property that a problem begins with, None if it is something else that is wrong."""
+    name = problem.partition(":")[0]
+    return next((each for each in (*Property, *DurableProperty) if each == name), None)
 
 
 async def completions(ledger: Ledger) -> list[RunComplete]:
@@ -39,15 +46,24 @@ async def history(ledger: Ledger) -> list[str]:
 
 
 async def problems(ledger: Ledger, acknowledged: Iterable[str], *, over: bool = True) -> list[str]:
-    """Return what is wrong, in words. `over` says that nothing should be in flight any more."""
+    """Return what is wrong, in words, most of them behind the property that is broken.
+
+    `over` says that nothing should be in flight any more.
+    """
     found: list[str] = []
     if over:
-        found += [f"session {each.session_id!r} is in flight" for each in await ledger.view(None)]
+        found += [f"ADOPTED: session {each.session_id!r} is in flight" for each in await ledger.view(None)]
     complete = await completions(ledger)
     counted = Counter(each.run_id for each in complete)
-    found += [f"run {run_id} has {number} completions" for run_id, number in counted.items() if number > 1]
+    found += [
+        f"EXACTLY_ONE_COMPLETE: run {run_id} has {number} completions"
+        for run_id, number in counted.items()
+        if number > 1
+    ]
     if over:
-        found += [f"run {run_id} has no completion" for run_id in acknowledged if run_id not in counted]
+        found += [
+            f"DURABLE: run {run_id} has no completion" for run_id in acknowledged if run_id not in counted
+        ]
     found += await _by_history(ledger, counted, over=over)
     for each in complete:
         found += await _by_messages(ledger, each)
@@ -63,9 +79,11 @@ async def _by_history(ledger: Ledger, counted: Counter[str], *, over: bool) -> l
     except BadRecording as bad:
         return [f"the history cannot be read: {bad}"]
     if checked.offence is not None:
-        return [f"the history breaks {checked.offence.property.name} in line {checked.offence.line}"]
+        broken = checked.offence
+        return [f"{broken.property}: line {broken.line} of the history: {broken.what}"]
     told = Counter(entry["run"] for entry in map(json.loads, lines) if entry["event"] == "complete")
-    return [] if told == counted else ["the history and the completions tell of different runs"]
+    different = "EXACTLY_ONE_COMPLETE: the history and the completions tell of different runs"
+    return [] if told == counted else [different]
 
 
 async def _by_messages(ledger: Ledger, complete: RunComplete) -> list[str]:
@@ -73,10 +91,10 @@ async def _by_messages(ledger: Ledger, complete: RunComplete) -> list[str]:
     messages = await ledger.messages_of(complete.run_id)
     mine = [each.role for each in messages if each.run_id == complete.run_id]
     if complete.message_id is None:
-        return [f"run {complete.run_id} never had a turn and left {mine}"] if mine else []
+        return [f"ON_RECORD: run {complete.run_id} never had a turn and left {mine}"] if mine else []
     if mine != (["user"] if complete.folded_into else ["user", "assistant"]):
-        return [f"run {complete.run_id} left {mine}"]
+        return [f"ON_RECORD: run {complete.run_id} left {mine}"]
     reply = messages[-1]
     reason = "canceled" if complete.cancelled else "error" if complete.error else "end_turn"
     agrees = (reply.id, reply.text, reply.finish_reason) == (complete.message_id, complete.text, reason)
-    return [] if agrees else [f"run {complete.run_id} is {complete}, and its answer {reply}"]
+    return [] if agrees else [f"ON_RECORD: run {complete.run_id} is {complete}, and its answer {reply}"]

@@ -15,6 +15,7 @@ ledger is judged.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -52,6 +53,41 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
         ("submit", 1, "d"), ("clear once", 0), ("order", "a", "end_turn"),
     ),
     "a release": (("accept", 0, "a"), ("submit", 1, "b"), ("release", 0, "a")),
+    "a hold and a resume": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("accept", 0, "c"), ("hold", 0), ("enter", 1, "c"),
+        ("order", "a", "end_turn"), ("submit", 1, "d"), ("order", "d", "end_turn"), ("resume", 0),
+        ("order", "b", "end_turn"),
+    ),
+    "a stop under a key": (
+        ("submit", 1, "a"), ("submit", 0, "b"), ("stop once", 0), ("submit", 1, "c"), ("stop once", 0),
+        ("stop once", 1), ("resume run", 0, "b"), ("order", "c", "end_turn"),
+    ),
+    "edits of what waits and of what runs": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("edit", 0, "b", "b, edited"), ("edit", 1, "a", "too late"),
+        ("edit", 1, "b", "b, edited again"), ("order", "a", "end_turn"), ("edit", 0, "b", "too late"),
+        ("order", "b", "end_turn"),
+    ),
+    "an edit under a key": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("edit once", 0, "b"), ("edit", 1, "b", "b, edited last"),
+        ("edit once", 0, "b"), ("edit once", 1, "b"), ("order", "a", "end_turn"),
+    ),
+    "moves": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("submit", 0, "c"), ("submit", 1, "d"),
+        ("move before", 0, "d", "b"), ("move last", 1, "b"), ("submit", 0, "e"), ("move first", 0, "e"),
+        ("order", "a", "end_turn"), ("order", "e", "end_turn"), ("order", "d", "end_turn"),
+    ),
+    "a move under a key": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("submit", 0, "c"), ("move once", 0, "b"),
+        ("move first", 1, "b"), ("move once", 0, "b"), ("move once", 1, "b"), ("order", "a", "end_turn"),
+    ),
+    "a prompt that is sent now": (
+        ("submit", 0, "a"), ("submit", 1, "b"), ("submit", 0, "c"), ("hold", 1), ("send now once", 0, "c"),
+        ("send now once", 1, "c"), ("send now once", 0, "c"), ("resume", 0),
+    ),
+    "prompts for one turn": (
+        ("submit", 0, "a"), ("steer", 1, "b", "a"), ("steer", 0, "c", "a"), ("order", "a", "fold"),
+        ("steer", 0, "d", "a"), ("hold run", 1, "d"), ("order", "a", "end_turn"), ("steer", 0, "e", "a"),
+    ),
     "a reader of messages": (
         ("submit", 1, "a"), ("follow", 0, "b"), ("order", "a", "fold"), ("order", "a", "end_turn"),
         ("page", 0), ("messages of", 0, "b"), ("submit", 0, "c"), ("page", 0), ("order", "c", "end_turn"),
@@ -59,8 +95,13 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
     ),
 }  # fmt: skip
 """What is done, in order: by callers, in a process, or by a runner, which is told."""
-ONCE = tuple(PROGRAMS[name] for name in ("a cancel under a key", "a clear under a key"))
-"""Programs that cancel and clear under one key alone."""
+ONCE = {
+    "a cancel under a key": ("cancel", "clear"),
+    "a clear under a key": ("cancel", "clear"),
+    "a stop under a key": ("cancel", "hold"),
+    "a prompt that is sent now": ("cancel",),
+}
+"""What is recorded at most once each in a program that asks for it under one key alone."""
 
 
 class Found(NamedTuple):
@@ -84,7 +125,7 @@ def search(*, make: Any = DurableDispatcher, remembers: bool = True) -> Found:
             while True:
                 played += 1
                 world = LedgerWorld(2, on_death=on_death, remembers=remembers, make=make)
-                found = _play(world, PROGRAMS[name], fault, point)
+                found = _play(world, name, fault, point)
                 if found.problems:
                     return Found(played, f"{name}, {fault} at point {point}, {on_death}: {found.problems[0]}")
                 if not found.struck:
@@ -101,7 +142,7 @@ def _cases() -> Iterator[tuple[str, Fault, Literal["fail", "retry"]]]:
                 yield name, fault, "retry"
 
 
-def _play(world: LedgerWorld, program: tuple[Order, ...], fault: Fault, point: int) -> _Struck:
+def _play(world: LedgerWorld, name: str, fault: Fault, point: int) -> _Struck:
     left = point
     struck = False
 
@@ -135,27 +176,30 @@ def _play(world: LedgerWorld, program: tuple[Order, ...], fault: Fault, point: i
 
     if fault != "cancel":
         world.tables.trouble = trouble
-    for order in program:
+    for order in PROGRAMS[name]:
         _do(world, order, cancel if fault == "cancel" else lambda task: None)
     world.tables.trouble = None
     world.let_end()
-    wrong = [] if program not in ONCE else _done_twice(world)
-    return _Struck([*wrong, *judged(world)], struck)
+    return _Struck([*_done_twice(world, ONCE.get(name, ())), *judged(world)], struck)
 
 
-def _done_twice(world: LedgerWorld) -> list[str]:
+def _done_twice(world: LedgerWorld, once: tuple[str, ...]) -> list[str]:
     """Return what is wrong if what was asked for under one key was done more than once."""
-    entries = [entry for told in world.tables.history for entry in told.entries]
-    times = sum(entry["event"] in ("cancel", "clear") for entry in entries)
-    return [] if times <= 1 else [f"what was asked for under one key was done {times} times"]
+    times = Counter(entry["event"] for told in world.tables.history for entry in told.entries)
+    return [
+        f"what was asked for under one key was done {times[event]} times"
+        for event in once
+        if times[event] > 1
+    ]
 
 
 def judged(world: LedgerWorld) -> list[str]:
     """Return what is wrong when everything is over, and leave the world."""
-    wrong = [] if world.is_quiet() else ["something is in flight for ever"]
+    wrong = [] if world.is_quiet() else ["ADOPTED: something is in flight for ever"]
     task = world.start(problems(MemoryLedger(world.tables), world.acknowledged))
     world.loop.settle()
     wrong += task.result()
+    wrong += world.line.problems(message for message, _ in world.tables.messages.values())
     world.judge_pages()
     world.leave()
     return [*world.wrong, *wrong]
@@ -184,8 +228,21 @@ def tell_runner(world: LedgerWorld, lead: str, order: str) -> None:
 
 def calls_of(world: LedgerWorld, process: int) -> dict[str, Callable[..., Any]]:
     """Return what callers can do in a process, by name."""
-    d = world.dispatchers[process]
+    d, line = world.dispatchers[process], world.line
     return {
+        "hold": lambda: line.hold(process, "s"),
+        "hold run": lambda run_id: line.hold_run(process, run_id),
+        "resume": lambda: line.resume(process, "s"),
+        "resume run": lambda run_id: line.resume_run(process, run_id),
+        "stop once": lambda: line.stop(process, "s", key="a key"),
+        "edit": lambda run_id, prompt: line.edit(process, run_id, prompt),
+        "edit once": lambda run_id: line.edit(process, run_id, "once", {"edited": run_id}, key="a key"),
+        "move first": lambda run_id: line.move(process, run_id, to="first"),
+        "move last": lambda run_id: line.move(process, run_id, to="last"),
+        "move before": lambda run_id, other: line.move(process, run_id, before=other),
+        "move once": lambda run_id: line.move(process, run_id, to="last", key="a key"),
+        "send now once": lambda run_id: line.send_now(process, run_id, key="a key"),
+        "steer": lambda run_id, into: world.submit(process, "s", run_id, into=into),
         "submit": lambda run_id: world.submit(process, "s", run_id, when_busy="queue"),
         "follow": lambda run_id: world.submit(process, "s", run_id),
         "interrupt": lambda run_id: world.submit(process, "s", run_id, when_busy="interrupt"),

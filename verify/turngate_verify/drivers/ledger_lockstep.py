@@ -17,7 +17,20 @@ from typing import Any, NamedTuple
 from turngate.durable import DurableDispatcher
 from turngate_model import Property, Violation
 from turngate_model.checker import Bounds, MemoryModel
-from turngate_model.history import Accept, Called, Cancel, Clear, Complete, Ended, Event, Wrote
+from turngate_model.history import (
+    Accept,
+    Called,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Ended,
+    Event,
+    Hold,
+    Move,
+    Resume,
+    Wrote,
+)
 from turngate_model.mechanism import Action
 from turngate_verify.drivers.lockstep import Lockstep
 from turngate_verify.world.ledger_world import LedgerWorld
@@ -26,7 +39,7 @@ from turngate_verify.world.world import without_log
 
 _SESSION = "s"
 _TOGETHER = ("call", "written", "settle")
-_UNSEEN = (Called, Cancel, Clear, Ended, Wrote)
+_UNSEEN = (Called, Cancel, Clear, Edit, Ended, Hold, Move, Resume, Wrote)
 """What the history of a ledger does not have, or what callers did."""
 
 
@@ -55,11 +68,11 @@ def compare_on_ledger(bounds: Bounds, *, processes: int = 1, make: Any = Durable
 
 def _ways(model: MemoryModel) -> Iterator[tuple[list[Action], list[_Step]]]:
     """Yield a shortest way to every state between saves, and every step that can be taken there."""
-    known: set[int] = set()
+    known, seen = set[int](), {model.init()}
     frontier: list[tuple[int, list[Action]]] = [(model.init(), [])]
     for state, way in frontier:
-        if model.sessions_of(state) in known:
-            continue
+        # States that differ in how much may still happen count as one, but each may lead to others.
+        fresh = model.sessions_of(state) not in known
         known.add(model.sessions_of(state))
         steps = []
         for step in model.actions(state):
@@ -68,9 +81,13 @@ def _ways(model: MemoryModel) -> Iterator[tuple[list[Action], list[_Step]]]:
                 continue
             events = [event for _, event in model.events_of(state, step.session, action)]
             target = _saved(model, model.next_state(state, step), events)
-            frontier.append((target, [*way, action]))
-            steps.append(_Step(action, events, {lead for _, lead in model.calls_of(target)}))
-        yield way, steps
+            if target not in seen:
+                seen.add(target)
+                frontier.append((target, [*way, action]))
+            if fresh:
+                steps.append(_Step(action, events, {lead for _, lead in model.calls_of(target)}))
+        if fresh:
+            yield way, steps
 
 
 def _saved(model: MemoryModel, state: int, events: list[Event]) -> int:
@@ -103,6 +120,8 @@ def _compared(world: LedgerWorld, way: list[Action], step: _Step, processes: int
         return Violation(Property.REFINES, f"{told}: {calls}")
     if world.wrong:
         return Violation(Property.ONE_TURN, world.wrong[0])
+    for wrong in world.line.problems(message for message, _ in world.tables.messages.values()):
+        return Violation(Property.HELD if wrong.startswith(Property.HELD) else Property.AS_EDITED, wrong)
     return None
 
 
@@ -122,8 +141,11 @@ def _outcomes(events: list[Event]) -> list[Event]:
 
 def _perform(world: LedgerWorld, process: int, action: Action) -> None:
     """Do in one process what the mechanism does in one step."""
-    d, run_id = world.dispatchers[process], action.run
+    d, line, run_id = world.dispatchers[process], world.line, action.run
     match action.name, action.how:
+        case "accept", "into":
+            lead = world.tables.sessions[_SESSION].lead
+            world.call(world.accept(process, _SESSION, run_id, into=lead))
         case "accept", how:
             world.call(world.accept(process, _SESSION, run_id, when_busy=how))
         case "again", _:
@@ -139,6 +161,17 @@ def _perform(world: LedgerWorld, process: int, action: Action) -> None:
             world.call(d.cancel_run(run_id))
         case "clear", _:
             world.call(d.clear_queue(_SESSION))
+        case (("hold" | "resume" | "stop"), _):
+            world.call(getattr(line, action.name)(process, _SESSION))
+        case (("hold_run" | "resume_run" | "send_now"), _):
+            world.call(getattr(line, action.name)(process, run_id))
+        case "move", "before":
+            moved, before = run_id.split()
+            world.call(line.move(process, moved, before=before))
+        case "move", _:
+            world.call(line.move(process, run_id, to="last"))
+        case "edit", how:
+            world.call(line.edit(process, run_id, f"edited to {how}", when_busy=how))
         case "fold", _:
             world.order(run_id, "fold")
         case "end", outcome:

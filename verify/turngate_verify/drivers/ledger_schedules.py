@@ -130,9 +130,11 @@ class _Stage:
         session = self.tables.sessions[_SESSION]
         if self._lives(process):
             if session.fence == turn.fence and row.state is not State.ACTIVE:
-                self.wrong.append(f"the runner of {row.run_id} is called while it is {row.state.value}")
+                self.wrong.append(
+                    f"ONE_TURN: the runner of {row.run_id} is called while it is {row.state.value}"
+                )
             if any(self._lives(other) for other, _ in self.runners):
-                self.wrong.append(f"the runner of {row.run_id} is called while another one runs")
+                self.wrong.append(f"ONE_TURN: the runner of {row.run_id} is called while another one runs")
 
     def _lives(self, process: int) -> bool:
         """Say whether a process runs and is not given up."""
@@ -244,7 +246,7 @@ class _Stage:
         """Return what went wrong, when everything is over."""
         wrong = [*self.wrong, *(str(problem) for problem in self.loop.problems)]
         if not self.is_quiet():
-            wrong.append("something is in flight for ever")
+            wrong.append("ADOPTED: something is in flight for ever")
         judging = self._start(problems(MemoryLedger(self.tables), self.acknowledged))
         self.tables.gated = False
         self.loop.settle()
@@ -255,12 +257,12 @@ class _Stage:
         for run_id, (_, _, complete) in self.tables.complete.items():
             expected = f"{run_id} {self.fences.get(run_id)}"
             if complete.outcome == "finished" and not complete.folded_into and complete.text != expected:
-                wrong.append(f"{run_id} was finished by a turn that was given up: {complete.text}")
+                wrong.append(f"FENCED: {run_id} was finished by a turn that was given up: {complete.text}")
         for call in self.calls:
             if call.done() and call.result().startswith("covered "):
                 for run_id in call.result().split()[1:]:
                     if not self.tables.complete[run_id].complete.cancelled:
-                        wrong.append(f"{run_id} was covered, and is not cancelled")
+                        wrong.append(f"FULL_COVERAGE: {run_id} was covered, and is not cancelled")
         return wrong
 
     def leave(self) -> None:

@@ -12,12 +12,28 @@ from typing import Any, Literal
 
 from turngate import Run, State, Turn, TurngateError
 from turngate.durable import DurableDispatcher
-from turngate_model.history import Accept, Cancel, Clear, Complete, Enter, Event, Fold, Handoff
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+)
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.world.followers import MessagesFollower
+from turngate_verify.world.ledger_line import LedgerLine
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 from turngate_verify.world.virtual_loop import VirtualLoop
 
+PROMPT = "p"
+"""What every prompt says until it is edited."""
 _ROUNDS = 80
 """How many times all processes look again before what is still in flight counts as stranded."""
 
@@ -62,6 +78,8 @@ class LedgerWorld:
                 make(self._runner(process), wrap(ledger), on_death=on_death, enter_timeout=5.0)
                 for process, ledger in enumerate(self.ledgers)
             ]
+        self.line = LedgerLine(self.dispatchers)
+        """Those who look after what waits."""
         opening = [self.start(d._stepper.ready()) for d in self.dispatchers]
         self.loop.settle()
         for task in opening:
@@ -73,6 +91,7 @@ class LedgerWorld:
         async def runner(turn: Turn) -> str:
             lead = turn.run.run_id
             self._judge_start(process, turn)
+            self.line.give(turn.run, starts=True)
             try:
                 while True:
                     player = self.players[lead] = Player(process, turn, self.loop.create_future())
@@ -83,7 +102,8 @@ class LedgerWorld:
                             raise
                         continue
                     if order == "fold":
-                        await turn.fold()
+                        for run in await turn.fold():
+                            self.line.give(run, starts=False)
                     elif order == "write":
                         turn.write("text ")
                     elif order == "end_turn":
@@ -99,11 +119,12 @@ class LedgerWorld:
     def _judge_start(self, process: int, turn: Turn) -> None:
         session = self.tables.sessions[turn.run.session_id]
         if session.fence == turn.fence and self.tables.runs[turn.run.run_id].state is not State.ACTIVE:
-            self.wrong.append(f"the runner of {turn.run.run_id} is called before that is on record")
+            self.wrong.append(f"ONE_TURN: the runner of {turn.run.run_id} is called before that is on record")
         for lead, player in self.players.items():
             same = player.turn.run.session_id == turn.run.session_id and lead != turn.run.run_id
             if same and self.lives(player.process) and self.lives(process):
-                self.wrong.append(f"the runner of {turn.run.run_id} is called while that of {lead} runs")
+                called = f"the runner of {turn.run.run_id} is called while that of {lead} runs"
+                self.wrong.append(f"ONE_TURN: {called}")
 
     def order(self, lead: str, order: str) -> None:
         """Tell the runner of a turn what to do."""
@@ -131,12 +152,14 @@ class LedgerWorld:
 
     async def accept(self, process: int, session: str, run_id: str, **options: Any) -> None:
         """Accept, and note that it was acknowledged."""
-        await self.dispatchers[process].accept(session, "p", run_id=run_id, **options)
+        accepting = self.dispatchers[process].accept(session, PROMPT, run_id=run_id, **options)
+        await self.line.send(run_id, session, PROMPT, options.get("data"), accepting)
         self._note(process, run_id)
 
     async def submit(self, process: int, session: str, run_id: str, **options: Any) -> Run:
         """Submit, and note that it was acknowledged."""
-        run = await self.dispatchers[process].submit(session, "p", run_id=run_id, **options)
+        submitting = self.dispatchers[process].submit(session, PROMPT, run_id=run_id, **options)
+        run = await self.line.send(run_id, session, PROMPT, options.get("data"), submitting)
         self._note(process, run_id)
         return run
 
@@ -209,7 +232,7 @@ class LedgerWorld:
         return all(row.state is State.COMPLETE for row in self.tables.runs.values())
 
     def let_end(self) -> None:
-        """Have every runner end, and everybody look, until all is quiet."""
+        """Have every runner end, everybody look, and what is held be resumed, until all is quiet."""
         for ledger in self.ledgers:
             ledger.is_away = False
         self.loop.settle()
@@ -219,7 +242,16 @@ class LedgerWorld:
                     self.order(lead, "end_turn")
             if self.is_quiet():
                 return
+            self._resume_what_is_left()
             self.pass_time()
+
+    def _resume_what_is_left(self) -> None:
+        """Resume the sessions in which nothing is left to do but what is held."""
+        flying = [row for row in self.tables.runs.values() if row.state is not State.COMPLETE]
+        for session in dict.fromkeys(row.session_id for row in flying):
+            if all(row.held for row in flying if row.session_id == session):
+                process = next(n for n, ledger in enumerate(self.ledgers) if not ledger.is_dead)
+                self.call(self.line.resume(process, session))
 
     def judge_pages(self) -> None:
         """Expect that a reader of some pages has read the first messages of the session, in order."""
@@ -249,6 +281,7 @@ class LedgerWorld:
 
 
 def _event(entry: dict[str, Any]) -> Event:
+    some = None if entry.get("runs") is None else frozenset(entry["runs"])
     match entry["event"]:
         case "accept":
             return Accept(entry["run"])
@@ -259,8 +292,17 @@ def _event(entry: dict[str, Any]) -> Event:
         case "handoff":
             return Handoff(entry["run"])
         case "clear":
-            return Clear()
+            return Clear(some)
         case "cancel":
-            return Cancel(None if entry.get("runs") is None else frozenset(entry["runs"]))
+            return Cancel(some)
+        case "hold":
+            return Hold(some)
+        case "resume":
+            return Resume(some, unbinds=entry.get("unbinds", False))
+        case "move":
+            return Move(entry["run"], entry["before"] or "")
+        case "edit":
+            when_busy = entry.get("when_busy")
+            return Edit(entry["run"], None if when_busy is None else when_busy == "fold")
         case _:
             return Complete(entry["run"], entry["cancelled"], entry.get("error"))

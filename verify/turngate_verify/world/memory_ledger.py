@@ -89,8 +89,8 @@ class Tables:
         mine = [row for row in self.runs.values() if row.session_id == ask.session_id]
         mine = sorted((row for row in mine if row.state is not State.COMPLETE), key=lambda row: row.rank)
         queued = [row for row in mine if row.state is State.QUEUED]
-        free = [row for row in queued if not row.held]
-        bound = [row for row in queued if row.bound and row not in free[: ask.head]]
+        free = [row for row in queued if not row.held and not row.bound]
+        bound = [row for row in queued if row.bound]
         head = queued if ask.head == ALL else free[: ask.head] + bound
         rows = [row for row in mine if row.state is not State.QUEUED] + head
         known = None

@@ -136,7 +136,7 @@ extract(epoch FROM clock_timestamp())::float8
 -- Steps.
 
 -- name: loaded
--- What a step sees of a session: $1 free runs of the queue, all of it if that is null; the run $2; with the text if $3.
+-- What a step sees of a session: $1 runs of the queue that may start, all of it if that is null; the run $2; with the text if $3.
 this.session_id, {now},
 (SELECT json_build_array({session_columns}) FROM {s}.session o WHERE o.session_id = this.session_id),
 (SELECT json_agg(json_build_array({run_columns})) FROM {s}.run r
@@ -144,7 +144,8 @@ this.session_id, {now},
 (SELECT json_agg(json_build_array({run_columns})) FROM (
     SELECT * FROM (
         SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.state = 'queued'
-            AND r.state <> 'complete' AND r.held <= ($1::bigint IS NULL) ORDER BY r.held, r.rank LIMIT $1::bigint
+            AND r.state <> 'complete' AND r.held <= ($1::bigint IS NULL) AND (r.bound = '' OR $1::bigint IS NULL)
+        ORDER BY r.held, r.rank LIMIT $1::bigint
     ) free
     UNION SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.bound <> '' AND r.state = 'queued'
  ) head),
