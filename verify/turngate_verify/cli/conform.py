@@ -13,6 +13,7 @@ from rich.text import Text
 from turngate.cli.targets import loaded
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
+from turngate_verify.cli.doubt import doubted
 from turngate_verify.cli.pipeline import output_options, write_outputs
 from turngate_verify.cli.pipeline import told as requirements_told
 from turngate_verify.cli.show import (
@@ -114,6 +115,11 @@ class _AfterTwoDashes(click.Command):
     is_flag=True,
     help="Exit with 3 unless some operations were called before the one ahead of them was at rest.",
 )
+@click.option(
+    "--doubt",
+    is_flag=True,
+    help="Put each wrong behaviour that the port can show in front of the subject; say which are found.",
+)
 @click.option("--replay", "program", metavar="PROGRAM", help="Play one program and print what happens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -136,6 +142,7 @@ def conform(
     workers: int,
     mid_flight: int,
     require_races: bool,
+    doubt: bool,
     program: str | None,
     as_json: bool,
     report: Path | None,
@@ -151,6 +158,10 @@ def conform(
     asyncio subject; other subjects need the feature bursts for that. The first
     line says whether races were tried, and how far. In PROGRAM, a comma waits
     for rest, and 'finish a +2 cancel' calls cancel two callbacks later.
+
+    With --doubt, 0 means that every wrong behaviour which the adapter's
+    features can show is found, 3 that one is not, 1 that the subject itself
+    breaks something. Each takes up to --max-seconds unless it is found.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -169,6 +180,8 @@ def conform(
         require_races=require_races,
         mid_flight=mid_flight,
     )
+    if doubt:
+        return doubted(make, name, effort, as_json=as_json, given=(program, report, junit, markdown))
     with stages(1) as begin:
         begin(f"playing programs on {name}")
         if program is None:

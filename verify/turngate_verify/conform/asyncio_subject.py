@@ -390,6 +390,7 @@ class AsyncioSubject(Operations):
     def begin_window(self, op: Op | None = None) -> None:
         """Forget what was noted: the subject is at rest, and this operation comes next, alone."""
         self.notes.rest()
+        self.moments, self.moments_cut, self._called = [], 0, None
         self._pending = [(task, before, _NOT_NOTED) for task, before, _ in self._pending]
         if op is not None and op.name not in (*_TOLD, *ABOUT_ALL):
             self._called = (op, self.notes.called(op))

@@ -125,7 +125,7 @@ class _Stage:
 
     def _in_time(self, program: Program) -> Examined | SubjectFailed | None:
         """Play a program, unless time has run out. What raises in one program may hang or lose in another."""
-        if time.monotonic() > self._until or self._suite.out_of_time:
+        if time.monotonic() > self._until or self._suite.over:
             return None
         try:
             return self._suite.examine(program)

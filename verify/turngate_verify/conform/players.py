@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from turngate_verify.conform.flawed import Doubted
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
@@ -25,7 +26,9 @@ class Players:
 
     def __init__(self, make: SubjectFactory, workers: int) -> None:
         self._all: list[SubjectFactory] = [make]
-        self._all += [make.twin() if isinstance(make, Command) else make for _ in range(workers - 1)]
+        self._all += [
+            make.twin() if isinstance(make, Command | Doubted) else make for _ in range(workers - 1)
+        ]
         self._idle: queue.SimpleQueue[SubjectFactory] = queue.SimpleQueue()
         for each in self._all:
             self._idle.put(each)
@@ -41,7 +44,7 @@ class Players:
         if self._threads:
             self._threads.shutdown(cancel_futures=True)
         for each in self._all:
-            if isinstance(each, Command):
+            if isinstance(each, Command | Doubted):
                 each.stop()
 
     @contextmanager
@@ -80,7 +83,7 @@ def _made(make: SubjectFactory) -> Subject:
     except SubjectFailed:
         raise
     except (Exception, SystemExit) as wrong:
-        if isinstance(make, Command):
+        if isinstance(getattr(make, "make", make), Command):
             raise
         raise SubjectFailed(f"it cannot be made: {wrong!r}") from wrong
     if not isinstance(getattr(subject, "features", None), Features):

@@ -275,6 +275,15 @@ class Sessions:
 
 def _past_the_dropped(session: AbstractSession, event: Enter | Handoff | Fold) -> list[Violation]:
     """Judge a run that becomes active as if the runs about to be dropped were gone."""
+    if event.run in session.cleared:
+        cleared = (
+            f"{event.run} was queued when the queue was cleared: it should be dropped, and not become active"
+        )
+        return [*_dropped_aside(session, event), Violation(Property.DECLARED_MOVE, cleared)]
+    return _dropped_aside(session, event)
+
+
+def _dropped_aside(session: AbstractSession, event: Enter | Handoff | Fold) -> list[Violation]:
     dropped = [run for run in session.queue if run in session.covered | session.cleared and run != event.run]
     line, session.line = session.line, [run for run in session.line if run not in dropped]
     broken = session.observe(event)

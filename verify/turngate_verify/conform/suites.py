@@ -64,7 +64,14 @@ class Examined(NamedTuple):
 class Suite:
     """Plays programs on fresh subjects, and keeps the shortest that breaks each property."""
 
-    def __init__(self, make: SubjectFactory, name: str, effort: Effort, limits: ProgramLimits) -> None:
+    def __init__(
+        self,
+        make: SubjectFactory,
+        name: str,
+        effort: Effort,
+        limits: ProgramLimits,
+        enough: Callable[[Conformance], bool] | None = None,
+    ) -> None:
         self.players = Players(make, effort.workers)
         self.effort = effort
         self.limits = limits
@@ -76,6 +83,7 @@ class Suite:
         self._unsteady: Counter[AnyProperty] = Counter()
         self._ranks: dict[AnyProperty, tuple[int, int]] = {}
         """For each counterexample, how many gaps and operations its program has."""
+        self._enough = enough
         self.stepped = False
         """Whether the subject can be stepped: its operations then also arrive between two callbacks."""
 
@@ -85,6 +93,11 @@ class Suite:
         if time.monotonic() - self.began > self.effort.seconds:
             self.result.gave_up = f"time ran out after {self.effort.seconds:g} s"
         return bool(self.result.gave_up)
+
+    @property
+    def over(self) -> bool:
+        """Whether no other program is begun: time has run out, or what was looked for is found."""
+        return self.out_of_time or (self._enough is not None and self._enough(self.result))
 
     def races_with(self, judge: Judge) -> bool:
         """Tell whether operations may be called before the one ahead of them is at rest."""
@@ -151,7 +164,7 @@ class Suite:
 
     def in_time(self, program: Program) -> Examined | None:
         """Play a program, unless time has run out."""
-        return None if self.out_of_time else self.examine(program)
+        return None if self.over else self.examine(program)
 
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
         self.result.raced += examined.played.raced
@@ -176,7 +189,7 @@ class Suite:
     def walk(self) -> None:
         """Play random programs."""
         for walked in self.players.map(lambda nth: walk(self, nth), range(self.effort.examples)):
-            if walked is None or self.out_of_time:
+            if walked is None or self.over:
                 return
             program, played = walked
             examined = self.examined(program, played, self.play)
@@ -303,8 +316,12 @@ def check(
     *,
     effort: Effort | None = None,
     limits: ProgramLimits | None = None,
+    enough: Callable[[Conformance], bool] | None = None,
 ) -> Conformance:
-    """Check a subject: every short program, then drills, then random programs."""
+    """Check a subject: every short program, then drills, then random programs.
+
+    With ``enough``, begin no other program once that is true of the result.
+    """
 
     def work(suite: Suite) -> None:
         if suite.effort.programs:
@@ -316,7 +333,7 @@ def check(
             explore(suite)
         suite.walk()
 
-    return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work)
+    return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work, enough)
 
 
 def replay(make: SubjectFactory, name: str, program: Program, *, effort: Effort | None = None) -> Conformance:
@@ -330,9 +347,14 @@ def replay(make: SubjectFactory, name: str, program: Program, *, effort: Effort 
 
 
 def _worked(
-    make: SubjectFactory, name: str, effort: Effort, limits: ProgramLimits, work: Callable[[Suite], None]
+    make: SubjectFactory,
+    name: str,
+    effort: Effort,
+    limits: ProgramLimits,
+    work: Callable[[Suite], None],
+    enough: Callable[[Conformance], bool] | None = None,
 ) -> Conformance:
-    suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits)
+    suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits, enough)
     result = suite.result
     try:
         with suite.players.judge() as first:

@@ -24,7 +24,7 @@ _GAPS = (0, 0, 1, 2, 3, 4, 6)
 
 def walk(suite: Suite, nth: int) -> tuple[Program, Played] | None:
     """Play the random program of this number; return None if time has run out."""
-    if suite.out_of_time:
+    if suite.over:
         return None
     chance = random.Random(f"{suite.effort.seed}/{nth}")  # noqa: S311 - it chooses programs, and no secrets
     weights: dict[str, int] = {}
