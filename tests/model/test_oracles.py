@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from turngate_model import DESIGNS, Property, model_only
+from turngate_model import DESIGNS, LINE_DESIGNS, Property
 from turngate_model.checker import HEART, Bounds, Explorer
 from turngate_model.checker.memory_model import WorldStep
 from turngate_model.oracles import Comparison, OracleFailed, OracleMissing, Oracles
@@ -31,6 +31,14 @@ COUNTS = {
     (3, 2, 2): (9_037, 33_674, 13),
     (4, 2, 2): (104_879, 453_064, 16),
 }
+LINE_COUNTS = {
+    (2, 1, 1, 1, 1): (1_991, 8_394, 10),
+    (2, 1, 2, 1, 1): (3_153, 15_838, 11),
+    (2, 2, 1, 2, 2): (9_158, 54_133, 13),
+    (3, 0, 1, 1, 1): (17_962, 90_494, 13),
+    (3, 1, 1, 1, 1): (45_412, 249_663, 14),
+}
+"""By prompts, cancels, sessions, holds and moves."""
 STEPS = {
     ("no-accept-tracking", "FULL_COVERAGE"): 3,
     ("pending-flag", "FULL_COVERAGE"): 5,
@@ -44,6 +52,15 @@ STEPS = {
     ("swallowed-outer", "LAST_WORD"): 6,
     ("swallowed-outer", "EXACTLY_ONE_COMPLETE"): 8,
     ("leaky-session", "NO_RESIDUE"): 4,
+}
+LINE_STEPS = {
+    ("hold-forgets-accepted", "HELD"): 3,
+    ("held-escapes-cancel", "EXACTLY_ONE_COMPLETE"): 4,
+    ("fold-takes-held", "HELD"): 6,
+    ("resume-starts-two", "ONE_TURN"): 6,
+    ("cancel-by-place", "NEVER_POISONED"): 5,
+    ("cancel-by-place", "FULL_COVERAGE"): 5,
+    ("made-up-rank", "FIFO"): 8,
 }
 PROMELA = (engine.MODELS / "turngate.pml").read_text(encoding="utf-8")
 TLA = (engine.MODELS / "Turngate.tla").read_text(encoding="utf-8")
@@ -67,6 +84,28 @@ def test_the_heart_is_as_large_as_the_table_says(bounds: Bounds) -> None:
 def test_every_row_of_the_table_is_compared() -> None:
     assert {(each.prompts, each.cancels, each.sessions) for each in engine.DEEP} == set(COUNTS)
     assert {(design, str(broken)) for design, broken in engine.REFUTED} == set(STEPS)
+    assert {_line(each) for each in engine.LINE_DEEP} == set(LINE_COUNTS)
+    assert {(design, str(broken)) for design, broken, _ in engine.LINE_REFUTED} == set(LINE_STEPS)
+
+
+def _line(bounds: Bounds) -> tuple[int, int, int, int, int]:
+    return bounds.prompts, bounds.cancels, bounds.sessions, bounds.holds, bounds.moves
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [pytest.param(each, marks=pytest.mark.deep if each.prompts > 2 else ()) for each in engine.LINE_DEEP],
+    ids=lambda each: ", ".join(map(str, _line(each))),
+)
+def test_the_heart_with_its_line_is_as_large_as_the_table_says(bounds: Bounds) -> None:
+    found = engine.PythonOracle().search(bounds)
+    assert (found.counts, found.broken) == (LINE_COUNTS[_line(bounds)], "")
+
+
+@pytest.mark.parametrize(("design", "broken", "bounds"), engine.LINE_REFUTED)
+def test_the_explorer_refutes_the_designs_of_the_line(design: str, broken: Property, bounds: Bounds) -> None:
+    found = engine.PythonOracle().search(bounds, design, broken)
+    assert (found.counts, found.broken, found.steps) == (None, broken, LINE_STEPS[design, broken])
 
 
 @pytest.mark.parametrize(("design", "broken"), engine.REFUTED)
@@ -97,8 +136,11 @@ def test_the_models_know_the_designs_and_the_properties_by_name() -> None:
     for design in designs:
         assert re.search(rf"(?m)^#define {design.upper().replace('-', '_')} [1-9]\d*$", PROMELA), design
         assert f'"{design}"' in TLA
+    assert {design for design, _, _ in engine.LINE_REFUTED} <= set(LINE_DESIGNS)
+    for design, _, _ in engine.LINE_REFUTED:
+        assert f'"{design}"' in TLA
     checked = set(re.findall(r"(?m)^PROPERTY (\w+)$", CONFIG))
-    assert checked == set(Property) - {Property.REFINES, *model_only.PROPERTIES}
+    assert checked == set(Property) - {Property.REFINES, Property.AS_EDITED}
     assert checked <= set(re.findall(r"(?m)^(\w+) ==$", TLA))
     numbered = dict(re.findall(rf"(?m)^#define ({'|'.join(Property)}) (\d+)$", PROMELA))
     assert len(set(numbered.values())) == len(numbered)
@@ -285,8 +327,8 @@ class Recorded:
 
     def search(self, bounds: Bounds, design: str = "sound", only: Property | None = None) -> engine.Search:
         if only:
-            return engine.Search(None, only, STEPS[design, only], 1.0, 2.0)
-        counts = COUNTS[bounds.prompts, bounds.cancels, bounds.sessions]
+            return engine.Search(None, only, (STEPS | LINE_STEPS)[design, only], 1.0, 2.0)
+        counts = LINE_COUNTS.get(_line(bounds)) or COUNTS[_line(bounds)[:3]]
         return engine.Search(engine.Counts(*counts), seconds=1.0, total=2.0)
 
     def timed(self, _bounds: Bounds) -> float:
@@ -317,7 +359,7 @@ class Miscounting(RecordedSpin):
 
 class Toothless(RecordedTlc):
     def search(self, bounds: Bounds, design: str = "sound", only: Property | None = None) -> engine.Search:
-        return super().search(bounds, design, None if only is Property.FIFO else only)
+        return super().search(bounds, design, None if only is Property.FIFO and not bounds.moves else only)
 
     def liveness(self, design: str) -> str:
         return "holds"
@@ -394,6 +436,8 @@ def test_the_command_prints_one_table_and_the_differences(
     printed = capsys.readouterr().out
     assert re.search(r"(?m)^2, 1, 1 +states +191 +191 +191$", printed)
     assert re.search(r"(?m)^idle-gap +steps to FIFO +8 +8 +8$", printed)
+    assert re.search(r"(?m)^2, 1, 2, 1 holds, 1 moves +states +3,153 +left out +3,153$", printed)
+    assert re.search(r"(?m)^made-up-rank +steps to FIFO +8 +left out +8$", printed)
     assert "but 1, 1, 1, transitions: Python and TLC 30, but SPIN 31\n" in printed
     assert printed.endswith("the same machine, the same counts: violated\n")
     assert run(["oracles", "--json"]) == 1

@@ -54,6 +54,9 @@ class Moment(NamedTuple):
 
 Walk: TypeAlias = tuple[Moment, ...]
 
+_OF_WAITING = ("hold_run", "resume_run", "move", "edit", "send_now")
+"""The operations that are refused where the run does not wait."""
+
 
 class _World:
     """A mechanism with its sessions, and the abstract sessions beside them."""
@@ -127,11 +130,8 @@ def beside(steps: Iterable[PlayedStep]) -> Walk:
     for step in steps:
         action = _sound_form(world, step)
         if action is None:
-            why = (
-                "there is nothing left to do"
-                if step.action.name == "second_half"
-                else "there is no such step"
-            )
+            why = {"second_half": "there is nothing left to do"}.get(action_name := step.action.name)
+            why = why or ("it is refused" if action_name in _OF_WAITING else "there is no such step")
             walk.append(_moment(step, (), world.view())._replace(missing=why))
             continue
         taken = world.take(step.session, action)

@@ -18,9 +18,10 @@ def oracles(deep: bool, as_json: bool) -> int:
     """Compare the explorer with SPIN and TLC, number by number.
 
     All three explore the heart of the mechanism: accept, enter, cancel, fold,
-    end, settle, handoff. Exit code 0: they agree in every number, nothing is
-    violated and every known-bad design is refuted; 1: they do not; 2: a tool
-    is not installed; 3: a tool came to no verdict.
+    end, settle, handoff. The explorer and TLC also explore hold, resume, stop,
+    move, edit and send now. Exit code 0: they agree in every number, nothing
+    is violated and every known-bad design is refuted; 1: they do not; 2: a
+    tool is not installed; 3: a tool came to no verdict.
     """
     try:
         asked = Oracles(deep=deep)
@@ -64,7 +65,8 @@ def _table(comparison: Comparison) -> Table:
         table.add_column(name, justify="right")
     before = ""
     for answers in comparison.answers:
-        said = (f"{value:,}" if isinstance(value, int) else value for value in answers.said.values())
+        found = (answers.said.get(name, "left out") for name in _TOOLS)
+        said = (f"{value:,}" if isinstance(value, int) else value for value in found)
         table.add_row("" if answers.about == before else answers.about, answers.what, *said)
         before = answers.about
     for design, verdict in comparison.liveness.items():
