@@ -96,7 +96,7 @@ def test_a_call_without_a_key_of_the_caller_has_one_of_its_own() -> None:
     assert one != other
 
 
-@pytest.mark.parametrize("nothing", NOTHING_SENT, ids=repr)
+@pytest.mark.parametrize("nothing", NOTHING_SENT)
 def test_what_was_never_sent_is_sent_as_for_the_first_time(nothing: Exception) -> None:
     answer, sent = tried(cancel, nothing, nothing, nothing, DONE)
     assert answer == ["r"]
@@ -104,14 +104,14 @@ def test_what_was_never_sent_is_sent_as_for_the_first_time(nothing: Exception) -
     assert [each.at for each in sent] == [0, 0.1, 0.3, 0.7]
 
 
-@pytest.mark.parametrize("lost", LOST, ids=str)
+@pytest.mark.parametrize("lost", LOST)
 def test_a_call_whose_answer_is_lost_is_sent_again_in_the_same_life(lost: Answer) -> None:
     answer, sent = tried(look_and_cancel, LOOKED, lost, lost, DONE)
     assert answer == ["r"]
     assert keyed(sent) == [("k", "a")] * 3
 
 
-@pytest.mark.parametrize("lost", LOST, ids=str)
+@pytest.mark.parametrize("lost", LOST)
 def test_a_call_whose_answer_is_lost_is_not_sent_again_when_the_life_is_unknown(lost: Answer) -> None:
     answer, sent = tried(cancel, lost, DONE)
     assert isinstance(answer, OutcomeUnknown)
@@ -129,7 +129,7 @@ def test_an_answer_that_names_the_life_is_too_late_for_a_call_in_doubt() -> None
     assert len(sent) == 1
 
 
-@pytest.mark.parametrize("lost", [*NOTHING_SENT, *LOST, problem(503, "shutting-down")], ids=str)
+@pytest.mark.parametrize("lost", [*NOTHING_SENT, *LOST, problem(503, "shutting-down")])
 def test_a_look_is_sent_again_at_will(lost: Answer) -> None:
     answer, sent = tried(look, lost, lost, LOOKED)
     assert answer == "quiet"
@@ -331,7 +331,7 @@ def test_a_key_that_is_refused_again_still_belongs_to_its_first_life() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", [(httpx2.ConnectError("gone"),), (problem(409, "session-busy"),), (foreign(404),)], ids=str
+    "first", [(httpx2.ConnectError("gone"),), (problem(409, "session-busy"),), (foreign(404),)]
 )
 def test_a_key_that_was_not_carried_out_is_free_for_another_life(first: tuple[Answer, ...]) -> None:
     (one, other), sent = tried(look_and_cancel_twice, LOOKED, *first, IN_B, DONE, IN_B, patience=0.0)
