@@ -28,7 +28,7 @@ LOST = [
     foreign(504),
 ]
 DONE = said({"covered": ["r"]}, "a")
-SESSION = {
+SESSION: dict[str, Any] = {
     "session_id": "s", "cursor": "c", "phase": "quiet", "since": None, "accepted": [], "settling": [],
     "active": None, "queued": [], "folded": [], "covered": False, "text": "",
 }  # fmt: skip
@@ -65,7 +65,7 @@ async def look_and_cancel(client: Client) -> list[str]:
     return await client.cancel("s", key="k")
 
 
-async def look(client: Client) -> str:
+async def look(client: Client) -> str | None:
     return (await client.session("s")).phase
 
 

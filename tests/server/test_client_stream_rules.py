@@ -255,7 +255,7 @@ def test_a_refusal_ends_it_at_once_and_it_can_be_asked_again(answer: Answer, kin
 
 def test_a_second_task_that_waits_is_told() -> None:
     async def script(events: EventStream) -> None:
-        first: asyncio.Task[Any] = asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
+        first: asyncio.Task[Any] = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="another task is waiting"):
             await anext(events)
@@ -279,7 +279,7 @@ def test_a_caller_that_is_cancelled_loses_nothing() -> None:
 
 def test_closed_it_ends_for_those_who_wait_and_for_those_who_come() -> None:
     async def script(events: EventStream) -> None:
-        waiting: asyncio.Task[Any] = asyncio.ensure_future(anext(events, "over"))  # type: ignore[arg-type]
+        waiting: asyncio.Task[Any] = asyncio.ensure_future(anext(events, "over"))
         await asyncio.sleep(1)
         events.close()
         assert await waiting == "over"

@@ -60,6 +60,23 @@ class Answers(httpx2.AsyncBaseTransport):
         return [each.at for each in self.sent]
 
 
+class Routes(httpx2.AsyncBaseTransport):
+    """Gives the answers that are listed for a method and a path, one after another; the last one again."""
+
+    def __init__(self, routes: dict[str, list[Answer]]) -> None:
+        self._routes = {route: Answers(*answers) for route, answers in routes.items()}
+        self.asked: list[str] = []
+        """What was asked for, as `GET /v1/sessions/s`."""
+        self.bodies: list[bytes] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Note what was asked for, and answer."""
+        route = f"{request.method} {request.url.path}"
+        self.asked.append(route)
+        self.bodies.append(await request.aread())
+        return await self._routes[route].handle_async_request(request)
+
+
 def said(body: Any, life: str | None = None) -> Callable[[], httpx2.Response]:
     """Answer 200 with JSON."""
     return lambda: httpx2.Response(200, json=body, headers={} if life is None else {LIFE: life})
