@@ -1,8 +1,8 @@
 """Coverage with branches: runs the tests that count, and reports on each layer of the project.
 
 A layer with a floor must reach it. What a missing program leaves out is said and not judged: without
-PostgreSQL no test runs the engine of that name. The exit code is 1 when a layer is below its floor, or that of
-pytest when a test fails. `--again` reports on the data of the last run.
+PostgreSQL no test runs the engine of that name. The exit code is 1 when a layer is below its floor, or
+that of pytest when a test fails. `--again` reports on the data of the last run.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Layer(NamedTuple):
     """Files that are reported on together; `floor` is the percentage that they must reach, if any."""
 
     name: str
-    files: tuple[str, ...]
+    files: list[str]
     floor: float | None = 100.0
 
 
 LAYERS: Final = (
-    Layer("the dispatcher", ("*/impl/turngate/*.py",)),
+    Layer("the dispatcher", ["*/impl/turngate/*.py"]),
     Layer(
         "server, client, ACP, command line",
-        tuple(f"*/turngate/{each}/*" for each in ("server", "client", "acp", "cli")),
+        [f"*/turngate/{each}/*" for each in ("server", "client", "acp", "cli")],
     ),
-    Layer("ledgers", ("*/turngate/durable/*",), floor=None),
+    Layer("ledgers", ["*/turngate/durable/*"], floor=None),
 )
 NEEDS: Final = {
     "initdb": ("PostgreSQL", ("*/durable/_postgres*",)),
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         if code := subprocess.run([sys.executable, "-m", *tests], cwd=ROOT, check=False).returncode:
             return code
     missing = {name: files for program, (name, files) in NEEDS.items() if not is_there(program)}
-    unjudged = tuple(each for files in missing.values() for each in files)
+    unjudged = [each for files in missing.values() for each in files]
     below = []
     for layer in LAYERS:
         print(f"\n{layer.name}: {'no floor yet' if layer.floor is None else f'{layer.floor:g} % or more'}")
