@@ -289,6 +289,10 @@ class Reach:
         reached = set[str]().union(*(of_module.get(line, set()) for line in mutant.lines))
         return [test for test in self._in_order if not reached or test in reached or _file(test) in UNSEEN]
 
+    def quickest(self) -> list[str]:
+        """Return the tests that are asked first about a statement that all of them reach."""
+        return self._in_order[:QUICK]
+
     def limits(self, tests: Iterable[str], factor: int = 1) -> dict[str, float]:
         """Return after how many seconds each of these tests counts as hung."""
         return {test: factor * max(HANG, TIMES * self._seconds[test]) for test in tests}
@@ -523,9 +527,18 @@ def main(arguments: Sequence[str]) -> int:
         reaches[layer] = Reach(layer)
         for library in LAYERS[layer].libraries:
             importlib.import_module(library)
+        check_that_tests_pass(reaches[layer])
     for module, of_module in mutants.items():
         bad += judged(module, of_module, reaches[layer_of(module)], is_whole)
     return 1 if bad else 0
+
+
+def check_that_tests_pass(reach: Reach) -> None:
+    """See that the quickest tests pass as a mutant's do: if not, every mutant would seem to be noticed."""
+    output = OUTPUT / "unchanged.txt"
+    trial = in_a_fork(functools.partial(limited, None, reach.limits(reach.quickest(), 2**PATIENCE), output))
+    if code := os.waitstatus_to_exitcode(os.waitpid(trial, 0)[1]):
+        raise SystemExit(f"the tests do not pass without a mutant ({code}), see {output}")
 
 
 def judged(module: str, mutants: Sequence[Mutant], reach: Reach, is_whole: bool) -> int:
