@@ -12,8 +12,11 @@ import pytest
 from surroundings import ROOT, StandingStill, insist_on
 
 MARKED = {
-    "tests/impl": "dispatcher",
+    "tests/acp": "acp",
+    "tests/cli": "command",
     "tests/durable": "ledger",
+    "tests/impl": "dispatcher",
+    "tests/server": "server",
     "tests/verify/drivers": "driver",
     "tests/recipes": "agents",
 }
@@ -38,6 +41,7 @@ def parameters(item: pytest.Function) -> list[object]:
     return [*item.callspec.params.values()] if hasattr(item, "callspec") else []
 
 
+@pytest.hookimpl(optionalhook=True)  # `make mutants` does without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Start one and a half workers per core, for many tests wait for processes, sockets and clocks."""
     return max(2, (os.cpu_count() or 1) * 3 // 2)

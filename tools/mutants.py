@@ -1,9 +1,15 @@
-"""Mutants of the dispatcher: a test must notice each, or it is listed as equivalent with the reason.
+"""Mutants: a test must notice each, or it is listed as equivalent with the reason.
 
-`python tools/mutants.py [MODULE ...] [LINE ...]`. Cosmic Ray makes the mutants. Each is tested by the tests
-that reach the changed statement, the quickest first, in a fork of this process, which has the libraries
-loaded and keeps them out of the garbage collector's way: one takes a second, and no file is ever changed.
-What pytest said is in build/mutants.
+`python tools/mutants.py [MODULE ...] [LINE ...]`, for the dispatcher itself unless modules of another layer
+are named: `client/_calls`, or `server` for all of a folder. `--sample N` takes N of the mutants by chance,
+the same ones each time. Cosmic Ray makes the mutants. Each is tested by the tests that reach the changed
+statement, the quickest first, in a fork of this process, which has the libraries loaded and keeps them out of
+the garbage collector's way: one takes a second, and no file is ever changed. Processes that a test starts
+load the mutant too. What pytest said is in build/mutants.
+
+A test that has taken several times its time, in the processor or on the clock, has hung, and its process is
+ended. So that a busy machine proves nothing, the same test must then pass in that time without the mutant; if
+it does not, the mutant is tested again with twice the time.
 
 What cannot be noticed is left out: a change of what is there for the type checkers alone (annotations, which
 are never evaluated here, the imports and type variables for them, assertions that something is not None or
@@ -16,6 +22,7 @@ one is listed that there is not, or that does not survive.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import collections
 import contextlib
@@ -23,10 +30,9 @@ import difflib
 import functools
 import gc
 import importlib
-import importlib.abc
-import importlib.machinery
 import json
 import os
+import random
 import re
 import resource
 import signal
@@ -36,8 +42,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import hypothesis.stateful  # noqa: F401 - here once, instead of in every fork
 import pytest
@@ -68,14 +73,56 @@ MODULES: Final = (
 )
 UNSEEN: Final = ("stacks", "stacks_context", "stacks_faulty", "stacks_logging", "stacks_threads", "costs")
 """Tests whose reach is not seen, in other people's loops and threads: asked about every statement, last."""
-NOT_OF_THE_DISPATCHER: Final = (
-    "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found"
-)
+
+
+class Layer(NamedTuple):
+    """Modules that the same tests are about."""
+
+    tests: tuple[str, ...]
+    """What is run once to see which of them reach which statement: files, folders, and what is left out."""
+    libraries: tuple[str, ...] = ()
+    """What the tests import, here once instead of in every fork."""
+
+
+_HTTP: Final = ("httpx2", "msgspec", "starlette.applications", "starlette.middleware.cors", "uvicorn")
+_SERVER_TESTS: Final = ("tests/server", "--ignore=tests/server/test_page.py")  # Chromium needs more memory
+LAYERS: Final = {
+    "": Layer(
+        (
+            *("tests/impl", "tests/verify/drivers/test_lockstep.py"),
+            *("--deselect", "tests/verify/drivers/test_lockstep.py::test_a_dispatcher_that_differs_is_found"),
+        ),
+    ),
+    "acp": Layer(("tests/acp", "--ignore=tests/acp/test_acp_npm_clients.py")),
+    "cli": Layer(
+        (
+            *("tests/server/test_serve.py", "tests/server/test_serve_ledger.py"),
+            *("tests/server/test_chat_command.py", "tests/server/test_unknown_options.py"),
+            *("tests/acp/test_serve_acp.py", "tests/verify/cli/test_command.py"),
+            *("tests/verify/cli/test_terminal.py", "tests/verify/cli/test_cli.py"),
+        ),
+        (*_HTTP, "click", "rich.console", "prompt_toolkit.application"),
+    ),
+    "client": Layer(
+        # Not the faults at every exchange: they take a minute, and what they alone notice counts as survived.
+        (
+            *("tests/server/test_client.py", "tests/server/test_client_streams.py"),
+            *("tests/server/test_client_rules.py", "tests/server/test_client_stream_rules.py"),
+            "tests/server/test_client_text_rules.py",
+        ),
+        _HTTP,
+    ),
+    "durable": Layer(("tests/durable",), ("asyncpg", "sqlite3")),
+    "server": Layer(_SERVER_TESTS, _HTTP),
+}
+"""The layers by their folders in impl/turngate; the dispatcher itself is in none."""
 QUICK: Final = 25  # tests that are asked first: they are quick, and notice most
 WORKERS: Final = 3  # one of them waits, most of the time
 SECONDS: Final = 600.0  # for all tests of one mutant
-CPU_SECONDS: Final = 10  # of the processor, for one test
-HANG: Final = 10.0  # seconds after which one test counts as hung
+TIMES: Final = 5  # a test has hung after so many times the seconds that it takes without a mutant,
+HANG: Final = 10.0  # and not before so many seconds
+PATIENCE: Final = 3  # a mutant is tried so often, with twice the time, where the clean test is as slow
+SEED: Final = 24
 HUNG: Final = re.compile(r"^E +TimeoutError$|^Timeout \(", re.MULTILINE)  # how that is said
 BROKEN: Final = 77  # exit code: the mutant cannot be imported
 KILLED: Final = 1  # exit code, of pytest too: a test failed
@@ -161,7 +208,10 @@ def mutants_of(module: str) -> Iterator[Mutant]:
     nodes = [*_nodes(parso.parse(source))]
     for operator in operators:
         for occurrence in range(sum(len([*operator.mutation_positions(node)]) for node in nodes)):
-            mutated = mutating.mutate_code(source, operator, occurrence)
+            try:
+                mutated = mutating.mutate_code(source, operator, occurrence)
+            except AttributeError:  # it replaces names of exceptions, and cannot replace `a.b`
+                continue
             if mutated is None or mutated in seen:
                 continue
             seen.add(mutated)
@@ -200,59 +250,72 @@ def _joined(lines: Iterable[str]) -> str:
     return " ".join(line.strip() for line in lines)
 
 
-class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads the mutant where its module is asked for."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._name = f"turngate.{mutant.module}"
-        self._source = mutant.source
-
-    def find_spec(
-        self, name: str, _path: object, _target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self) if name == self._name else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._source, f"<mutant of {self._name}>", "exec"), module.__dict__)
-
-
 class Limits:
-    """Gives each test so much time: one that spins or waits for ever ends with its process."""
+    """Gives each test its time: one that spins or waits for ever ends with its process."""
 
-    def pytest_runtest_setup(self) -> None:
+    def __init__(self, output: Path, seconds: dict[str, float]) -> None:
+        self._output = output
+        self._seconds = seconds
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Begin to count."""
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, 2 * HANG)
+        import dispatching  # noqa: PLC0415 - it imports turngate, the mutant
+
+        dispatching.HANG = limit = self._seconds[item.nodeid]
+        self._output.write_text(item.nodeid)
+        signal.setitimer(signal.ITIMER_PROF, limit)
+        signal.setitimer(signal.ITIMER_REAL, 2 * limit)
 
 
 class Reach:
     """Which tests reach a line of a module, the quickest first: found by running all of them once."""
 
-    def __init__(self) -> None:
-        data = CoverageData(str(OUTPUT / "reach"))
-        data.read()
-        seconds: dict[str, float] = json.loads((OUTPUT / "seconds.json").read_text())
+    def __init__(self, layer: str) -> None:
+        self._data = CoverageData(str(data_of(layer)))
+        self._data.read()
+        self._seconds: dict[str, float] = json.loads(data_of(layer).with_suffix(".json").read_text())
         self._tests: dict[str, dict[int, set[str]]] = {}
-        for module in MODULES:
-            lines = data.contexts_by_lineno(str(SOURCES / f"{module}.py"))
-            self._tests[module] = {
-                line: {context.partition("|")[0] for context in contexts if "|" in context}
-                for line, contexts in lines.items()
-            }
-        self._in_order = sorted(seconds, key=lambda test: (_file(test) in UNSEEN, seconds[test]))
+        self._in_order = sorted(self._seconds, key=lambda test: (_file(test) in UNSEEN, self._seconds[test]))
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Return the tests that reach the statement; all there are if it is carried out by importing."""
-        reached = set[str]().union(*(self._tests[mutant.module].get(line, set()) for line in mutant.lines))
+        if mutant.module not in self._tests:
+            lines = self._data.contexts_by_lineno(str(SOURCES / f"{mutant.module}.py"))
+            self._tests[mutant.module] = {
+                line: {context.partition("|")[0] for context in contexts if "|" in context}
+                for line, contexts in lines.items()
+            }
+        of_module = self._tests[mutant.module]
+        reached = set[str]().union(*(of_module.get(line, set()) for line in mutant.lines))
         return [test for test in self._in_order if not reached or test in reached or _file(test) in UNSEEN]
+
+    def quickest(self) -> list[str]:
+        """Return the tests that are asked first about a statement that all of them reach."""
+        return self._in_order[:QUICK]
+
+    def limits(self, tests: Iterable[str], factor: int = 1) -> dict[str, float]:
+        """Return after how many seconds each of these tests counts as hung."""
+        return {test: factor * max(HANG, TIMES * self._seconds[test]) for test in tests}
 
 
 def _file(test: str) -> str:
     return Path(test.partition("::")[0]).stem.removeprefix("test_")
 
 
-def measure_reach() -> None:
-    """Run every test once and write down which lines it reaches, and how long it takes."""
+def layer_of(module: str) -> str:
+    """Return the layer that a module is part of."""
+    folder = module.partition("/")[0]
+    return folder if folder in LAYERS else ""
+
+
+def data_of(layer: str) -> Path:
+    """Return where it is written which tests of a layer reach what; layers with the same tests share it."""
+    first = next(each for each in LAYERS if LAYERS[each].tests == LAYERS[layer].tests)
+    return OUTPUT / f"reach-{first or 'dispatcher'}"
+
+
+def measure_reach(layer: str) -> None:
+    """Run every test of a layer once and write down which lines it reaches, and how long it takes."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
 
@@ -260,40 +323,58 @@ def measure_reach() -> None:
         def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
             if report.when == "call" and report.passed:
                 seconds[report.nodeid] = report.duration
+            elif report.failed:
+                print(f"not asked, for it fails without any mutant: {report.nodeid}", flush=True)
 
-    os.environ["COVERAGE_FILE"] = str(OUTPUT / "reach")
-    options = ["--cov=turngate", "--cov-context=test", "--cov-report="]
-    chosen = ["--deselect", NOT_OF_THE_DISPATCHER, "tests/impl", "tests/verify/drivers/test_lockstep.py"]
-    if pytest.main([*PLAIN, "-p", "pytest_cov", *options, *chosen], plugins=[Stopwatch()]) != 0:
-        raise SystemExit("the tests fail without any mutant")
-    (OUTPUT / "seconds.json").write_text(json.dumps(seconds))
+    os.environ["COVERAGE_FILE"] = str(data_of(layer))
+    os.environ["PYTHONPATH"] = str(ROOT / "tools")  # for the workers of xdist, to find the plug-in
+    options = ["--cov=turngate", "--cov-context=test", "--cov-report=", "-p", "mutants_reach"]
+    workers = ["-p", "xdist", "-n", str(WORKERS), "--dist", "worksteal"] if layer else []
+    chosen = [*workers, *LAYERS[layer].tests]
+    code = pytest.main([*PLAIN, "-p", "pytest_cov", *options, *chosen], plugins=[Stopwatch()])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise SystemExit("the tests cannot be run without any mutant")
+    data_of(layer).with_suffix(".json").write_text(json.dumps(seconds))
 
 
-def child(mutant: Mutant, tests: Sequence[str], output: Path) -> int:
+def child(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
     """Run the tests on the mutant, in a process of its own; return the exit code of pytest."""
     stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
-    print(mutant, flush=True)
-    sys.meta_path.insert(0, _Mutation(mutant))
+    if mutant is not None:
+        print(mutant, flush=True)
+        load_instead(mutant, output.with_suffix(".py"))
     sys.path[:0] = [str(ROOT / folder) for folder in ("impl", "model", "verify", "tests/support")]
+    tests = [*limits]
     try:
         import turngate  # noqa: F401, PLC0415 - not before the mutant is in its place
+
+        if mutant is not None:
+            importlib.import_module(f"turngate.{mutant.module.replace('/', '.')}")
     except Exception as exc:
         print(f"cannot be imported: {exc!r}", flush=True)
         return BROKEN
-    import dispatching  # noqa: PLC0415 - the same
-
-    dispatching.HANG = HANG
     for some in (tests[:QUICK], tests[QUICK:]):
+        counting = Limits(output.with_suffix(".test"), limits)
         try:
-            code = pytest.main([*PLAIN, "-x", "--tb=short", *some], plugins=[Limits()]) if some else 0
+            code = pytest.main([*PLAIN, "-x", "--tb=short", *some], plugins=[counting]) if some else 0
         except BaseException as exc:  # one that pytest has no word for, MemoryError for example
             print(f"got out of pytest: {exc!r}", flush=True)
             return KILLED
         if code != 0:
             return code
     return 0
+
+
+def load_instead(mutant: Mutant, source: Path) -> None:
+    """Have the mutant loaded where its module is asked for, here and in every process that a test starts."""
+    source.write_text(mutant.source)
+    os.environ["TURNGATE_MUTANT"] = f"turngate.{mutant.module.replace('/', '.')}={source}"
+    here = str(ROOT / "tools" / "mutants_started")
+    os.environ["PYTHONPATH"] = here
+    sys.path.insert(0, here)
+    importlib.import_module("mutant_in_place")
 
 
 def in_a_fork(call: Callable[[], int | None]) -> int:
@@ -313,39 +394,81 @@ def in_a_fork(call: Callable[[], int | None]) -> int:
         os._exit(code)
 
 
-def limited(mutant: Mutant, tests: Sequence[str], output: Path) -> int:
+class Trial:
+    """A mutant that is being tested, or the test that hung with it, which is tried without it."""
+
+    def __init__(self, mutant: Mutant, reach: Reach, output: Path) -> None:
+        self.mutant = mutant
+        self._reach = reach
+        self._output = output
+        self._factor = 1
+        self._hung: str | None = None
+        """The test that is tried without the mutant."""
+        self.pid = self._start()
+        self._deadline = time.monotonic() + SECONDS
+
+    def _start(self) -> int:
+        tests = self._reach.tests(self.mutant) if self._hung is None else [self._hung]
+        limits = self._reach.limits(tests, self._factor)
+        mutant, output = (
+            (self.mutant, self._output) if self._hung is None else (None, self._output.with_suffix(".clean"))
+        )
+        return in_a_fork(functools.partial(limited, mutant, limits, output))
+
+    def end_if_late(self) -> None:
+        """End the process if all of its tests take too long."""
+        if time.monotonic() > self._deadline:
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def verdict(self, status: int) -> str | None:
+        """Return what became of the mutant; None if something more was started."""
+        with contextlib.suppress(ProcessLookupError):  # what its tests have started
+            os.killpg(self.pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(status)
+        if code not in VERDICTS:
+            raise SystemExit(f"no verdict ({code}), see {self._output}: {self.mutant}")
+        verdict = VERDICTS[code]
+        if self._hung is not None:
+            if verdict == "survived":  # the test passes without the mutant, in the same time
+                return "timed out"
+            self._hung, self._factor = None, 2 * self._factor
+            if self._factor > 2**PATIENCE:
+                raise SystemExit(f"the test that hung is as slow without the mutant, see {self._output}")
+        elif verdict == "timed out" or (
+            verdict == "killed" and HUNG.search(self._output.read_text(errors="replace"))
+        ):
+            self._hung = self._output.with_suffix(".test").read_text()
+        else:
+            return verdict
+        self.pid = self._start()
+        self._deadline = time.monotonic() + self._factor * SECONDS
+        return None
+
+
+def limited(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
     """Run the tests on the mutant with so much memory and no more."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    return child(mutant, tests, output)
+    return child(mutant, limits, output)
 
 
 def outcomes(mutants: Iterable[Mutant], reach: Reach) -> Iterator[tuple[Mutant, str]]:
     """Test every mutant and say what became of it: killed, timed out, broken or survived."""
     gc.collect()
     gc.freeze()
-    pending, running = enumerate(mutants), dict[int, tuple[Mutant, Path, float]]()
+    pending, running = enumerate(mutants), list[Trial]()
     following = next(pending, None)
     while following or running:
         while following and len(running) < WORKERS:
             number, mutant = following
-            output = OUTPUT / f"{mutant.module}-{number}.txt"
-            pid = in_a_fork(functools.partial(limited, mutant, reach.tests(mutant), output))
-            running[pid] = mutant, output, time.monotonic() + SECONDS
+            output = OUTPUT / f"{mutant.module.replace('/', '.')}-{number}.txt"
+            running.append(Trial(mutant, reach, output))
             following = next(pending, None)
-        for pid, (mutant, output, deadline) in [*running.items()]:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                del running[pid]
-                code = os.waitstatus_to_exitcode(status)
-                if code not in VERDICTS:
-                    raise SystemExit(f"no verdict ({code}), see {output}: {mutant}")
-                hung = code == KILLED and HUNG.search(output.read_text(errors="replace"))
-                yield mutant, "timed out" if hung else VERDICTS[code]
-            elif time.monotonic() > deadline:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                del running[pid]
-                yield mutant, "timed out"
+        for trial in [*running]:
+            trial.end_if_late()
+            ended, status = os.waitpid(trial.pid, os.WNOHANG)
+            if ended and (verdict := trial.verdict(status)) is not None:
+                running.remove(trial)
+                yield trial.mutant, verdict
         time.sleep(0.01)
 
 
@@ -362,40 +485,86 @@ def listed() -> set[tuple[str, str, str]]:
     return changes
 
 
+def of(names: Sequence[str]) -> list[str]:
+    """Return the modules that are named, by themselves or by their folders."""
+    found: list[str] = []
+    for name in names:
+        folder = SOURCES / name
+        inside = (
+            [path.relative_to(SOURCES) for path in sorted(folder.rglob("*.py"))] if folder.is_dir() else []
+        )
+        found += [str(path.with_suffix("")) for path in inside if path.name != "__init__.py"] or [name]
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     """Test the mutants of the modules, or of those lines alone, and print what became of them."""
     os.chdir(ROOT)
-    lines = {int(argument) for argument in arguments if argument.isdigit()}
-    modules = [argument for argument in arguments if not argument.isdigit()] or MODULES
-    equivalent, bad = listed(), 0
+    parser = argparse.ArgumentParser(description="Test mutants of modules.")
+    parser.add_argument("chosen", nargs="*", help="modules, folders of modules, and lines")
+    parser.add_argument("--sample", type=int, metavar="N", help="test so many of their mutants, by chance")
+    parser.add_argument("--same-reach", action="store_true", help="which test reaches what has not changed")
+    asked = parser.parse_args(arguments)
+    lines = {int(each) for each in asked.chosen if each.isdigit()}
+    modules = of([each for each in asked.chosen if not each.isdigit()]) or [*MODULES]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of a quick test goes there
-    if os.waitstatus_to_exitcode(os.waitpid(in_a_fork(measure_reach), 0)[1]) != 0:
-        return 2
-    reach = Reach()
-    for module in modules:
-        mutants = (mutant for mutant in mutants_of(module) if not lines or mutant.line in lines)
-        print(f"{module}.py", flush=True)
-        count, survived = collections.Counter[str](), set()
-        for mutant, verdict in outcomes(mutants, reach):
-            outcome = verdict
-            if verdict == "survived":
-                survived.add(mutant.change)
-                outcome = "equivalent" if mutant.change in equivalent else verdict
-            count[outcome] += 1
-            if outcome in {"survived", "timed out"}:
-                print(f"  {outcome}: {mutant}", flush=True)
-        gone = {change for change in equivalent if change[0] == module} - survived
-        for _, before, after in () if lines else gone:
-            print(f"  listed as equivalent, but is not there or does not survive: `{before}` → `{after}`")
-        bad += count["survived"] + (0 if lines else len(gone))
-        noticed = count["killed"] + count["timed out"]
-        total = noticed + count["equivalent"] + count["survived"]
-        print(
-            f"| `{module}.py` | {total} | {noticed} | {count['equivalent']} | {count['survived']} |"
-            f"  ({count['timed out']} by the time-out; {count['broken']} more cannot be imported)",
-            flush=True,
-        )
+    mutants = {
+        module: [mutant for mutant in mutants_of(module) if not lines or mutant.line in lines]
+        for module in modules
+    }
+    if asked.sample is not None:
+        every = [mutant for of_module in mutants.values() for mutant in of_module]
+        drawn = random.Random(SEED).sample(every, min(asked.sample, len(every)))
+        mutants = {module: [mutant for mutant in drawn if mutant.module == module] for module in modules}
+    is_whole, bad = not lines and asked.sample is None, 0
+    reaches: dict[str, Reach] = {}
+    for layer in dict.fromkeys(map(layer_of, modules)):
+        measured = data_of(layer) in map(data_of, reaches) or asked.same_reach
+        if not measured or not data_of(layer).with_suffix(".json").exists():
+            measuring = in_a_fork(functools.partial(measure_reach, layer))
+            if os.waitstatus_to_exitcode(os.waitpid(measuring, 0)[1]) != 0:
+                return 2
+        reaches[layer] = Reach(layer)
+        for library in LAYERS[layer].libraries:
+            importlib.import_module(library)
+        check_that_tests_pass(reaches[layer])
+    for module, of_module in mutants.items():
+        bad += judged(module, of_module, reaches[layer_of(module)], is_whole)
     return 1 if bad else 0
+
+
+def check_that_tests_pass(reach: Reach) -> None:
+    """See that the quickest tests pass as a mutant's do: if not, every mutant would seem to be noticed."""
+    output = OUTPUT / "unchanged.txt"
+    trial = in_a_fork(functools.partial(limited, None, reach.limits(reach.quickest(), 2**PATIENCE), output))
+    if code := os.waitstatus_to_exitcode(os.waitpid(trial, 0)[1]):
+        raise SystemExit(f"the tests do not pass without a mutant ({code}), see {output}")
+
+
+def judged(module: str, mutants: Sequence[Mutant], reach: Reach, is_whole: bool) -> int:
+    """Test the mutants of a module, print what became of them, and return how many are wrong."""
+    print(f"{module}.py", flush=True)
+    equivalent = {change for change in listed() if change[0] == module}
+    count, survived = collections.Counter[str](), set()
+    for mutant, verdict in outcomes(mutants, reach):
+        outcome = verdict
+        if verdict == "survived":
+            survived.add(mutant.change)
+            outcome = "equivalent" if mutant.change in equivalent else verdict
+        count[outcome] += 1
+        if outcome in {"survived", "timed out"}:
+            print(f"  {outcome}: {mutant}", flush=True)
+    gone = equivalent - survived if is_whole else set()
+    for _, before, after in gone:
+        print(f"  listed as equivalent, but is not there or does not survive: `{before}` → `{after}`")
+    noticed = count["killed"] + count["timed out"]
+    total = noticed + count["equivalent"] + count["survived"]
+    print(
+        f"| `{module}.py` | {total} | {noticed} | {count['equivalent']} | {count['survived']} |"
+        f"  ({count['timed out']} by the time-out; {count['broken']} more cannot be imported)",
+        flush=True,
+    )
+    return count["survived"] + len(gone)
 
 
 if __name__ == "__main__":

@@ -102,9 +102,7 @@ async def _serve(runner: Runner, asked: argparse.Namespace, streams: tuple[int, 
 
         for number in _ENDING:
             loop.add_signal_handler(number, end, number)
-        try:
-            await serving
-        except asyncio.CancelledError:
-            if not heard:
-                raise
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()  # or raise what went wrong
         return INTERRUPTED if signal.SIGINT in heard else 0

@@ -55,8 +55,7 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; answer bad input with one line on stderr."""
     try:
         code = _invoke(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except click.ClickException as wrong:
         return _refuse(wrong.format_message())
     except BadInput as wrong:

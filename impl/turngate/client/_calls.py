@@ -106,7 +106,9 @@ class Calls:
             try:
                 response = await self._http.request(method, path, headers=_headers(key, life), **more)
             except (httpx2.TransportError, httpx2.DecodingError) as lost:
-                error = Unreachable(f"no answer within {self.patience:g} s: {lost or type(lost).__name__}")
+                error = Unreachable(
+                    f"no answer within {self.patience:g} s: {str(lost) or type(lost).__name__}"
+                )
                 error.__cause__ = lost
                 in_doubt = in_doubt or (changes and not isinstance(lost, _NOTHING_WAS_SENT))
                 if not in_doubt:
