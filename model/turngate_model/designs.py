@@ -7,7 +7,7 @@ the mechanism is worth nothing. Each layer has each of them once, as a class tha
 * ``turngate_model.durable.bad_mechanisms`` for processes that share a ledger,
 * ``turngate_model.proof.flawed`` for the relation of the proof,
 * ``turngate_verify.vectors.flaws`` for what the test vectors refute as well,
-* ``turngate_verify.drivers.sabotage`` and ``ledger_sabotage`` for the real dispatchers.
+* ``turngate_verify.drivers.sabotage``, ``line_sabotage`` and ``ledger_sabotage`` for the real dispatchers.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ DESIGNS = {design.name: design for design in _IN_MEMORY}
 LINE_DESIGNS = {design.name: design for design in _IN_LINE}
 """The designs of holding, moving and editing what waits, and five of turns beside the lane.
 
-The last five stand in a shipping agent today. None is built into a dispatcher yet: see ``model_only``.
+The last five stand in a shipping agent today.
 """
 EVERY_DESIGN = DESIGNS | LINE_DESIGNS
 """The designs that the explorer refutes on the mechanism."""
