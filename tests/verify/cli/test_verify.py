@@ -23,6 +23,7 @@ from turngate import Dispatcher
 from turngate_model import (
     DURABLE_DESIGNS,
     EVERY_DESIGN,
+    LIMB_DESIGNS,
     MECHANISMS,
     Design,
     Mechanism,
@@ -59,6 +60,7 @@ from turngate_verify.drivers.ledger_scenarios import ACCEPT as LEDGER_ACCEPT
 from turngate_verify.drivers.ledger_scenarios import SMALL as LEDGER_SCENARIOS
 from turngate_verify.drivers.ledger_schedules import Explored as LedgerExplored
 from turngate_verify.drivers.ledger_schedules import explore as explore_on_ledger
+from turngate_verify.drivers.limb_sabotage import LimbFound, find_limb_sabotage
 from turngate_verify.drivers.lockstep import Lockstep, compare
 from turngate_verify.drivers.rules.reached import Tally
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
@@ -67,7 +69,7 @@ from turngate_verify.drivers.schedules import explore_schedules
 from turngate_verify.report.pages import page
 
 PROCESSES = DurableBounds(losses=0, loads=0)
-ON_LEDGER = tuple(each for each in LEDGER_SCENARIOS if each.calls == (LEDGER_ACCEPT,) and not each.faults)
+ON_LEDGER = tuple(each for each in LEDGER_SCENARIOS if each.calls == (LEDGER_ACCEPT,))
 SMALL = command.Thoroughness(
     Bounds(2, 1),
     Bounds(2, 0),
@@ -107,12 +109,12 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
         for name, counts in checked["checks"].items():
             # A property may follow from few conditions; whatever is tried, is tried often.
             assert all(number >= (1 if name == "proof" else 50) for number in counts.values())
-    assert set(told["designs"]) == {*EVERY_DESIGN, *DURABLE_DESIGNS}
+    assert set(told["designs"]) == {*EVERY_DESIGN, *DURABLE_DESIGNS, *LIMB_DESIGNS}
     for name, found in told["designs"].items():
         assert found["refuted"]
-        design = EVERY_DESIGN.get(name) or DURABLE_DESIGNS[name]
+        design = EVERY_DESIGN.get(name) or DURABLE_DESIGNS.get(name) or LIMB_DESIGNS[name]
         assert set(found["by"]) <= set(map(str, design.breaks))
-        assert found["steps"] >= 2
+        assert found["steps"] >= 2 or name in LIMB_DESIGNS
         # On a ledger a design shows in what comes of it, which may be another property.
         breaks = [*DurableProperty, *Property] if name in DURABLE_DESIGNS else design.breaks
         assert any(found["real"].startswith(broken) for broken in breaks)
@@ -168,7 +170,7 @@ explored_before = cache(explore_schedules)
 
 
 compared_on_ledger, explored_on_ledger = cache(compare_on_ledger), cache(explore_on_ledger)
-found_before = cache(find_ledger_sabotage)
+found_before, found_in_limbs = cache(find_ledger_sabotage), cache(find_limb_sabotage)
 
 
 def ledger_rules(examples: int, *, on_death: Literal["fail", "retry"], **about: Any) -> LedgerRules:
@@ -189,6 +191,7 @@ def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command, "explore_schedules", explored_before)
     monkeypatch.setattr(command, "inject_faults", injected)
     monkeypatch.setattr(command, "find_ledger_sabotage", found_before)
+    monkeypatch.setattr(command, "find_limb_sabotage", found_in_limbs)
     monkeypatch.setattr(command, "compare_on_ledger", compared_on_ledger)
     monkeypatch.setattr(command, "run_ledger_rules", ledger_rules)
     monkeypatch.setattr(command, "inject_ledger_faults", lambda *, remembers: LedgerFaults(300, ""))
@@ -352,6 +355,18 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
         1,
         "no-fence on ledgers was not found by the schedules",
     ),
+    "a design of the limbs is not found": (
+        "find_limb_sabotage",
+        lambda name: LimbFound([], []),
+        1,
+        "deaf-follower was not found in the real code",
+    ),
+    "the check of a limb finds something in the right code": (
+        "find_limb_sabotage",
+        lambda name: LimbFound(["EXACTLY_ONE_COMPLETE: gone"], ["EXACTLY_ONE_COMPLETE: gone"]),
+        1,
+        "EXACTLY_ONE_COMPLETE",
+    ),
 }
 
 
@@ -442,6 +457,7 @@ DRIVERS = [
     "ledger",
     "designs",
     "sabotage",
+    "limbs",
     "processes",
     "diagrams",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from turngate_model import DURABLE_DESIGNS, EVERY_DESIGN, Property
+from turngate_model import DURABLE_DESIGNS, EVERY_DESIGN, LIMB_DESIGNS, Property
 from turngate_model.checker import Bounds, Exploration
 from turngate_model.durable import JUDGED
 from turngate_model.properties import AnyProperty, DurableProperty
@@ -49,6 +49,8 @@ class Verification:
     model: Exploration[Bounds] | None = None
     durable: DurableVerification = field(default_factory=DurableVerification)
     """The model of processes that share a ledger, and its designs."""
+    of_the_limbs: list[str] = field(default_factory=list)
+    """The designs of client, feed and ledger that were tried; the model has no such parts."""
     drivers: list[DriverLine] = field(default_factory=list)
     """What each driver has done, in the order in which they were asked."""
     seed: str = ""
@@ -130,6 +132,15 @@ def as_object(verification: Verification) -> dict[str, Any]:
                 "real": verification.sabotaged.get(name),
             }
             for name, result in verification.every_design.items()
+        }
+        | {
+            name: {
+                "refuted": name in verification.sabotaged,
+                "by": [str(each) for each in LIMB_DESIGNS[name].breaks],
+                "steps": 0,
+                "real": verification.sabotaged.get(name),
+            }
+            for name in verification.of_the_limbs
         },
         "durable": verification.durable.as_object(),
         "problems": [*verification.problems, *verification.untested],
@@ -150,6 +161,9 @@ def print_verification(verification: Verification) -> None:
         shown = styled("refuted" if example else "not refuted")
         in_model = f"{example.property} in {counted(len(example.steps), 'step')}" if example else ""
         designs.add_row(name, shown, in_model, verification.sabotaged.get(name, ""))
+    for name in verification.of_the_limbs:
+        found = verification.sabotaged.get(name, "")
+        designs.add_row(name, styled("refuted" if found else "not refuted"), "no such part", found)
     out.print("", properties, "", designs, "", sep="\n")
     verification.durable.show_problems()
     for problem in (*verification.problems, *verification.untested):

@@ -12,7 +12,14 @@ from typing import Literal, TypeAlias
 
 import click
 
-from turngate_model import DURABLE_DESIGNS, EVERY_DESIGN, LINE_DESIGNS, Property, model_only
+from turngate_model import (
+    DURABLE_DESIGNS,
+    EVERY_DESIGN,
+    LIMB_DESIGNS,
+    LINE_DESIGNS,
+    Property,
+    model_only,
+)
 from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, MemoryModel
 from turngate_model.pictures import generate, refute, stale
 from turngate_model.proof import PARTS, Proof, ProofThoroughness, prove, what_to_install
@@ -32,6 +39,7 @@ from turngate_verify.drivers.ledger_sabotage import find_ledger_sabotage
 from turngate_verify.drivers.ledger_scenarios import SMALL as LEDGER_SCENARIOS
 from turngate_verify.drivers.ledger_schedules import Explored, Scenario
 from turngate_verify.drivers.ledger_schedules import explore as explore_on_ledger
+from turngate_verify.drivers.limb_sabotage import LimbFound, find_limb_sabotage
 from turngate_verify.drivers.line_sabotage import LINE_SABOTAGES
 from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, Lockstep, compare
 from turngate_verify.drivers.rules.search import Rules, run_rules
@@ -177,6 +185,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
         **ledgers,
         "designs": _refute_designs(workers),
         "sabotage": _find_sabotages(thoroughness.seeds, workers),
+        "limbs": _find_limb_sabotages(workers),
         "processes": processes.told,
     }
 
@@ -464,6 +473,31 @@ def _find_sabotages(seeds: int, workers: Workers) -> Check:
                 verification.sabotaged[name] = f"{broken_by} in {counted(explored.schedules, 'schedule')}"
             else:
                 verification.problems.append(f"{name} on ledgers was not found by the schedules")
+
+    return check
+
+
+def _find_limb_sabotages(workers: Workers) -> Check:
+    """Look for the designs of client, feed and ledger, each with its check."""
+    jobs: dict[str, Job[LimbFound]] = {name: workers.start(find_limb_sabotage, name) for name in LIMB_DESIGNS}
+
+    def check(verification: Verification, told: DriverLine) -> None:
+        told.counts = lambda: (
+            f"{sum(name in verification.sabotaged for name in jobs)} of {len(jobs)} designs of client, feed "
+            "and ledger found"
+        )
+        for name, job in jobs.items():
+            found = job.result()
+            if found.lacking:
+                verification.unchecked.append(f"{name}, in the code: {found.lacking}")
+                continue
+            verification.of_the_limbs.append(name)
+            for wrong in found.without[:1]:
+                verification.broke(property_named(wrong), f"{wrong}; found by the check of {name}")
+            for wrong in found.within[:1]:
+                verification.sabotaged[name] = str(property_named(wrong) or wrong)
+            if not found.within:
+                verification.problems.append(f"{name} was not found in the real code")
 
     return check
 
