@@ -30,14 +30,17 @@ def told(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
         "| --- | --- | --- |",
     ]
     rows: dict[tuple[str, str], list[str]] = {}
-    for name, each in (result["properties"] | result["durable"]["properties"]).items():
+    for name, each in result["properties"].items():
         rows.setdefault((each["verdict"], _checks(each["checks"])), []).append(name)
     for name, verdict in result["model"].items():
         rows.setdefault((verdict, "model"), []).append(name)
     lines += [f"| {', '.join(names)} | {verdict} | {checks} |" for (verdict, checks), names in rows.items()]
-    designs = result["designs"] | result["durable"]["designs"]
-    refuted = sum(each["refuted"] for each in designs.values())
-    lines += ["", f"Known-bad designs refuted: {refuted} of {len(designs)}."]
+    designs = result["designs"].values()
+    refuted, found = (sum(bool(each[what]) for each in designs) for what in ("refuted", "real"))
+    lines += [
+        "",
+        f"Known-bad designs refuted in the model: {refuted} of {len(designs)}; found in the code: {found}.",
+    ]
     lines += [f"Not checked in this run: {each.partition(':')[0]}." for each in result["unchecked"]]
     return "\n".join(lines) + "\n"
 

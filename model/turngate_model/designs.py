@@ -7,7 +7,8 @@ the mechanism is worth nothing. Each layer has each of them once, as a class tha
 * ``turngate_model.durable.bad_mechanisms`` for processes that share a ledger,
 * ``turngate_model.proof.flawed`` for the relation of the proof,
 * ``turngate_verify.vectors.flaws`` for what the test vectors refute as well,
-* ``turngate_verify.drivers.sabotage`` and ``ledger_sabotage`` for the real dispatchers.
+* ``turngate_verify.drivers.sabotage``, ``line_sabotage`` and ``ledger_sabotage`` for the real dispatchers,
+  and ``limb_sabotage`` for the client, the feed and the ledger.
 """
 
 from __future__ import annotations
@@ -233,6 +234,43 @@ _ON_LEDGER: tuple[Design[AnyProperty], ...] = (
         (_P.NO_STRAND, _D.ADOPTED),
     ),
 )
+_OF_THE_LIMBS: tuple[Design[Property], ...] = (
+    Design(
+        "cancel-resent",
+        "The answer to a cancel is lost, and the client sends the cancel again.",
+        (_P.NEVER_POISONED,),
+    ),
+    Design(
+        "key-forgotten",
+        "An idempotency key is not kept with what was done under it.",
+        (_P.NEVER_POISONED,),
+    ),
+    Design(
+        "path-identity",
+        "Two names of one ledger file are taken for two files, each with its own locks.",
+        (_P.ONE_TURN, _P.EXACTLY_ONE_COMPLETE),
+    ),
+    Design(
+        "deaf-follower",
+        "The background task that reads the ledger has failed, and nothing starts it again.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "cursor-of-another-life",
+        "A cursor of another ledger, or of a part that is lost, is read as one of this ledger.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "snapshot-then-subscribe",
+        "A caller sees a snapshot and subscribes; what happens between the two is told to nobody.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+    Design(
+        "purge-past-reader",
+        "A purge takes completions that a reader has not read, and the reader is not told.",
+        (_P.EXACTLY_ONE_COMPLETE,),
+    ),
+)
 _SMALL: tuple[Design[Property], ...] = (
     Design("last-in-first-out", "The newest queued run goes first.", (_P.FIFO,)),
     Design("folds-the-last", "A fold takes the newest queued run only.", (_P.FIFO,)),
@@ -291,11 +329,13 @@ DESIGNS = {design.name: design for design in _IN_MEMORY}
 LINE_DESIGNS = {design.name: design for design in _IN_LINE}
 """The designs of holding, moving and editing what waits, and five of turns beside the lane.
 
-The last five stand in a shipping agent today. None is built into a dispatcher yet: see ``model_only``.
+The last five stand in a shipping agent today.
 """
 EVERY_DESIGN = DESIGNS | LINE_DESIGNS
 """The designs that the explorer refutes on the mechanism."""
 DURABLE_DESIGNS = {design.name: design for design in _ON_LEDGER}
 """The designs of processes that share a ledger, each met in such a system or in an early form of this one."""
+LIMB_DESIGNS = {design.name: design for design in _OF_THE_LIMBS}
+"""The designs of what is around the heart: client, feed and ledger files. The model has no such parts."""
 SMALL_FLAWS = {design.name: design for design in _SMALL}
 """Small flaws that break what the designs break only in a race, or not at all."""

@@ -13,7 +13,8 @@ from turngate_verify.drivers.ledger_faults import search
 from turngate_verify.drivers.ledger_lockstep import compare_on_ledger
 from turngate_verify.drivers.ledger_rules import run_ledger_rules
 from turngate_verify.drivers.ledger_sabotage import NO_LEASE, SABOTAGE, patched, sabotaged
-from turngate_verify.drivers.ledger_schedules import NO_END, Fault, Scenario, explore
+from turngate_verify.drivers.ledger_scenarios import CALLS, LARGE, SMALL, TOO_LARGE
+from turngate_verify.drivers.ledger_schedules import NO_END, Scenario, explore
 from turngate_verify.world.spoiled_ledger import METHODS, spoils_of
 
 IN_LINE = Bounds(2, 1, 1, holds=1, moves=1, into=True)
@@ -97,60 +98,7 @@ def test_a_bad_design_is_found_by_lockstep() -> None:
 # Two processes on one ledger, every interleaving; and the eight bad designs in the real code, each found.
 
 
-A, B = (0, "submit", "a"), (1, "submit", "b")
-ACCEPT, FOLLOW, CANCEL = (0, "accept", "a"), (1, "follow up", "b"), (1, "cancel", "")
-CALLS = {
-    "a submit": (A,),
-    "an accept": (ACCEPT,),
-    "a submit and a cancel": (A, CANCEL),
-    "an accept and a cancel": (ACCEPT, CANCEL),
-    "two submits": (A, B),
-    "a submit and a follow-up": (A, FOLLOW),
-}
-FAULTS: tuple[tuple[Fault, ...], ...] = ((), ("kill",), ("lease",), ("lose",))
-ALL = [
-    Scenario(f"{calls}, {' and '.join(faults) or 'no fault'}, {on_death}", CALLS[calls], faults, on_death)
-    for calls in CALLS
-    for faults in FAULTS
-    for on_death in ("fail", "retry")
-    if "kill" in faults or "lease" in faults or on_death == "fail"
-]
-SMALL = [
-    each
-    for each in ALL
-    if each.faults in ((), ("lose",))
-    or each.calls in ((A,), (A, CANCEL))
-    or (each.calls == (ACCEPT,) and each.faults == ("kill",))
-]
-REMEMBERING = [
-    each._replace(name=f"{each.name}, remembering", remembers=True)
-    for each in SMALL
-    if each.calls in ((A, CANCEL), (A, B), (A,)) and each.on_death == "fail"
-]
-SLOW_SCENARIOS = [each for each in REMEMBERING if each.calls == (A, B) and each.faults]
-SMALL += [each for each in REMEMBERING if each not in SLOW_SCENARIOS]
-LARGE = [
-    *(each for each in ALL if each not in SMALL),
-    *SLOW_SCENARIOS,
-    Scenario("a submit, a lost lease, noticed at any moment", (A,), ("lease",), "retry", looks=1),
-    Scenario("a submit, a kill, noticed at any moment", (A,), ("kill",), "retry", looks=1),
-    Scenario("two submits and a cancel, no fault", (A, B, CANCEL)),
-    Scenario("two submits and a cancel, a lost answer", (A, B, CANCEL), ("lose",)),
-    Scenario("two submits and a cancel, a kill", (A, B, CANCEL), ("kill",)),
-    Scenario("two submits and a cancel, a kill, retry", (A, B, CANCEL), ("kill",), "retry"),
-    Scenario("two submits and a cancel, a lost lease", (A, B, CANCEL), ("lease",)),
-    Scenario("two submits, a kill and a lost answer", (A, B), ("kill", "lose")),
-    Scenario("two submits, a lost lease and a lost answer", (A, B), ("lease", "lose")),
-]
-
-TOO_LARGE = [
-    Scenario(f"two submits and a cancel, a {fault}, remembering", (A, B, CANCEL), (fault,), remembers=True)
-    for fault in ("lose", "kill")
-]
-"""These are not exhausted: sixty thousand schedules were not enough."""
-
-
-@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED")
+@pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED", "HELD", "AS_EDITED")
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.name)
 def test_every_interleaving_of_a_small_scenario_is_tried_and_holds(scenario: Scenario) -> None:
     explored = explore(scenario)

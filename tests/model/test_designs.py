@@ -17,7 +17,6 @@ from turngate_model import (
     NOT_IN_DESIGNS,
     Mechanism,
     Property,
-    model_only,
 )
 from turngate_model.checker import Bounds, DurableBounds, Explorer, MemoryModel, OnDeath
 from turngate_model.designs import SMALL_FLAWS, built_in
@@ -204,11 +203,6 @@ def test_a_design_that_the_bounds_do_not_put_to_the_test_is_unknown(name: str) -
 
 
 # Holds, moves and edits.
-
-
-def test_what_is_not_built_into_a_dispatcher_yet_is_said_in_one_place() -> None:
-    assert LINE_DESIGNS.keys() == model_only.DESIGNS
-    assert not model_only.DESIGNS & DESIGNS.keys()
 
 
 @pytest.mark.deep

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import pytest
 
@@ -20,9 +21,9 @@ from proving import a_proof
 from surroundings import ROOT
 from turngate import Dispatcher
 from turngate_model import (
-    DESIGNS,
     DURABLE_DESIGNS,
     EVERY_DESIGN,
+    LIMB_DESIGNS,
     MECHANISMS,
     Design,
     Mechanism,
@@ -40,20 +41,44 @@ from turngate_verify.cli import verify as command
 from turngate_verify.cli.durable import hold
 from turngate_verify.cli.show import DriverLine, driver
 from turngate_verify.cli.show import out as out_terminal
-from turngate_verify.cli.verification import OF_THE_LINE, Verification, as_object, print_verification
+from turngate_verify.cli.verification import (
+    NOT_ON_LEDGERS,
+    OF_THE_LINE,
+    Verification,
+    as_object,
+    print_verification,
+)
+from turngate_verify.cli.workers import NoWorkers, Workers
 from turngate_verify.drivers.faults import inject_faults
-from turngate_verify.drivers.faults.found import Faults
-from turngate_verify.drivers.lockstep import compare
+from turngate_verify.drivers.ledger_calls import Case
+from turngate_verify.drivers.ledger_calls import Found as LedgerCalls
+from turngate_verify.drivers.ledger_faults import Found as LedgerFaults
+from turngate_verify.drivers.ledger_lockstep import compare_on_ledger
+from turngate_verify.drivers.ledger_rules import LedgerRules, to_reach
+from turngate_verify.drivers.ledger_sabotage import find_ledger_sabotage
+from turngate_verify.drivers.ledger_scenarios import ACCEPT as LEDGER_ACCEPT
+from turngate_verify.drivers.ledger_scenarios import SMALL as LEDGER_SCENARIOS
+from turngate_verify.drivers.ledger_schedules import Explored as LedgerExplored
+from turngate_verify.drivers.ledger_schedules import explore as explore_on_ledger
+from turngate_verify.drivers.limb_sabotage import LimbFound, find_limb_sabotage
+from turngate_verify.drivers.lockstep import Lockstep, compare
 from turngate_verify.drivers.rules.reached import Tally
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
-from turngate_verify.drivers.schedules import Schedules, explore_schedules
+from turngate_verify.drivers.schedules import explore_schedules
 from turngate_verify.report.pages import page
-from turngate_verify.world.stage import LoopMode
 
 PROCESSES = DurableBounds(losses=0, loads=0)
+ON_LEDGER = tuple(each for each in LEDGER_SCENARIOS if each.calls == (LEDGER_ACCEPT,))
 SMALL = command.Thoroughness(
-    Bounds(2, 1), Bounds(2, 0), examples=300, seeds=1, scenarios=("one", "two"), durable=(PROCESSES,)
+    Bounds(2, 1),
+    Bounds(2, 0),
+    examples=300,
+    seeds=1,
+    scenarios=("one", "two"),
+    durable=(PROCESSES,),
+    ledger_lockstep=(Bounds(2, 1),),
+    ledger_scenarios=ON_LEDGER,
 )
 STATES = {SMALL: 596, command.QUICK: 16_475}
 
@@ -67,46 +92,43 @@ def verify(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
 
 def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, told: dict[str, Any]) -> None:
     assert (code, told["verdict"], told["problems"]) == (0, "holds", [])
-    assert set(told["properties"]) | set(told["model"]) == set(map(str, Property))
+    assert set(told["properties"]) | set(told["model"]) == {*map(str, Property), *map(str, DurableProperty)}
     assert model_only.UNCHECKED in told["unchecked"]
     not_made = {"proof" for each in told["unchecked"] if each.startswith("the proof")}
     for each, checked in told["properties"].items():
         assert checked["verdict"] == "holds"
-        checks = {"line", "lockstep", "rules"}
-        if each not in OF_THE_LINE:
+        checks = {"processes"} if each in map(str, DurableProperty) else {"line", "lockstep", "rules"}
+        if each not in NOT_ON_LEDGERS:
+            checks |= {"ledger rules", "ledger faults", "ledger schedules"}
+        if each in map(str, Property) and each not in NOT_ON_LEDGERS:
+            checks |= {"ledger lockstep"}
+        if each in map(str, Property) and each not in OF_THE_LINE:
             assert checked["checks"]["model"]["states"] == STATES[thoroughness]
             checks |= {"model", "proof", "schedules", "faults"}
         assert set(checked["checks"]) == checks - not_made
         for name, counts in checked["checks"].items():
             # A property may follow from few conditions; whatever is tried, is tried often.
             assert all(number >= (1 if name == "proof" else 50) for number in counts.values())
-    assert set(told["designs"]) == set(EVERY_DESIGN)
+    assert set(told["designs"]) == {*EVERY_DESIGN, *DURABLE_DESIGNS, *LIMB_DESIGNS}
     for name, found in told["designs"].items():
         assert found["refuted"]
-        assert set(found["by"]) <= set(map(str, EVERY_DESIGN[name].breaks))
-        assert found["steps"] >= 2
-        if name in model_only.DESIGNS:
-            assert found["real"] is None
-        else:
-            assert any(found["real"].startswith(broken) for broken in DESIGNS[name].breaks)
+        design = EVERY_DESIGN.get(name) or DURABLE_DESIGNS.get(name) or LIMB_DESIGNS[name]
+        assert set(found["by"]) <= set(map(str, design.breaks))
+        assert found["steps"] >= 2 or name in LIMB_DESIGNS
+        # On a ledger a design shows in what comes of it, which may be another property.
+        breaks = [*DurableProperty, *Property] if name in DURABLE_DESIGNS else design.breaks
+        assert any(found["real"].startswith(broken) for broken in breaks)
     see_that_processes_hold_and_are_counted(thoroughness, told)
 
 
 def see_that_processes_hold_and_are_counted(thoroughness: command.Thoroughness, told: dict[str, Any]) -> None:
     durable = told["durable"]
     assert durable["verdict"] == "holds"
-    assert set(durable["properties"]) == set(map(str, DurableProperty))
-    for checked in durable["properties"].values():
-        assert checked["verdict"] == "holds"
-        assert checked["checks"]["model"]["states"] > 3_000
+    for each in DurableProperty:
+        assert told["properties"][each]["checks"]["processes"]["states"] > 3_000
     assert [each["on_death"] for each in durable["models"]] == [
         each.on_death for each in thoroughness.durable
     ]
-    assert set(durable["designs"]) == set(DURABLE_DESIGNS)
-    for name, found in durable["designs"].items():
-        assert found["refuted"]
-        assert set(found["by"]) <= set(map(str, DURABLE_DESIGNS[name].breaks))
-        assert 3 <= found["steps"] <= 9
 
 
 @pytest.mark.deep
@@ -127,8 +149,7 @@ class Explored(NamedTuple):
         return exploration(self)
 
 
-def explored(model: MemoryModel, mechanism: type[Mechanism] = Mechanism, *, progress: object) -> Explored:
-    assert callable(progress)
+def explored(model: MemoryModel, mechanism: type[Mechanism] = Mechanism) -> Explored:
     return Explored(model.bounds, mechanism)
 
 
@@ -148,12 +169,13 @@ def rules(
 explored_before = cache(explore_schedules)
 
 
-def schedules(asked: Sequence[tuple[str, LoopMode]]) -> Iterator[Schedules]:
-    return (explored_before(*each) for each in asked)
+compared_on_ledger, explored_on_ledger = cache(compare_on_ledger), cache(explore_on_ledger)
+found_before, found_in_limbs = cache(find_ledger_sabotage), cache(find_limb_sabotage)
 
 
-def schedules_with(**options: Any) -> Callable[[Sequence[tuple[str, LoopMode]]], Iterator[Schedules]]:
-    return lambda asked: (explore_schedules(*each, **options) for each in asked)
+def ledger_rules(examples: int, *, on_death: Literal["fail", "retry"], **about: Any) -> LedgerRules:
+    found: dict[str, Any] = {"reached": to_reach(on_death), "missed": frozenset(), "wrong": [], "program": []}
+    return LedgerRules(examples, **{**found, **about})
 
 
 @pytest.fixture
@@ -161,21 +183,25 @@ def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "QUICK", SMALL)
     monkeypatch.setattr(command, "Explorer", explored)
+    monkeypatch.setattr(command, "Workers", NoWorkers)
     monkeypatch.setattr(command, "what_to_install", lambda: "")
-    monkeypatch.setattr(command, "prove", lambda _effort, _begin: a_proof())
-    monkeypatch.setattr(command, "compare", lambda bounds, result: compared(bounds))
+    monkeypatch.setattr(command, "prove", lambda _effort: a_proof())
+    monkeypatch.setattr(command, "compare", compared)
     monkeypatch.setattr(command, "run_rules", rules)
-    monkeypatch.setattr(command, "explore_in_turn", schedules)
-    monkeypatch.setattr(command, "inject_faults", faults)
+    monkeypatch.setattr(command, "explore_schedules", explored_before)
+    monkeypatch.setattr(command, "inject_faults", injected)
+    monkeypatch.setattr(command, "find_ledger_sabotage", found_before)
+    monkeypatch.setattr(command, "find_limb_sabotage", found_in_limbs)
+    monkeypatch.setattr(command, "compare_on_ledger", compared_on_ledger)
+    monkeypatch.setattr(command, "run_ledger_rules", ledger_rules)
+    monkeypatch.setattr(command, "inject_ledger_faults", lambda *, remembers: LedgerFaults(300, ""))
+    monkeypatch.setattr(command, "fail_calls", lambda *, every: LedgerCalls(300, Counter(), {}))
+    monkeypatch.setattr(command, "explore_on_ledger", explored_on_ledger)
     monkeypatch.setattr(command, "refute", lambda design: refuted(design.name))
 
 
 compared = cache(compare)
 injected = cache(partial(inject_faults, ("closed",)))
-
-
-def faults(*, found: object) -> Faults:
-    return injected()
 
 
 @pytest.mark.usefixtures("_in_small")
@@ -193,8 +219,8 @@ def test_a_proof_that_cannot_be_made_is_named(
     assert "the proof for any number of runs: cvc5 not installed" in told["unchecked"]
 
 
-def proving(**about: Any) -> Callable[[Any, Any], Proof]:
-    return lambda _effort, _begin: dataclasses.replace(a_proof(), **about)
+def proving(**about: Any) -> Callable[[Any], Proof]:
+    return lambda _effort: dataclasses.replace(a_proof(), **about)
 
 
 def of_the_dispatcher(said: Rules) -> Callable[..., Rules]:
@@ -255,14 +281,14 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
         "rules never reached rule: cancel",
     ),
     "a schedule breaks": (
-        "explore_in_turn",
-        schedules_with(make=broken_dispatchers.SplitEntry),
+        "explore_schedules",
+        partial(explore_schedules, make=broken_dispatchers.SplitEntry),
         1,
         "ONE_TURN",
     ),
     "schedules are left out": (
-        "explore_in_turn",
-        schedules_with(limit=3),
+        "explore_schedules",
+        partial(explore_schedules, limit=3),
         3,
         "schedules of one, any: not complete",
     ),
@@ -277,7 +303,69 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
         "run_rules",
         overlooking("idle-gap"),
         1,
-        "idle-gap on the real dispatcher was not found in 2000 examples",
+        "idle-gap on the real dispatcher was not found by the rules",
+    ),
+    "the ledgers are out of step": (
+        "compare_on_ledger",
+        lambda bounds, processes: Lockstep(1, 1, violation=Violation(Property.HELD, "b starts")),
+        1,
+        "HELD",
+    ),
+    "the rules break on ledgers": (
+        "run_ledger_rules",
+        partial(ledger_rules, wrong=["ADOPTED: something is in flight for ever"]),
+        1,
+        "ADOPTED",
+    ),
+    "the rules miss something on ledgers": (
+        "run_ledger_rules",
+        partial(ledger_rules, missed=frozenset({"end: lost"})),
+        3,
+        "ledger rules, on death fail, never reached end: lost",
+    ),
+    "a fault on a ledger is not stood": (
+        "inject_ledger_faults",
+        lambda *, remembers: LedgerFaults(
+            3, "a run, kill at point 0, fail: DURABLE: run a has no completion"
+        ),
+        1,
+        "DURABLE",
+    ),
+    "a call that fails is not stood": (
+        "fail_calls",
+        lambda *, every: LedgerCalls(3, Counter(), {Case("questions", many=False, fault=None): ["a hangs"]}),
+        1,
+        "a hangs",
+    ),
+    "a schedule on ledgers breaks": (
+        "explore_on_ledger",
+        lambda scenario: LedgerExplored(3, 9, wrong=["FENCED: a was finished"], choices=["kill process 0"]),
+        1,
+        "FENCED",
+    ),
+    "schedules on ledgers are left out": (
+        "explore_on_ledger",
+        partial(explore_on_ledger, limit=2),
+        3,
+        f"ledger schedules of {ON_LEDGER[0].name}: not exhausted",
+    ),
+    "a design is not found on ledgers": (
+        "find_ledger_sabotage",
+        lambda name: LedgerExplored(7, 9, exhausted=True),
+        1,
+        "no-fence on ledgers was not found by the schedules",
+    ),
+    "a design of the limbs is not found": (
+        "find_limb_sabotage",
+        lambda name: LimbFound([], []),
+        1,
+        "deaf-follower was not found in the real code",
+    ),
+    "the check of a limb finds something in the right code": (
+        "find_limb_sabotage",
+        lambda name: LimbFound(["EXACTLY_ONE_COMPLETE: gone"], ["EXACTLY_ONE_COMPLETE: gone"]),
+        1,
+        "EXACTLY_ONE_COMPLETE",
     ),
 }
 
@@ -303,18 +391,18 @@ def unrefuted(name: str) -> Exploration[DurableBounds]:
     return Exploration(PROCESSES, name)
 
 
-def broken_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
+def broken_model(bounds: DurableBounds) -> Exploration[DurableBounds]:
     return Explorer(DurableModel(bounds, DURABLE_MECHANISMS["orphaned-accept"])).run()
 
 
-def untested_model(bounds: DurableBounds, progress: object) -> Exploration[DurableBounds]:
+def untested_model(bounds: DurableBounds) -> Exploration[DurableBounds]:
     return Explorer(DurableModel(dataclasses.replace(bounds, crashes=0))).run()
 
 
 @pytest.mark.parametrize(
     ("check", "says", "verdict", "about"),
     [
-        ("hold", hold, "holds", "FENCED holds"),
+        ("hold", hold, "holds", "FENCED holds, model only"),
         ("refuted", unrefuted, "violated", "no-fence not refuted"),
         ("hold", broken_model, "violated", "ADOPTED violated"),
         ("hold", untested_model, "unknown", "within these bounds nothing puts DURABLE, ADOPTED to the test"),
@@ -330,7 +418,8 @@ def test_what_the_model_of_processes_says_decides(
 ) -> None:
     monkeypatch.setattr(command, check, says)
     verification = Verification()
-    command._explore_processes(verification, (PROCESSES,), driver)
+    with driver("processes") as told:
+        command._Processes((PROCESSES,), cast("Workers", NoWorkers())).told(verification, told)
     assert verification.durable.verdict == verdict
     assert verification.verdict == ("violated" if verdict == "violated" else "unknown")
     assert as_object(verification)["durable"]["verdict"] == verdict
@@ -344,6 +433,16 @@ def test_what_the_model_of_processes_says_decides(
         see_that_processes_hold_and_are_counted(SMALL, as_object(verification))
 
 
+def test_where_only_the_model_was_looked_at_the_verdict_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    verification = Verification()
+    verification.checks[Property.HELD]["line"] = {"states": 7}
+    verification.checks[Property.FIFO] |= {"model": {"states": 7}, "rules": {"examples": 3}}
+    print_verification(verification)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "HELD holds, model only" in lines
+    assert "FIFO holds" in lines
+
+
 DRIVERS = [
     "model",
     "line",
@@ -352,8 +451,13 @@ DRIVERS = [
     "rules",
     "schedules",
     "faults",
+    "ledger",
+    "ledger",
+    "ledger",
+    "ledger",
     "designs",
     "sabotage",
+    "limbs",
     "processes",
     "diagrams",
 ]
@@ -383,9 +487,8 @@ def test_the_lines_come_while_the_drivers_are_at_work(monkeypatch: pytest.Monkey
     monkeypatch.setattr(out_terminal, "print", lambda *said, **_: printed.append(str(said[0])))
     counted_at: list[int] = []
 
-    def prove(_effort: object, begin: Callable[[str], None]) -> Proof:
+    def prove(_effort: object) -> Proof:
         counted_at.append(len(printed))
-        begin("FIFO, 12 conditions")
         return a_proof()
 
     monkeypatch.setattr(command, "prove", prove)
@@ -401,4 +504,4 @@ def test_while_it_is_at_work_a_driver_says_how_far_it_is() -> None:
     assert line.told().split() == ["rules", "0", "examples", "0.0", "s"]
     tally.examples = 7
     assert "7 examples" in line.told()
-    assert [len(line.told(width)) for width in (200, 80, 10)] == [93, 80, 31]
+    assert [len(line.told(width)) for width in (200, 80, 10)] == [99, 80, 31]

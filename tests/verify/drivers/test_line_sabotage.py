@@ -12,12 +12,6 @@ QUICK = {
     "hold-flag-consumed", "hold-poisons-new", "held-escapes-cancel", "stop-in-two", "edit-after-start",
     "requeue-edit",
 }  # fmt: skip
-NOT_FOUND = {"resume-lost", "made-up-rank"}
-"""Not found yet within these examples.
-
-The first needs a resume in the one moment in which a turn is written and all that is queued is held. The
-second needs a move to the end, a new prompt and the end of the turn. The lockstep finds the first.
-"""
 
 
 def test_every_design_is_built_in() -> None:
@@ -26,11 +20,7 @@ def test_every_design_is_built_in() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.deep)
-        for name in LINE_DESIGNS
-        if name not in NOT_FOUND
-    ],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.deep) for name in LINE_DESIGNS],
 )
 def test_the_rules_find_it(name: str) -> None:
     sabotage = LINE_SABOTAGES[name]

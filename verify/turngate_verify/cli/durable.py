@@ -8,12 +8,11 @@ from functools import cache
 from typing import Any
 
 import click
-from rich.table import Table
 
 from turngate_model import DURABLE_DESIGNS
 from turngate_model.checker import DurableBounds, Exploration, Explorer, Progress, SearchLimits
 from turngate_model.durable import DURABLE_MECHANISMS, JUDGED, DurableMechanism, DurableModel, refute_durable
-from turngate_model.properties import AnyProperty, DurableProperty
+from turngate_model.properties import AnyProperty
 from turngate_verify.cli.found import found, reasons
 from turngate_verify.cli.show import bold, out, print_counterexample, progress_of, styled
 from turngate_verify.words import counted
@@ -155,33 +154,11 @@ class DurableVerification:
         return "unknown" if "unknown" in verdicts or set(self.designs) != set(DURABLE_DESIGNS) else "holds"
 
     def as_object(self) -> dict[str, Any]:
-        """Return it as the object that ``--json`` prints."""
-        states = sum(result.states for result in self.models)
-        return {
-            "verdict": self.verdict,
-            "properties": {
-                str(each): {"verdict": self.verdict_of(each), "checks": {"model": {"states": states}}}
-                for each in DurableProperty
-            },
-            "models": [durable_object(result) for result in self.models],
-            "designs": {
-                name: {
-                    "refuted": result.counterexample is not None,
-                    "by": [str(each) for each in result.claimed if each in result.counterexamples],
-                    "steps": len(result.counterexample.steps) if result.counterexample else 0,
-                }
-                for name, result in self.designs.items()
-            },
-        }
+        """Return it as part of the object that ``--json`` prints."""
+        return {"verdict": self.verdict, "models": [durable_object(result) for result in self.models]}
 
-    def show_designs(self) -> None:
-        """Print the designs for people, and what is wrong with the model."""
-        designs = Table("known-bad design of processes", "verdict", "in the model", box=None, pad_edge=False)
-        for name, result in self.designs.items():
-            example = result.counterexample
-            in_model = f"{example.property} in {counted(len(example.steps), 'step')}" if example else ""
-            designs.add_row(name, styled("refuted" if example else "not refuted"), in_model)
-        out.print(designs, "", sep="\n")
+    def show_problems(self) -> None:
+        """Print for people what is wrong with the model."""
         for result in self.models:
             for reason in reasons(result) if result.verdict == "unknown" else ():
                 out.print(f"on death {result.bounds.on_death}: {reason}")

@@ -119,8 +119,8 @@ class DriverLine:
 
     def told(self, width: int = 100) -> str:
         """Return the line, with the seconds in a column where so wide a terminal has room for that."""
-        room = min(72, width - 21)
-        return f"{self.name:<10}  {self.counts():<{max(room, 1)}}  {self.seconds:5.1f} s"
+        room = min(72, width - 27)
+        return f"{self.name:<16}  {self.counts():<{max(room, 1)}}  {self.seconds:5.1f} s"
 
 
 class _Live(ProgressColumn):
@@ -131,7 +131,7 @@ class _Live(ProgressColumn):
         self._line = line
 
     def render(self, task: Task) -> Text:
-        return Text(visible(f"{self._line.name:<10}  {self._line.counts()}"))
+        return Text(visible(f"{self._line.name:<16}  {self._line.counts()}"))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 from turngate.durable import DurableDispatcher, LedgerUnavailable
@@ -116,11 +116,13 @@ class _Struck(NamedTuple):
     struck: bool
 
 
-def search(*, make: Any = DurableDispatcher, remembers: bool = True) -> Found:
+def search(
+    *, make: Any = DurableDispatcher, remembers: bool = True, programs: Iterable[str] = tuple(PROGRAMS)
+) -> Found:
     """Let each fault strike at each point of each program; stop at the first thing that goes wrong."""
     played = 0
     with without_log(), without_chance():
-        for name, fault, on_death in _cases():
+        for name, fault, on_death in _cases(programs):
             point = 0
             while True:
                 played += 1
@@ -134,8 +136,8 @@ def search(*, make: Any = DurableDispatcher, remembers: bool = True) -> Found:
     return Found(played, "")
 
 
-def _cases() -> Iterator[tuple[str, Fault, Literal["fail", "retry"]]]:
-    for name in PROGRAMS:
+def _cases(programs: Iterable[str]) -> Iterator[tuple[str, Fault, Literal["fail", "retry"]]]:
+    for name in programs:
         for fault in FAULTS:
             yield name, fault, "fail"
             if fault in ("kill", "lease"):

@@ -22,7 +22,7 @@ from turngate.durable._ledger import Orphans
 from turngate.durable._records import Ask, Decision, Loaded
 from turngate.durable._step import Fenced, HeadOfQueue, Step
 from turngate.durable._swap import LostSends
-from turngate_verify.drivers.ledger_schedules import Scenario
+from turngate_verify.drivers.ledger_schedules import Explored, Scenario, explore
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 _A_KILL = Scenario("two submits and a kill", ((0, "submit", "a"), (1, "submit", "b")), ("kill",))
@@ -129,3 +129,9 @@ def sabotaged(design: str) -> Iterator[tuple[Any, Scenario]]:
     patches, scenario = SABOTAGE[design]
     with patched(patches):
         yield (_Hasty if design == "start-before-commit" else DurableDispatcher), scenario
+
+
+def find_ledger_sabotage(design: str) -> Explored:
+    """Put a bad design into the real code, and try every schedule of its scenario until it shows."""
+    with sabotaged(design) as (make, scenario):
+        return explore(scenario, make=make)

@@ -18,16 +18,19 @@ two runners of a session run in processes that are not given up.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Coroutine, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from turngate import State, Turn, TurngateError
+from turngate import Covered, Run, State, Turn, TurngateError
 from turngate import Turn as DurableTurn
 from turngate.durable import DurableDispatcher
 from turngate_verify.ledger_judge import problems
+from turngate_verify.world.ledger_line import LedgerLine
 from turngate_verify.world.memory_ledger import Gate, MemoryLedger, Tables, without_chance
 from turngate_verify.world.virtual_loop import VirtualLoop
+from turngate_verify.world.world import without_log
 
 Fault = Literal["kill", "lease", "lose"]
 _SESSION = "s"
@@ -74,7 +77,9 @@ class _Stage:
         self.runners: dict[tuple[int, int], asyncio.Future[None]] = {}
         self.ledgers = [MemoryLedger(self.tables, process) for process in (0, 1)]
         self.dispatchers: list[DurableDispatcher] = []
+        self.line = LedgerLine(self.dispatchers)
         self.acknowledged: list[str] = []
+        self._tells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.fences: dict[str, int] = {}
         """The last fence that each lead run was begun under."""
         self.cancels = sum(call == "cancel" for _, call, _ in scenario.calls)
@@ -96,31 +101,56 @@ class _Stage:
         d = self.dispatchers[process]
         try:
             if call == "submit":
-                await d.submit(_SESSION, "p", run_id=run_id, when_busy="queue")
+                submitting = d.submit(_SESSION, "p", run_id=run_id, when_busy="queue")
+                await self.line.send(run_id, _SESSION, "p", None, submitting)
             elif call == "follow up":
-                await d.submit(_SESSION, "p", run_id=run_id)
+                submitting = d.submit(_SESSION, "p", run_id=run_id)
+                await self.line.send(run_id, _SESSION, "p", None, submitting)
             elif call == "accept":
-                await d.accept(_SESSION, "p", run_id=run_id, when_busy="queue")
+                accepting = d.accept(_SESSION, "p", run_id=run_id, when_busy="queue")
+                await self.line.send(run_id, _SESSION, "p", None, accepting)
+            elif call == "edit":
+                await self._told(run_id)
+                await self.line.edit(process, run_id, f"{run_id}, edited")
+                return "edited"
+            elif call in ("hold", "resume"):
+                runs = await getattr(self.line, call)(process, _SESSION)
+                return f"{call}: {_names(runs)}"
             else:
-                covered = await d.cancel(_SESSION)
-                return "covered " + " ".join(run.run_id for run in covered.runs)
+                return f"covered {_names((await self._cancel(process, call, run_id)).runs)}"
         except TurngateError as refused:
             return type(refused).__name__
         if not self.ledgers[process].is_dead:
             self.acknowledged.append(run_id)
+            self._tells[run_id].set()
         return "done"
+
+    async def _told(self, run_id: str) -> None:
+        """Wait until a caller has been told that the run is taken in."""
+        await self._tells[run_id].wait()
+
+    async def _cancel(self, process: int, call: str, run_id: str) -> Covered:
+        if call == "stop":
+            return await self.line.stop(process, _SESSION)
+        if call == "send now":
+            await self._told(run_id)
+            return await self.line.send_now(process, run_id)
+        return await self.dispatchers[process].cancel(_SESSION)
 
     def _runner(self, process: int) -> Any:
         async def runner(turn: Turn) -> str:
             assert isinstance(turn, DurableTurn)
             self._judge_start(process, turn)
+            if self._lives(process):  # what the dead begin, they do not finish
+                self.line.give(turn.run, starts=True)
             self.fences[turn.run.run_id] = turn.fence
             end = self.runners[process, turn.fence] = self.loop.create_future()
             try:
                 await end
             finally:
                 del self.runners[process, turn.fence]
-            await turn.fold()
+            for run in await turn.fold():
+                self.line.give(run, starts=False)
             return f"{turn.run.run_id} {turn.fence}"
 
         return runner
@@ -201,7 +231,10 @@ class _Stage:
         return words
 
     def look_again(self) -> None:
-        """Let time pass, so that everybody looks after things."""
+        """Let time pass, so that everybody looks after things; if all that is left is held, resume it."""
+        flying = [row for row in self.tables.runs.values() if row.state is not State.COMPLETE]
+        if flying and all(row.held for row in flying):
+            self._start(self.line.resume(1, _SESSION))
         with self.loop:
             for ledger in self.ledgers:
                 ledger.notice()
@@ -232,12 +265,15 @@ class _Stage:
             for ledger, d in zip(self.ledgers, self.dispatchers, strict=True)
         )
         sessions = tuple((name, *row[1:-1], len(row.recent)) for name, row in tables.sessions.items())
-        rows = tuple((row.run_id, row.state, row.covered, row.holder) for row in tables.runs.values())
+        rows = tuple(
+            (row.run_id, row.state, row.covered, row.holder, row.rank, row.held, row.prompt)
+            for row in tables.runs.values()
+        )
         history = tuple(repr(entry) for told in tables.history for entry in told.entries)
         calls = tuple(str(call.result()) if call.done() else "" for call in self.calls)
         return (
             gates, here, sessions, rows, history, calls, tuple(self.faults), tuple(sorted(tables.workers)),
-            tuple(sorted(self.runners)), self.looks, round(self.loop.time(), 3),
+            tuple(sorted(self.runners)), self.looks, round(self.loop.time(), 3), self.line.claims,
         )  # fmt: skip
 
     # Judging.
@@ -251,8 +287,9 @@ class _Stage:
         self.tables.gated = False
         self.loop.settle()
         wrong += judging.result()
+        wrong += self.line.problems(message for message, _ in self.tables.messages.values())
         entries = [entry for told in self.tables.history for entry in told.entries]
-        if sum(entry["event"] == "cancel" for entry in entries) > self.cancels:
+        if self.cancels and sum(entry["event"] == "cancel" for entry in entries) > self.cancels:
             wrong.append("a cancel was done twice")
         for run_id, (_, _, complete) in self.tables.complete.items():
             expected = f"{run_id} {self.fences.get(run_id)}"
@@ -278,6 +315,10 @@ class _Stage:
         self.loop.settle()
 
 
+def _names(runs: list[Run]) -> str:
+    return " ".join(run.run_id for run in runs)
+
+
 def _looks_like(gate: Gate) -> tuple[Any, ...]:
     ask, changes = gate.ask, gate.changes
     version = -1 if changes is None else changes.after.version
@@ -290,7 +331,7 @@ def explore(scenario: Scenario, *, limit: int = 100_000, make: Any = DurableDisp
     explored = Explored()
     met: set[int] = set()
     to_try: list[list[int]] = [[]]
-    with without_chance():
+    with without_log(), without_chance():
         while to_try:
             if explored.schedules >= limit:
                 return explored

@@ -12,7 +12,7 @@ from turngate_model.checker import Counterexample
 from turngate_model.pictures import lifecycle_svg
 from turngate_model.pictures.scenes import SOUND, Scene, Side, instead, of_counterexample
 from turngate_model.pictures.walks import Shown, following, shown
-from turngate_model.properties import AnyProperty, DurableProperty
+from turngate_model.properties import AnyProperty
 from turngate_verify.conform import Conformance
 from turngate_verify.report.cases import Case, CaseStep, SideStep, of_scene, panel_of, slug, state_rows
 from turngate_verify.report.provenance import provenance
@@ -107,7 +107,7 @@ def page(verification: Verification) -> str:
         drivers=[
             (line.name, visible(line.counts()), f"{line.seconds:.1f} s") for line in verification.drivers
         ],
-        properties=[*_properties(verification), *_durable_properties(verification)],
+        properties=_properties(verification),
         heading="Known-bad designs",
         hint="Each looked right to good engineers.",
         unrefuted=[
@@ -120,16 +120,13 @@ def page(verification: Verification) -> str:
 
 def _properties(verification: Verification) -> Iterable[PropertyCard]:
     for each in verification.checks:
-        why = verification.violated.get(each) or verification.unknown.get(each, "")
+        broken = [
+            result.counterexamples[each].what
+            for result in verification.durable.models
+            if each in result.counterexamples
+        ]
+        why = verification.violated.get(each) or "; ".join(broken) or verification.unknown.get(each, "")
         yield PropertyCard(str(each), verification.verdict_of(each), each.sentence, visible(why))
-
-
-def _durable_properties(verification: Verification) -> Iterable[PropertyCard]:
-    models = verification.durable.models
-    for each in DurableProperty:
-        broken = [result.counterexamples[each].what for result in models if each in result.counterexamples]
-        verdict = verification.durable.verdict_of(each)
-        yield PropertyCard(str(each), verdict, each.sentence, visible("; ".join(broken)))
 
 
 def _designs(verification: Verification) -> Iterable[Case]:
@@ -152,10 +149,10 @@ def _by(each: AnyProperty, steps: int) -> str:
 def _durable_designs(verification: Verification) -> Iterable[Case]:
     for name, result in verification.durable.designs.items():
         if example := result.counterexample:
-            yield _durable_case(name, example)
+            yield _durable_case(name, example, verification.sabotaged.get(name, ""))
 
 
-def _durable_case(name: str, example: Counterexample) -> Case:
+def _durable_case(name: str, example: Counterexample, found: str) -> Case:
     """Return a case among processes. Their pictures would need a lane for each, so there is none."""
     steps = []
     before: dict[str, str] = {}
@@ -168,7 +165,7 @@ def _durable_case(name: str, example: Counterexample) -> Case:
         steps.append(CaseStep(number, who if is_process else "", does if is_process else words, [side]))
         before = after
     flaw, replay = DURABLE_DESIGNS[name].flaw, f"turngate explore --design {name}"
-    by = _by(example.property, len(steps))
+    by = _by(example.property, len(steps)) + (f"; on the real code {found}" if found else "")
     return Case(slug(name), name, "refuted", flaw, by, replay, steps, Markup(""))
 
 

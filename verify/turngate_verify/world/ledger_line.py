@@ -197,6 +197,11 @@ class LedgerLine:
 
     # The end.
 
+    @property
+    def claims(self) -> tuple[tuple[str, ...], ...]:
+        """The runs that must be held at this moment, by session."""
+        return tuple((session, *sorted(runs)) for session, runs in sorted(self._held.items()) if runs)
+
     def problems(self, messages: Iterable[Message]) -> list[str]:
         """Return what is wrong when everything is over."""
         for message in messages:

@@ -10,6 +10,9 @@ from turngate_model.lifecycle import WAITING, DeclaredState
 from turngate_verify.drivers.rules.callers import MOST_ACCEPTED, CallerRules
 from turngate_verify.drivers.rules.example import QUEUE_LIMIT, one_of, rule, when
 
+_UNTIL_WRITTEN = 12
+"""Within so many callbacks the messages of a turn are being written, once its runner has returned."""
+
 
 class LineRules(CallerRules):
     """What callers do to runs that wait."""
@@ -97,6 +100,33 @@ class LineRules(CallerRules):
         name = self._new_run_id()
         run = self._expect_refusal(refusal, self.world.accept, session, name, into=into)
         if run is not None and enters:
+            self.world.enter(name)
+
+    # Situations that single rules hardly ever reach.
+
+    @when(lambda self: self.followed)
+    @rule(run=one_of(lambda self: self.followed))
+    def resume_late(self, run: str) -> None:
+        """Hold what waits behind a turn, have its runner finish, and resume while the turn is written."""
+        session = self.world.runs[run].session_id
+        self.world.hold(session)
+        self.world.store.plans.appendleft("slow")
+        self.world.runner.players[run].obey("finish")
+        for _ in range(_UNTIL_WRITTEN):
+            if self.world.runs[run].seq in self.world.monitor.settling:
+                break
+            self._run_callback()
+        self.world.resume(session)
+
+    @when(lambda self: self.behind_another and len(self.accepted) < MOST_ACCEPTED)
+    @rule(run=one_of(lambda self: self.behind_another))
+    def move_and_accept(self, run: str) -> None:
+        """Move a run to the end of its line, and send another prompt, which is behind it."""
+        if self._refusal_of(run, *WAITING) is not None:
+            return  # A shrunk program may call this when the run waits no more.
+        self.world.move(run, to="last")
+        name = self._new_run_id()
+        if self._offer(self.world.runs[run].session_id, name, self.world.accept, "queue") is not None:
             self.world.enter(name)
 
     # What the rules above need.
