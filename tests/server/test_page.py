@@ -7,14 +7,17 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from browsing import CONTRAST, PATIENCE, chromium
+from dispatching import look
 from serving import Line, serving
 from turngate import Dispatcher, Run, State, Turn
+from turngate.durable import DurableDispatcher, SqliteLedger
 from turngate.server import Limits, asgi_app
 
 pytestmark = pytest.mark.needs("chromium")
@@ -23,7 +26,8 @@ pytestmark = pytest.mark.needs("chromium")
 class Site:
     """A server on a loop in a thread, behind a line that can be cut; turns go on when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Path | None = None) -> None:
+        self.ledger = ledger
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -59,10 +63,10 @@ class Site:
     def queued(self, session: str = "demo") -> list[Run]:
         """Return what waits in the dispatcher, which answers on its own loop only."""
 
-        async def look() -> list[Run]:
-            return self.d.queued(session)
+        async def queued() -> list[Run]:
+            return await look(self.d.queued(session))
 
-        found: list[Run] = self.call(look())
+        found: list[Run] = self.call(queued())
         return found
 
     def go_on(self, session: str = "demo") -> None:
@@ -72,7 +76,12 @@ class Site:
         """Begin to serve, on the port of the last time."""
 
         async def serve(started: Future[int], stop: asyncio.Event) -> None:
-            self.d = Dispatcher(self.agent)
+            in_memory = self.ledger is None
+            self.d: Any = (
+                Dispatcher(self.agent)
+                if in_memory
+                else DurableDispatcher(self.agent, SqliteLedger(self.ledger), poll=0.05)
+            )
             self.app = asgi_app(self.d, token="t", **{"finish": 0.0, **options})
             async with self.d, serving(self.app, port=self.port) as url:
                 started.set_result(int(url.rpartition(":")[2]))
@@ -625,3 +634,80 @@ def test_a_refusal_is_told_in_one_line_and_changes_nothing(page: Page, site: Sit
     page.unroute("**/v1/events")
     in_line(page, "b", "c")
     expect(page.locator("#text")).to_contain_text("about</i> a ")
+
+
+class Finger:
+    """A finger on the page."""
+
+    def __init__(self, page: Page) -> None:
+        self._devtools = page.context.new_cdp_session(page)
+
+    def do(self, kind: str, *at: float) -> None:
+        points = [{"x": at[0], "y": at[1]}] if at else []
+        self._devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+
+def test_on_a_ledger_and_with_a_finger_the_line_is_in_hand_too(browser: Browser, tmp_path: Path) -> None:
+    site = Site(tmp_path / "ledger.db")
+    size: Any = {"width": 380, "height": 800}
+    with (
+        contextlib.closing(site),
+        opened(browser, site, viewport=size, has_touch=True, is_mobile=True) as page,
+    ):
+        wait_in_line(page, "a", "b", "c")
+        waits(page, "c").scroll_into_view_if_needed()
+        grip, target = waits(page, "c").locator(".grip").bounding_box(), waits(page, "a").bounding_box()
+        assert grip is not None
+        assert target is not None
+        x, from_y, to_y = grip["x"] + 5, grip["y"] + 5, target["y"] + 4
+        finger = Finger(page)
+        finger.do("touchStart", x, from_y)
+        for step in range(1, 5):
+            finger.do("touchMove", x, from_y + (to_y - from_y) * step / 4)
+        expect(page.locator("#queue > li.drop .words")).to_have_text("a")
+        finger.do("touchEnd")
+        in_line(page, "c", "a", "b")
+        assert [run.prompt for run in site.queued()] == ["c", "a", "b"]
+        waits(page, "a").get_by_role("button", name="Hold: a").tap()
+        expect(waits(page, "a")).to_have_attribute("data-held", "true")
+        waits(page, "b").get_by_role("button", name="Edit: b").tap()
+        page.locator("#queue textarea").fill("b, edited")
+        page.get_by_role("button", name="Save").tap()
+        in_line(page, "c", "a", "b, edited")
+        page.locator("#stop").tap()
+        expect(page.locator("#phase")).to_contain_text("what waits is held")
+        waits(page, "a").get_by_role("button", name="Send now: a").tap()
+        expect(page.locator("#text")).to_contain_text("</i> a")
+        in_line(page, "c", "b, edited")
+        page.reload()  # the ledger has kept the order and the holds
+        in_line(page, "c", "b, edited")
+        expect(page.locator("#queue > li[data-held=true]")).to_have_count(2)
+
+
+@pytest.mark.parametrize("kind", ["memory", "ledger"])
+def test_after_a_snapshot_what_is_accepted_has_its_position_too(
+    browser: Browser, tmp_path: Path, kind: str
+) -> None:
+    site = Site(tmp_path / "ledger.db" if kind == "ledger" else None)
+
+    async def first_in_line() -> Run:
+        run: Run = await site.d.accept("demo", "later", when_busy="queue")
+        await site.d.move(run.run_id, to="first")
+        return run
+
+    with contextlib.closing(site), opened(browser, site) as page:
+        wait_in_line(page, "a", "b")
+        later = site.call(first_in_line())
+        page.reload()  # everything that the page knows is from the snapshot
+        in_line(page, "a", "b")
+        site.call(site.d.enter(later))
+        in_line(page, "later", "a", "b")
+
+
+def test_the_buttons_of_what_waits_are_in_one_row(browser: Browser, site: Site) -> None:
+    with opened(browser, site, viewport={"width": 1280, "height": 860}) as page:
+        wait_in_line(page, "a")
+        page.locator("#hold").click()
+        expect(waits(page, "a")).to_have_attribute("data-held", "true")
+        buttons = waits(page, "a").locator(".acts button").all()
+        assert len({round((each.bounding_box() or {})["y"]) for each in buttons}) == 1
