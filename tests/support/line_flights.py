@@ -103,7 +103,7 @@ class Line:
     def over(self, lane: Lane, task: asyncio.Future[str]) -> None:
         lead = lane.turn[0]
         for entry in lane.turn:
-            settle(entry.answer, task, covered=lane.covered)  # type: ignore[arg-type]
+            settle(entry.answer, task, covered=lane.covered)
         lane.turn = []
         self.release(lane, lead)
         self.next(lane)
@@ -519,8 +519,8 @@ class RequeueEdit(Line):
 
 WRONG: list[type[Any]] = [
     HoldFlagConsumed, HoldPoisonsNew, HoldForgetsAccepted, HeldEscapesCancel, FoldTakesHeld, StopInTwo,
-    ResumeStartsTwo, ResumeLost, EditAfterStart, EditLost, MoveDuplicates, CancelByPlace, MadeUpRank, LateSteer,
-    RequeueEdit,
+    ResumeStartsTwo, ResumeLost, EditAfterStart, EditLost, MoveDuplicates, CancelByPlace, MadeUpRank,
+    LateSteer, RequeueEdit,
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Holds, moves, edits and prompts for one turn alone: right dispatchers pass, and each known-bad design is named."""
+"""What waits is held, moved and edited: right dispatchers pass, and each known-bad design is accused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flights
-import line_flights
 import pytest
 import turngate_itself
-from line_flights import Line, LineFlight, line_flight
 
+import flights
+import line_flights
+from line_flights import Line, LineFlight, line_flight
 from speaking import Patient
 from surroundings import ROOT
 from turngate_model import Property

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from turngate_model.checker.counterexample import consequences
 from turngate_model.history import Complete, Event, with_names
 from turngate_model.properties import AnyProperty, AnyViolation, Property, Violation
-from turngate_verify.conform.port import Given
 from turngate_verify.conform.programs import ABOUT_ALL, Program, part_of, renamed
 from turngate_verify.conform.result import Played
 
@@ -61,9 +60,7 @@ def _by_run(events: Sequence[Event]) -> dict[str, list[Event]]:
     return told
 
 
-def _in_no_words(event: Event | Given) -> Event | Given:
-    if isinstance(event, Given):
-        return event._replace(prompt="")  # it has the name of the run
+def _in_no_words(event: Event) -> Event:
     if isinstance(event, Complete) and event.error is not None:
         return event._replace(error="")
     return event

@@ -46,7 +46,8 @@ _ROUNDS: tuple[Sequence[Part], ...] = (
 _LINES: tuple[tuple[str, str], ...] = (
     # Held, passed by what comes later, and resumed while a turn runs and in an idle session.
     ("accept a, accept b, hold, accept c, finish a, finish c, resume, finish b", "hold"),
-    ("accept a, accept b, accept c, hold, finish a, resume_run c, finish c, accept d, resume, cancel", "hold"),
+    ("accept a, accept b, accept c, hold, finish a, resume_run c, finish c, accept d, resume, cancel",
+     "hold"),
     ("accept a, accept b, accept c, hold, resume, finish a, finish b, finish c", "hold"),
     ("accept a, accept b, hold, finish a, accept c, hold_run b, resume, finish c, finish b", "hold"),
     ("accept a, accept b, hold, cancel, accept c, finish c", "hold cancel"),
@@ -60,9 +61,11 @@ _LINES: tuple[tuple[str, str], ...] = (
     ("accept a, accept b, accept c, move c b, cancel, accept d, accept e, move e d, finish d, finish e",
      "move cancel"),
     ("accept a, cancel, accept b, move b a, enter b, enter a, finish b", "move cancel two_phase"),
-    ("accept a, accept b, hold, accept c, enter b, enter c, enter a, finish c, resume, finish a", "hold two_phase"),
+    ("accept a, accept b, hold, accept c, enter b, enter c, enter a, finish c, resume, finish a",
+     "hold two_phase"),
     ("accept a, accept b, accept c, move c b, cancel_run c, finish a, finish b", "move cancel_run"),
-    ("accept a, accept b, accept c, move b, accept d, move d c, finish a, finish d, finish c, finish b", "move"),
+    ("accept a, accept b, accept c, move b, accept d, move d c, finish a, finish d, finish c, finish b",
+     "move"),
     ("accept a, accept b, accept c, move b, move c, accept d, finish a, finish b, finish c", "move"),
     ("accept a, accept b, accept c, accept d, send_now d, finish d, finish b, finish c", "send_now"),
     ("accept a, edit a, accept b, edit b, edit b, accept c, finish a, edit b, finish b, finish c", "edit"),

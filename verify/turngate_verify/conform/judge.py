@@ -206,7 +206,8 @@ class Judge:
                 normal = self.sessions.normal(self.place_of[event.run], event)
                 if normal is None:
                     continue
-                self._add_to_last_step(normal)
+                if not isinstance(normal, Given):
+                    self._add_to_last_step(normal)
                 self._event(normal, ())
 
     def _add_to_last_step(self, *events: Event) -> None:
@@ -261,7 +262,7 @@ class Judge:
             if isinstance(self._last_word(event, seen), Waiting) and self.sessions.hang(place, event.run):
                 continue
             if normal is not None:
-                events.append(normal)
+                events += [] if isinstance(normal, Given) else [normal]
                 self._event(normal, (op,))
         self._add_step(op, events, window.refused)
         if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
@@ -271,7 +272,9 @@ class Judge:
         """Tell a window as steps: each operation, with what was shown between it and the next."""
         told: dict[Op, list[Event]] = {op: [] for op in window.operations}
         if not told:
-            self._add_to_last_step(*(each for each in order if not isinstance(each, Op | Waiting | Refused)))
+            self._add_to_last_step(
+                *(each for each in order if not isinstance(each, Op | Waiting | Refused | Given))
+            )
             return
         at = window.operations[0]
         left = [row.what for row in window.noted if row.what not in order]
@@ -282,7 +285,7 @@ class Judge:
                 at = next((op for op in told if op.name in ("finish", "fail") and op.run == what.run), at)
             elif isinstance(what, Waiting):
                 told[at].append(Enter(what.run, DeclaredState.QUEUED))
-            elif not isinstance(what, Refused):
+            elif not isinstance(what, Refused | Given):
                 told[at].append(what)
         for op in window.operations:
             self._add_step(op, told[op], window.refused)

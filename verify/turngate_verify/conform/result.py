@@ -15,19 +15,19 @@ from turngate_verify.conform.stepping import Moment
 from turngate_verify.words import counted
 
 JUDGED: tuple[Property, ...] = tuple(
-    each for each in Property if each not in {Property.REFINES, Property.HELD, Property.AS_EDITED}
+    each for each in Property if each not in (Property.REFINES, Property.HELD, Property.AS_EDITED)
 )
 """The properties that every subject is held to. ``judged`` adds those that need a feature."""
 
 
 def judged(features: Features) -> tuple[AnyProperty, ...]:
     """Return the properties that a subject with these features is held to."""
-    more = {
+    more: dict[AnyProperty, bool] = {
         Property.HELD: features.hold or features.stop,
         Property.AS_EDITED: features.edit,
         DurableProperty.DURABLE: features.crash,
     }
-    return (*JUDGED, *(each for each, may in more.items() if may))
+    return (*JUDGED, *[each for each, may in more.items() if may])
 
 
 class Effort(NamedTuple):

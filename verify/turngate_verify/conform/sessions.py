@@ -215,7 +215,7 @@ class Sessions:
 
     # What is shown.
 
-    def normal(self, place: int, event: Event) -> Event | None:
+    def normal(self, place: int, event: Event | Given) -> Event | Given | None:
         """Return the event that a real-time subject means: it does not know whether a run was queued.
 
         None stands for what is known already: a run that was taken as queued is said to be queued.
