@@ -1,6 +1,6 @@
 """What is not checked everywhere yet: holds, moves, edits, and prompts for one turn alone.
 
-The dispatcher in memory is held to them. The proof, the ledgers and the conformance kit do not have them yet:
+The dispatcher in memory is held to them, and the conformance kit knows them. The proof and the ledgers do not:
 what is named here is left out there, and `turngate verify` and `turngate prove` say so. When they have them,
 this module goes.
 """
