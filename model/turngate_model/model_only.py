@@ -1,6 +1,6 @@
 """What is not checked everywhere yet: holds, moves, edits, and prompts for one turn alone.
 
-The dispatcher in memory is held to them, and the conformance kit knows them. The proof and the ledgers do not:
+The dispatcher in memory and the conformance kit have them. The proof and the drivers of ledgers do not yet:
 what is named here is left out there, and `turngate verify` and `turngate prove` say so. When they have them,
 this module goes.
 """
