@@ -10,7 +10,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test docs reference report deep agents editors gallery matrix sabotage mutants coverage bench chaos lint diagrams play vectors ports oracles prove clean
+.PHONY: help setup verify test docs reference report deep agents editors gallery matrix sabotage mutants coverage bench chaos soundness lint diagrams play vectors ports oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -72,6 +72,9 @@ editors: setup tests/acp/clients/node_modules ## the clients of the Agent Client
 	$(GALLERY)/python -m pip install --quiet --editable '.[verify]' --group gallery
 	npm install --prefix examples/conformance/peers --silent --no-audit --no-fund --no-package-lock
 	@touch .venv-gallery/.ready
+
+soundness: setup ## the conformance kit on right dispatchers only, which takes an hour: it must accuse none of them
+	nice $(BIN)/python tools/soundness.py --executions 50000
 
 gallery: .venv-gallery/.ready ## check the peers and write GALLERY.md; needs Node, npm, Redis and PostgreSQL (one of them: make gallery OF=dbos)
 	$(GALLERY)/python tools/gallery.py $(if $(OF),--only $(OF))

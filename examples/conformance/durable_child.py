@@ -13,10 +13,10 @@ import logging
 import sys
 from typing import Any
 
-from turngate import AlreadyEntered, Run, SessionBusy, Turn
+from turngate import AlreadyEntered, NotRunning, NotWaiting, Run, SessionBusy, Turn
 from turngate.durable import DurableDispatcher, SqliteLedger
 
-OWN = ("accept", "cancel", "clear", "end")
+OWN = ("accept", "cancel", "clear", "hold", "resume", "move", "edit", "end")
 """What the kit does itself: the history of the ledger has it, and the port does not."""
 
 
@@ -35,14 +35,20 @@ class Process:
         told = self.told[run] = asyncio.Queue()
         if turn.attempt > 1:
             self.seen.append({"event": "handoff", "run": run})
+        self.given(turn.run)
         try:
             while (what := await told.get()) == "fold":
-                await turn.fold()
+                for folded in await turn.fold():
+                    self.given(folded)
         finally:
             del self.told[run]
         if what == "fail":
             raise RuntimeError("no luck")
         return "text"
+
+    def given(self, run: Run) -> None:
+        """Show which prompt the runner has for a run."""
+        self.seen.append({"event": "given", "run": run.run_id, "prompt": str(run.prompt)})
 
     async def serve(self) -> None:
         """Do what is asked for, a line each, and tell what has happened since."""
@@ -53,10 +59,11 @@ class Process:
         async with self.dispatcher:
             while line := await reader.readline():
                 asked = json.loads(line)
+                seen = asked.pop("seen")
                 await self.do(**asked)
                 history = io.StringIO()
                 lines = await self.dispatcher.write_history(history)
-                entries = [json.loads(entry) for entry in history.getvalue().splitlines()[asked["seen"] :]]
+                entries = [json.loads(entry) for entry in history.getvalue().splitlines()[seen:]]
                 events = [*(entry for entry in entries if entry["event"] not in OWN), *self.seen]
                 self.seen = []
                 print(json.dumps({"events": events, "lines": lines, "at_work": [*self.told]}), flush=True)
@@ -66,10 +73,8 @@ class Process:
         match op:
             case "accept":
                 try:
-                    await self.dispatcher.accept(
-                        session, run, run_id=run, when_busy=more.get("when_busy", "fold")
-                    )
-                except SessionBusy:
+                    await self.dispatcher.accept(session, run, run_id=run, **more)
+                except (SessionBusy, NotRunning):
                     self.seen.append({"event": "refused", "run": run})
             case "enter":
                 await self.enter(await self.dispatcher.find(run))
@@ -79,6 +84,13 @@ class Process:
                 await self.dispatcher.cancel_run(run)
             case "clear":
                 await self.dispatcher.clear_queue(session)
+            case "hold" | "resume" | "stop":
+                await getattr(self.dispatcher, op)(session)
+            case "hold_run" | "resume_run" | "move" | "edit" | "send_now":
+                try:
+                    await getattr(self.dispatcher, op)(run, **more)
+                except NotWaiting:
+                    self.seen.append({"event": "refused", "run": run, "op": op})
             case "tell" if run in self.told:
                 self.told[run].put_nowait(what)
 

@@ -20,8 +20,9 @@ class DurableSubject(RealtimeSubject):
     """The adapter: one file for each program. A crash is SIGKILL, and then a new process on the same file."""
 
     features = Features(
-        two_phase=True, folds=True, clear=True, cancel_run=True, interrupt=True, reject=True, crash=True
-    )
+        two_phase=True, folds=True, clear=True, cancel_run=True, interrupt=True, reject=True, crash=True,
+        hold=True, stop=True, move=True, edit=True, send_now=True, into=True,
+    )  # fmt: skip
     timing = Timing(grace=20.0, longest=60.0)
     on_death = "fail"
 
@@ -40,7 +41,7 @@ class DurableSubject(RealtimeSubject):
         )
         await self.ask("look")
 
-    async def ask(self, op: str, **about: str) -> None:
+    async def ask(self, op: str, **about: str | None) -> None:
         """Ask the process, and show what it tells."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -88,6 +89,42 @@ class DurableSubject(RealtimeSubject):
     async def do_clear(self, session: str) -> None:
         """Clear."""
         await self.ask("clear", session=session)
+
+    async def do_hold(self, session: str) -> None:
+        """Hold what waits."""
+        await self.ask("hold", session=session)
+
+    async def do_resume(self, session: str) -> None:
+        """Resume what is held."""
+        await self.ask("resume", session=session)
+
+    async def do_stop(self, session: str) -> None:
+        """Stop the turn, and hold what waits."""
+        await self.ask("stop", session=session)
+
+    async def do_hold_run(self, run: str) -> None:
+        """Hold one run."""
+        await self.ask("hold_run", run=run)
+
+    async def do_resume_run(self, run: str) -> None:
+        """Resume one run."""
+        await self.ask("resume_run", run=run)
+
+    async def do_move(self, run: str, before: str | None) -> None:
+        """Move one run."""
+        await self.ask("move", run=run, **({"before": before} if before else {"to": "last"}))
+
+    async def do_edit(self, run: str, prompt: str) -> None:
+        """Edit one run."""
+        await self.ask("edit", run=run, prompt=prompt)
+
+    async def do_send_now(self, run: str) -> None:
+        """Send one run now."""
+        await self.ask("send_now", run=run)
+
+    async def do_into(self, session: str, run: str, into: str) -> None:
+        """Accept for one turn alone."""
+        await self.ask("accept", session=session, run=run, into=into)
 
     def tell(self, run: str, what: str) -> None:
         """Tell the runner, which is in the process."""

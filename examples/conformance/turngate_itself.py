@@ -5,13 +5,13 @@ Check it with: turngate conform examples/conformance/turngate_itself.py:Turngate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from turngate import Dispatcher, MemoryMessages, Message, Run, SessionBusy, Turn
+from turngate import Dispatcher, MemoryMessages, Message, NotRunning, NotWaiting, Run, SessionBusy, Turn
 from turngate_verify.conform import AsyncioSubject, Features, Wrote, observed
 
-_COMMANDS = ("accept", "cancel", "clear", "end")
+_COMMANDS = ("accept", "cancel", "clear", "hold", "resume", "move", "edit", "end")
 
 
 class TurngateSubject(AsyncioSubject):
@@ -19,7 +19,8 @@ class TurngateSubject(AsyncioSubject):
 
     features = Features(
         two_phase=True, folds=True, clear=True, messages=True, cancel_run=True, interrupt=True, reject=True,
-        wait=True, residue=True, bursts=True,
+        wait=True, residue=True, bursts=True, hold=True, stop=True, move=True, edit=True, send_now=True,
+        into=True,
     )  # fmt: skip
     returns_when_done = True
 
@@ -32,6 +33,7 @@ class TurngateSubject(AsyncioSubject):
     async def agent(self, turn: Turn) -> str:
         """Work as the kit says."""
         self.turns[turn.run.run_id] = turn
+        self.given(turn.run.run_id, str(turn.run.prompt))
         return await self.work(turn.run.run_id)
 
     def recorded(self, entry: dict[str, Any]) -> None:
@@ -72,8 +74,56 @@ class TurngateSubject(AsyncioSubject):
 
     async def do_fold(self, run: str) -> Sequence[str]:
         """Fold; the recording shows what is taken in."""
-        await self.turns[run].fold()
+        for folded in await self.turns[run].fold():
+            self.given(folded.run_id, str(folded.prompt))
         return ()
+
+    async def do_hold(self, session: str) -> None:
+        """Hold what waits."""
+        await self.dispatcher.hold(session)
+
+    async def do_resume(self, session: str) -> None:
+        """Resume what is held."""
+        await self.dispatcher.resume(session)
+
+    async def do_stop(self, session: str) -> None:
+        """Stop the turn, and hold what waits."""
+        await self.dispatcher.stop(session)
+
+    async def do_hold_run(self, run: str) -> None:
+        """Hold one run."""
+        await self.unless_refused(run, "hold_run", self.dispatcher.hold_run(run))
+
+    async def do_resume_run(self, run: str) -> None:
+        """Resume one run."""
+        await self.unless_refused(run, "resume_run", self.dispatcher.resume_run(run))
+
+    async def do_move(self, run: str, before: str | None) -> None:
+        """Move one run."""
+        moving = self.dispatcher.move(run, before=before) if before else self.dispatcher.move(run, to="last")
+        await self.unless_refused(run, "move", moving)
+
+    async def do_edit(self, run: str, prompt: str) -> None:
+        """Edit one run."""
+        await self.unless_refused(run, "edit", self.dispatcher.edit(run, prompt=prompt))
+
+    async def do_send_now(self, run: str) -> None:
+        """Send one run now."""
+        await self.unless_refused(run, "send_now", self.dispatcher.send_now(run))
+
+    async def do_into(self, session: str, run: str, into: str) -> None:
+        """Accept for one turn alone."""
+        try:
+            self.runs[run] = await self.dispatcher.accept(session, run, run_id=run, into=into)
+        except NotRunning:
+            self.refused(run)
+
+    async def unless_refused(self, run: str, operation: str, call: Awaitable[object]) -> None:
+        """Do it, or show that it was refused."""
+        try:
+            await call
+        except NotWaiting:
+            self.refused(run, operation)
 
     def residue(self) -> int:
         """Count the sessions that the dispatcher holds."""

@@ -1,6 +1,6 @@
 """What is not checked everywhere yet: holds, moves, edits, and prompts for one turn alone.
 
-Dispatchers in memory and on ledgers are held to them. The proof and the conformance kit do not have them yet:
+Dispatchers in memory and on ledgers, and the conformance kit, have them. The proof does not have them yet:
 what is named here is left out there, and `turngate verify` and `turngate prove` say so. When they have them,
 this module goes.
 """

@@ -588,6 +588,21 @@ async def test_what_is_queued_behind_a_prompt_for_one_turn_starts_when_that_turn
 
 
 @in_loop
+async def test_what_waits_behind_prompts_for_one_turn_runs_after_it() -> None:
+    agent = Agent()
+    async with Dispatcher(agent) as d:
+        lead = await active(d, "s", "lead")
+        for_it = [await queued(d, "s", prompt, into=lead.run_id) for prompt in ("one", "two")]
+        behind = await queued(d, "s", "behind")
+        agent.finish(lead)
+        assert [await outcome(run) for run in for_it] == [CLEARED, CLEARED]
+        async with asyncio.timeout(60):
+            await started(agent, 2)
+        agent.finish(behind)
+        assert await outcome(behind) == DONE
+
+
+@in_loop
 async def test_a_prompt_for_a_turn_that_does_not_run_is_refused() -> None:
     agent, messages = Agent(), SlowMessages()
     async with Dispatcher(agent, messages=messages) as d:

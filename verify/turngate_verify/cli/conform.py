@@ -282,6 +282,8 @@ def print_conformance(result: Conformance) -> None:
         out.print(f"every program of up to {counted(depth, 'operation')} in {extent}, {but}")
     if result.waits:
         out.print(f"every program of up to {counted(result.waits, 'operation')} in which time passes")
+    if result.line:
+        out.print(f"every program of up to {counted(result.line, 'operation')} on what waits in line")
     for what, operations in result.mid_flight.operations.items():
         out.print(f"mid-flight: every program of up to {counted(operations, 'operation')} {what}")
     if result.mid_flight.moments_cut:

@@ -88,6 +88,7 @@ from turngate_verify.conform.players import play
 from turngate_verify.conform.port import (
     AbleSubject,
     Features,
+    Given,
     Observed,
     Refused,
     Subject,
@@ -116,6 +117,7 @@ __all__ = [
     "Features",
     "FlakyFinding",
     "Fold",
+    "Given",
     "Handoff",
     "Observed",
     "Op",

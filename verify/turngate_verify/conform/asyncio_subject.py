@@ -9,8 +9,8 @@ from typing import Any
 from turngate_model.history import Complete, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.operations import Operations
-from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
-from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op
+from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed
+from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op, run_of
 from turngate_verify.conform.stepping import Moment, Noted, Notes, Waiting
 from turngate_verify.world.failures import RunnerFailed
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -76,6 +76,7 @@ class AsyncioSubject(Operations):
         """The operations that have not returned, each with the number of its note."""
         self._accepted: set[str] = set()
         self._refusals: set[str] = set()
+        self._complete: set[str] = set()
         self._looking = False
         self._keeps_moments = False
         self._seen: list[Observed] = []
@@ -84,6 +85,8 @@ class AsyncioSubject(Operations):
         self._undecided: set[str] = set()
         self._at_work: set[str] | None = None
         self._session_of: dict[str, str] = {}
+        self._may_be_held: set[str] = set()
+        """The runs that a hold may have reached: they are owed no start."""
         self._asked = 0.0
         self._in_a_burst = False
         self._folding: set[str] = set()
@@ -108,9 +111,12 @@ class AsyncioSubject(Operations):
 
     # What an adapter calls.
 
-    async def runner(self, run: str) -> str:
+    async def runner(self, prompt: str) -> str:
         """Do the work of one turn, and show that it has started."""
+        run = run_of(prompt)
         self.started(run)
+        if self.features.edit:
+            self.given(run, prompt)
         return await self.work(run)
 
     async def work(self, run: str) -> str:
@@ -152,11 +158,17 @@ class AsyncioSubject(Operations):
         self._undecided.discard(run)
         self.saw(Complete(run, cancelled, error))
 
-    def refused(self, run: str) -> None:
-        """Show that a prompt was not taken in, because its session is busy."""
-        self._undecided.discard(run)
-        self._refusals.add(run)
-        self.saw(Refused(run))
+    def refused(self, run: str, operation: str = "") -> None:
+        """Show that a prompt was not taken in, or that another operation was refused."""
+        if operation in ("", *TAKING_IN):
+            operation = ""
+            self._undecided.discard(run)
+            self._refusals.add(run)
+        self.saw(Refused(run, operation))
+
+    def given(self, run: str, prompt: str) -> None:
+        """Show the prompt that the runner was given for a run."""
+        self.saw(Given(run, prompt))
 
     def watch(self, run: str, done: asyncio.Future[Any]) -> None:
         """Show the RunComplete of a run once this future is done, even before its callbacks have run."""
@@ -174,9 +186,13 @@ class AsyncioSubject(Operations):
 
     def saw(self, event: Observed) -> None:
         """Show an event. For a dispatcher that tells more than its runner can see."""
+        if isinstance(event, Fold) and event.run in self._undecided:
+            self.saw(Enter(event.run, DeclaredState.QUEUED))  # only what is queued is folded
         if isinstance(event, Enter):
             self._undecided.discard(event.run)
         self._seen.append(event)
+        if isinstance(event, Complete):
+            self._complete.add(event.run)
         if self._looking and isinstance(event, Complete):
             self.notes.found(event)
         else:
@@ -292,7 +308,8 @@ class AsyncioSubject(Operations):
 
     def moment(self) -> Moment:
         """Return what could be called now."""
-        return Moment(self.waiting_runners(), frozenset(self._accepted - self._refusals))
+        accepted = frozenset(self._accepted - self._refusals)
+        return Moment(self.waiting_runners(), accepted, frozenset(self._complete))
 
     def waiting_runners(self) -> tuple[str, ...]:
         """Return the runs whose runner waits for the kit to say how it goes on."""
@@ -350,6 +367,8 @@ class AsyncioSubject(Operations):
         self.disturbed |= any(event.run in others for event in self._seen[before:])
 
     def _is_owed_a_start(self, run: str) -> bool:
+        if run in self._may_be_held:
+            return False
         busy = {self._session_of.get(each) for each in self._at_work or ()}
         return self._session_of.get(run) not in busy
 
@@ -418,6 +437,48 @@ class AsyncioSubject(Operations):
     def cancel(self, session: str) -> None:
         """Cancel a session."""
         self.drive(self.do_cancel(session))
+
+    def hold(self, session: str) -> None:
+        """Hold what waits in a session."""
+        self._may_be_held |= {run for run, its in self._session_of.items() if its == session}
+        self.drive(self.do_hold(session))
+
+    def resume(self, session: str) -> None:
+        """Resume what is held in a session."""
+        self._may_be_held -= {run for run, its in self._session_of.items() if its == session}
+        self.drive(self.do_resume(session))
+
+    def hold_run(self, run: str) -> None:
+        """Hold one run."""
+        self._may_be_held.add(run)
+        self.drive(self.do_hold_run(run))
+
+    def resume_run(self, run: str) -> None:
+        """Resume one run."""
+        self._may_be_held.discard(run)
+        self.drive(self.do_resume_run(run))
+
+    def stop(self, session: str) -> None:
+        """Cover the active turn alone, and hold what waits."""
+        self._may_be_held |= {run for run, its in self._session_of.items() if its == session}
+        self.drive(self.do_stop(session))
+
+    def move(self, run: str, before: str | None) -> None:
+        """Move a run in line."""
+        self.drive(self.do_move(run, before))
+
+    def edit(self, run: str, prompt: str) -> None:
+        """Give a run another prompt."""
+        self.drive(self.do_edit(run, prompt))
+
+    def send_now(self, run: str) -> None:
+        """Make a queued run the next one now."""
+        self._may_be_held.discard(run)
+        self.drive(self.do_send_now(run))
+
+    def into(self, session: str, run: str, into: str) -> None:
+        """Take a prompt in for one turn alone."""
+        self._take_in(session, run, self.do_into(session, run, into))
 
     def clear(self, session: str) -> None:
         """Clear the queue of a session."""

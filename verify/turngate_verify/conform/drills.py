@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from turngate_verify.conform.port import Features
-from turngate_verify.conform.programs import ABOUT_ALL, RUNS, TAKING_IN, Name, Op, Program
+from turngate_verify.conform.programs import ABOUT_ALL, RUNS, TAKING_IN, Name, Op, Program, parsed
 
 Part: TypeAlias = tuple[Name, int]
 """An operation of a round, and which run of the round it is about."""
@@ -25,7 +25,7 @@ def drills(features: Features) -> list[Program]:
     for parts in _ROUNDS:
         if all(_can(features, name) for name, _ in parts):
             patterns += [_rounds(features, parts, spread=spread) for spread in (False, True)]
-    return sorted(patterns, key=len)
+    return sorted([*patterns, *_in_line(features)], key=len)
 
 
 _ROUNDS: tuple[Sequence[Part], ...] = (
@@ -42,6 +42,52 @@ _ROUNDS: tuple[Sequence[Part], ...] = (
     (("accept", 0), ("accept", 1), ("wait", 0), ("finish", 0), ("finish", 1), ("wait", 0)),
     (("accept", 0), ("accept", 1), ("crash", 0), ("finish", 0), ("finish", 1)),
 )
+
+_LINES: tuple[tuple[str, str], ...] = (
+    # Held, passed by what comes later, and resumed while a turn runs and in an idle session.
+    ("accept a, accept b, hold, accept c, finish a, finish c, resume, finish b", "hold"),
+    ("accept a, accept b, accept c, hold, finish a, resume_run c, finish c, accept d, resume, cancel",
+     "hold"),
+    ("accept a, accept b, accept c, hold, resume, finish a, finish b, finish c", "hold"),
+    ("accept a, accept b, hold, finish a, accept c, hold_run b, resume, finish c, finish b", "hold"),
+    ("accept a, accept b, hold, cancel, accept c, finish c", "hold cancel"),
+    ("accept a, accept b, hold, clear, finish a, accept c, finish c", "hold clear"),
+    ("accept a, accept b, accept c, hold_run b, fold a, finish a, resume, finish b", "hold folds"),
+    ("accept a, accept b, stop, accept c, finish c, resume, finish b", "hold stop"),
+    ("accept a, accept b, accept c, stop, accept d, send_now b, finish b, finish d", "stop send_now"),
+    # A position is changed, and nothing else is.
+    ("accept a, accept b, accept c, accept d, move d b, move b, accept e, finish a, finish d, finish c, "
+     "finish b, finish e", "move"),
+    ("accept a, accept b, accept c, move c b, cancel, accept d, accept e, move e d, finish d, finish e",
+     "move cancel"),
+    ("accept a, cancel, accept b, move b a, enter b, enter a, finish b", "move cancel two_phase"),
+    ("accept a, accept b, hold, accept c, enter b, enter c, enter a, finish c, resume, finish a",
+     "hold two_phase"),
+    ("accept a, accept b, accept c, move c b, cancel_run c, finish a, finish b", "move cancel_run"),
+    ("accept a, accept b, accept c, move b, accept d, move d c, finish a, finish d, finish c, finish b",
+     "move"),
+    ("accept a, accept b, accept c, move b, move c, accept d, finish a, finish b, finish c", "move"),
+    ("accept a, accept b, accept c, accept d, send_now d, finish d, finish b, finish c", "send_now"),
+    ("accept a, edit a, accept b, edit b, edit b, accept c, finish a, edit b, finish b, finish c", "edit"),
+    ("accept a, accept b, accept c, edit b, finish a, finish b, finish c", "edit"),
+    ("accept a, into b a, accept c, finish a, finish c", "into"),
+    ("accept a, accept b, into c a, fold a, finish a", "into folds"),
+    ("accept a, into b a, into c a, cancel, accept d, finish d", "into cancel"),
+)  # fmt: skip
+"""Programs about what waits in line, each with the features that it needs."""
+
+
+def _in_line(features: Features) -> list[Program]:
+    return [
+        tuple(each for op in parsed(text) for each in _in_phases(features, op, text))
+        for text, needs in _LINES
+        if set(needs.split()) <= set(features.names)
+    ]
+
+
+def _in_phases(features: Features, op: Op, text: str) -> Program:
+    enters = features.two_phase and op.name in TAKING_IN and "enter" not in text
+    return (op, Op("enter", op.run)) if enters else (op,)
 
 
 def _can(features: Features, name: Name) -> bool:

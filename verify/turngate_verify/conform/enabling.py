@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.port import Features
-from turngate_verify.conform.programs import REST, RUNS, TAKING_IN, Name, Op, Program
+from turngate_verify.conform.programs import LINE, REST, RUNS, TAKING_IN, Name, Op, Program
 from turngate_verify.conform.stepping import Moment
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class ProgramLimits(NamedTuple):
     sessions: int = 2
     extras: int = 1
     """How many bursts, and operations that most subjects do not have, there may be."""
+    line: int = 2
+    """How many operations on what waits in line there may be."""
 
 
 def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
@@ -45,8 +47,11 @@ def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
             "reject": features.reject,
         }
         ops += [Op(name, run, place) for name in may if may[name] for place in (*used, *fresh)]
+    may_line = sum(op.name in LINE for op in program) < limits.line
     for place in used:
         ops += _in_session(judge, place, may_cancel=cancels > 0)
+        if may_line:
+            ops += _in_line(judge, place, limits, may_cancel=cancels > 0)
     if _extras(program) >= limits.extras:
         return [op for op in ops if op.name not in EXTRA]
     in_flight = any(session.in_flight for session in sessions)
@@ -79,6 +84,37 @@ def _in_session(judge: Judge, place: int, *, may_cancel: bool) -> list[Op]:
             ops.append(Op("fold", session.lead, place))
         ops += [Op("finish", session.lead, place), Op("fail", session.lead, place)]
     return ops
+
+
+def _in_line(judge: Judge, place: int, limits: ProgramLimits, *, may_cancel: bool) -> list[Op]:
+    """Return the operations on what waits in line, and on a turn for which they must be refused."""
+    session, features = judge.sessions.at(place), judge.features
+    line, held, lead = session.line, session.held, session.lead
+    ops: list[Op] = []
+    if features.hold:
+        ops += [Op("hold", "", place)] if session.in_flight else []
+        ops += [Op("resume", "", place)] if held else []
+        ops += [Op("hold_run", run, place) for run in line if run not in held]
+        ops += [Op("resume_run", run, place) for run in line if run in held]
+    if features.move:
+        pairs = [(run, before) for run in line for before in (*line, "") if run != before]
+        ops += [Op("move", run, place, other=before) for run, before in pairs if _moves(line, run, before)]
+        ops += [Op("move", lead, place)] if lead else []
+    if features.edit:
+        ops += [Op("edit", run, place) for run in (*line, *([lead] if lead else []))]
+    if features.stop and may_cancel and lead:
+        ops.append(Op("stop", "", place))
+    if features.send_now and may_cancel:
+        ops += [Op("send_now", run, place) for run in line]
+    if features.into and session.turn and len(judge.place_of) < limits.prompts:
+        ops.append(Op("into", RUNS[len(judge.place_of)], place, other=lead))
+    return ops
+
+
+def _moves(line: list[str], run: str, before: str) -> bool:
+    """Tell whether a move changes anything."""
+    after = line.index(run) + 1
+    return (line[after] if after < len(line) else "") != before
 
 
 def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
@@ -115,12 +151,19 @@ def enabled_at(program: Program, moment: Moment, features: Features, limits: Pro
             ops += [Op("interrupt", run, place) for place in used]
         if features.reject and rare:
             ops += [Op("reject", run, place) for place in used or [0]]
+    if sum(op.name in LINE for op in program) < limits.line:
+        named = {(op.name, op.run) for op in program}
+        lined = _in_line_at(place_of, moment, features, may_cancel=may_cancel)
+        if features.into and len(place_of) < limits.prompts:
+            run = RUNS[len(place_of)]
+            lined += [Op("into", run, place_of[lead], other=lead) for lead in moment.at_work]
+        ops += [op for op in lined if (op.name, op.run) not in named]
     entered = {op.run for op in program if op.name == "enter"}
     if features.two_phase:
         ops += [
             Op("enter", run, place)
             for run, place in place_of.items()
-            if run in moment.accepted and run not in entered
+            if run in moment.accepted and run not in entered | moment.complete
         ]
     if features.cancel and may_cancel:
         ops += [Op("cancel", "", place) for place in used]
@@ -135,6 +178,26 @@ def enabled_at(program: Program, moment: Moment, features: Features, limits: Pro
         ops += [Op("clear", "", place) for place in used]
     if rare and features.cancel_run and may_cancel:
         ops += [Op("cancel_run", run, place_of[run]) for run in place_of if run in moment.accepted]
+    return ops
+
+
+def _in_line_at(
+    place_of: dict[str, int], moment: Moment, features: Features, *, may_cancel: bool
+) -> list[Op]:
+    """Return the operations on what waits in line, at a moment at which it is not known what does."""
+    runs = [run for run in place_of if run in moment.accepted]
+    ops: list[Op] = []
+    for place in sorted(set(place_of.values())):
+        ops += [Op("hold", "", place), Op("resume", "", place)] if features.hold else []
+        ops += [Op("stop", "", place)] if features.stop and may_cancel else []
+    for run in runs:
+        place = place_of[run]
+        ops += [Op("hold_run", run, place)] if features.hold else []
+        ops += [Op("edit", run, place)] if features.edit else []
+        ops += [Op("send_now", run, place)] if features.send_now and may_cancel else []
+        if features.move:
+            others = ["", *(each for each in runs if each != run and place_of[each] == place)]
+            ops += [Op("move", run, place, other=other) for other in others]
     return ops
 
 

@@ -17,7 +17,7 @@ from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import AnyProperty, DurableProperty, Property
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.port import Features, Observed, SubjectFactory
+from turngate_verify.conform.port import Features, Given, Observed, SubjectFactory
 from turngate_verify.conform.programs import OPERATIONS, TAKING_IN, Op
 from turngate_verify.conform.stepping import Noted
 
@@ -137,7 +137,7 @@ class Flawed:
         """Return what has happened since the last rest, as the flaw has it."""
         rows = []
         for row in self.subject.window():
-            if isinstance(row.what, Enter | Handoff | Fold | Complete | Wrote):
+            if isinstance(row.what, Enter | Handoff | Fold | Complete | Wrote | Given):
                 rows += [row._replace(what=shown) for shown in self._shown(row.what)]
             else:
                 rows.append(row)
@@ -659,11 +659,100 @@ class LosesPrompt(_LosesInRace):
     loses = "accept"
 
 
+class DeafHold(_Instead):
+    """A hold that is not heard."""
+
+    sentence = "a hold does nothing"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.HELD,)
+    needs: ClassVar[tuple[str, ...]] = ("hold",)
+    name = "hold"
+
+
+class DeafResume(_Instead):
+    """A resume that is not heard."""
+
+    sentence = "a resume does nothing"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NO_STRAND,)
+    needs: ClassVar[tuple[str, ...]] = ("hold",)
+    name = "resume"
+
+
+class HoldsLater(Flawed):
+    """A hold that is a flag of the session."""
+
+    sentence = "a hold also holds what is accepted later"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NO_STRAND,)
+    needs: ClassVar[tuple[str, ...]] = ("hold",)
+
+    def __init__(self, subject: Any, took_effect: Callable[[], None]) -> None:
+        super().__init__(subject, took_effect)
+        self.on_hold: set[str] = set()
+
+    def act(self, name: str, *arguments: Any) -> Any:
+        """Hold again after every accept."""
+        done = super().act(name, *arguments)
+        if name in ("hold", "resume"):
+            (self.on_hold.add if name == "hold" else self.on_hold.discard)(arguments[0])
+        if name == "accept" and arguments[0] in self.on_hold:
+            self.took_effect()
+            self.forward("hold", arguments[0])
+        return done
+
+
+class StopSpares(_Instead):
+    """A stop that is a hold."""
+
+    sentence = "a stop holds what waits, and does not cover the active turn"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FULL_COVERAGE,)
+    needs: ClassVar[tuple[str, ...]] = ("stop", "hold")
+    name, instead = "stop", "hold"
+
+
+class DeafMove(_Instead):
+    """A move that is not heard."""
+
+    sentence = "a move is acknowledged, and changes nothing"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FIFO, _P.DECLARED_MOVE)
+    needs: ClassVar[tuple[str, ...]] = ("move",)
+    name = "move"
+
+
+class OldPrompt(Flawed):
+    """An edit that the runner does not hear of."""
+
+    sentence = "the runner of an edited prompt is given the old one"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.AS_EDITED,)
+    needs: ClassVar[tuple[str, ...]] = ("edit",)
+
+    def shows(self, event: Observed) -> Iterable[Observed]:
+        """Show the prompt as it was accepted."""
+        if isinstance(event, Given) and event.prompt != event.run:
+            self.took_effect()
+            return (event._replace(prompt=event.run),)
+        return (event,)
+
+
+class IntoAnyTurn(Flawed):
+    """A prompt for one turn that is like any other."""
+
+    sentence = "a prompt for one turn alone waits on when that turn is over"
+    breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.EXACTLY_ONE_COMPLETE, _P.DECLARED_MOVE)
+    needs: ClassVar[tuple[str, ...]] = ("into",)
+
+    def act(self, name: str, *arguments: Any) -> Any:
+        """Accept it."""
+        if name != "into" or not self.is_busy(arguments[0]):
+            return super().act(name, *arguments)
+        self.took_effect()
+        return self.forward("accept", *arguments[:2])
+
+
 FLAWS: tuple[type[Flawed], ...] = (
     LostFailure, SilentDrop, SilentEntry, SilentFold, CompletesTwice, LateComplete, SaysFinished, DeafCancel,
     CancelMissesQueue, Poisons, IdleCancelStays, LeakyCancel, Overtakes, Strands, SecondTurn, LosesInTime,
     DeafClear, ClearCancels, InterruptSpares, InterruptsItself, RejectsNothing, CancelsAll, DeafCancelRun,
-    RecordsEndTurn, PublishesFirst, Grows, LosesInCrash, LosesCancel, LosesPrompt,
+    RecordsEndTurn, PublishesFirst, Grows, LosesInCrash, LosesCancel, LosesPrompt, DeafHold,
+    DeafResume, HoldsLater, StopSpares, DeafMove, OldPrompt, IntoAnyTurn,
 )  # fmt: skip
 """What can be wrong at the port."""
 

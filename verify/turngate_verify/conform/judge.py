@@ -16,12 +16,12 @@ from typing import Any
 
 from turngate_model.checker.counterexample import PlayedStep
 from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.lifecycle import DeclaredState
+from turngate_model.lifecycle import WAITING, DeclaredState
 from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
 from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
-from turngate_verify.conform.port import Observed, Refused, Subject, SubjectFailed
-from turngate_verify.conform.programs import ABOUT_ALL, REST, TAKING_IN, Op, Program
-from turngate_verify.conform.rest import at_work, settled, waited_for
+from turngate_verify.conform.port import Given, Observed, Refused, Subject, SubjectFailed, is_refused
+from turngate_verify.conform.programs import ABOUT_ALL, LINE, REST, TAKING_IN, Op, Program
+from turngate_verify.conform.rest import at_work, settled, told_of, waited_for
 from turngate_verify.conform.sessions import Sessions
 from turngate_verify.conform.stepping import Waiting, What
 from turngate_verify.conform.windows import Judged, Window, forgiving, judged, unstepped
@@ -101,10 +101,14 @@ class Judge:
 
     def take(self, op: Op) -> None:
         """Have the subject do one operation, and judge what it shows once it is at rest."""
+        if op.name == "edit":
+            op = op._replace(other=str(1 + sum((op.name, op.run) == each[:2] for each in self.program)))
         self.program += (op,)
         self._window += (op,)
         if op.name in TAKING_IN:
             self.place_of[op.run] = op.place
+        if op.name == "into" and op.other in self._refused:
+            self._refused.add(op.run)  # there is no such turn, so it is not even asked for
         if op.gap != REST:
             return
         operations, self._window, self._judged = self._window, (), None
@@ -115,8 +119,8 @@ class Judge:
         self._call(operations)
         shown = settled(self, operations)
         window = self.window(operations, shown)
-        self._refused |= window.refused
-        self._heard_of |= {event.run for event in shown}
+        self._refused |= {each.run for each in window.refused if not each.operation}
+        self._heard_of |= told_of(shown)
         if len(operations) == 1 and len(self.states) == 1:
             self._judge_in_order(operations[0], window, shown)
         else:
@@ -127,7 +131,8 @@ class Judge:
 
     def window(self, operations: Sequence[Op], shown: Sequence[Observed]) -> Window:
         """Return what is known of the operations since the last rest."""
-        refused = frozenset(event.run for event in shown if isinstance(event, Refused)) | self._refused
+        refused = frozenset(event for event in shown if isinstance(event, Refused))
+        refused |= {Refused(run) for run in self._refused}
         seen = [event for event in shown if not isinstance(event, Refused)]
         if self.stepped and len(operations) > 1:
             noted = [row for row in self.subject.window() if not isinstance(row.what, Refused)]
@@ -190,7 +195,7 @@ class Judge:
         seen = [event for event in shown if not isinstance(event, Refused)]
         if not seen:
             return
-        self._heard_of |= {event.run for event in seen}
+        self._heard_of |= told_of(seen)
         self._judged = None
         if len(self.states) > 1:
             self._judge_window(self.window((), seen))
@@ -201,7 +206,8 @@ class Judge:
                 normal = self.sessions.normal(self.place_of[event.run], event)
                 if normal is None:
                     continue
-                self._add_to_last_step(normal)
+                if not isinstance(normal, Given):
+                    self._add_to_last_step(normal)
                 self._event(normal, ())
 
     def _add_to_last_step(self, *events: Event) -> None:
@@ -214,7 +220,7 @@ class Judge:
                 self.subject.burst(operations)
             elif (op := operations[0]).name == "residue":
                 self._holds = self.subject.residue()
-            elif op.run not in self._refused:
+            elif op.run not in self._refused and (op.other not in self._refused or op.name == "edit"):
                 getattr(self.subject, op.name)(*op.arguments.values())
         except SubjectFailed as failed:
             raise self._failed(failed.what, failed.conversation) from failed
@@ -230,7 +236,7 @@ class Judge:
         except (Exception, SystemExit) as wrong:
             raise self._failed(f"it raised {wrong!r} when asked what happened", ()) from wrong
         for event in shown:
-            if not isinstance(event, Enter | Handoff | Fold | Complete | Wrote | Refused):
+            if not isinstance(event, Enter | Handoff | Fold | Complete | Wrote | Refused | Given):
                 raise self._failed(f"it shows {event!r}, which is no event of the port", ())
             if event.run not in self.place_of:
                 raise self._failed(f"it shows {event!r}, about a run that was never accepted", ())
@@ -256,7 +262,7 @@ class Judge:
             if isinstance(self._last_word(event, seen), Waiting) and self.sessions.hang(place, event.run):
                 continue
             if normal is not None:
-                events.append(normal)
+                events += [] if isinstance(normal, Given) else [normal]
                 self._event(normal, (op,))
         self._add_step(op, events, window.refused)
         if all(violation.property is Property.DECLARED_MOVE for violation in self.violations):
@@ -266,7 +272,9 @@ class Judge:
         """Tell a window as steps: each operation, with what was shown between it and the next."""
         told: dict[Op, list[Event]] = {op: [] for op in window.operations}
         if not told:
-            self._add_to_last_step(*(each for each in order if not isinstance(each, Op | Waiting | Refused)))
+            self._add_to_last_step(
+                *(each for each in order if not isinstance(each, Op | Waiting | Refused | Given))
+            )
             return
         at = window.operations[0]
         left = [row.what for row in window.noted if row.what not in order]
@@ -277,18 +285,21 @@ class Judge:
                 at = next((op for op in told if op.name in ("finish", "fail") and op.run == what.run), at)
             elif isinstance(what, Waiting):
                 told[at].append(Enter(what.run, DeclaredState.QUEUED))
-            elif not isinstance(what, Refused):
+            elif not isinstance(what, Refused | Given):
                 told[at].append(what)
         for op in window.operations:
             self._add_step(op, told[op], window.refused)
 
-    def _add_step(self, op: Op, events: Sequence[Event], refused: Collection[str]) -> None:
+    def _add_step(self, op: Op, events: Sequence[Event], refused: Collection[Refused]) -> None:
         action = op.action
-        if op.run in refused and op.name in TAKING_IN:
+        refuses = is_refused(op, refused)
+        if refuses and op.name in TAKING_IN:
             action = action._replace(how=f"{action.how}: refused")
         if op.name == "residue":
             action = action._replace(run=f"({self._holds} held)")
         step = PlayedStep(op.place, action, tuple(events), op.gap == 0)
+        if refuses and op.name in LINE:
+            step = step._replace(words=f"{step}: refused")
         if op.gap > 0:
             unit = "callback" if self.stepped else "ms"
             later = counted(op.gap, unit) if self.stepped else f"{op.gap} ms"
@@ -353,10 +364,14 @@ class Judge:
             self.exercised.add(Property.FULL_COVERAGE)
         if op.name in ("finish", "fail") and session.queue:
             self.exercised.add(Property.NO_STRAND)
+        if op.name == "edit" and session.states.get(op.run) not in WAITING:
+            self.exercised.add(Property.AS_EDITED)
+        if op.name in ("finish", "fail", "fold", "accept", "enter", "resume_run") and session.held:
+            self.exercised.add(Property.HELD)
         if op.name == "crash" and any(each.in_flight for each in self.sessions.each):
             self.exercised.add(DurableProperty.DURABLE)
 
-    def _note(self, place: int, event: Event) -> None:
+    def _note(self, place: int, event: Event | Given) -> None:
         """Note which properties an event puts to the test."""
         session = self.sessions.at(place)
         match event:
@@ -375,6 +390,9 @@ class Judge:
                     self.exercised.add(Property.ON_RECORD)
             case Wrote(run, _):
                 pass
+            case Given(run, prompt):
+                if prompt != run:
+                    self.exercised.add(Property.AS_EDITED)
             case _:
                 return
         if run in self._after_cancel:

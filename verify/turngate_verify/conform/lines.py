@@ -225,8 +225,8 @@ class LinesSubject:
         """How long the kit waits for it."""
         return self._command.timing
 
-    def _ask(self, name: Name, run: str = "", session: str = "") -> None:
-        about = {key: said for key, said in (("session", session), ("run", run)) if said}
+    def _ask(self, name: Name, run: str = "", session: str = "", **more: str | None) -> None:
+        about = {key: said for key, said in (("session", session), ("run", run)) if said} | more
         self._seen += self._command.ask(name, **about)
 
     def accept(self, session: str, run: str) -> None:
@@ -268,6 +268,42 @@ class LinesSubject:
     def fail(self, run: str) -> None:
         """Have the runner fail."""
         self._ask("fail", run)
+
+    def hold(self, session: str) -> None:
+        """Hold what waits in a session."""
+        self._ask("hold", session=session)
+
+    def resume(self, session: str) -> None:
+        """Resume what is held in a session."""
+        self._ask("resume", session=session)
+
+    def hold_run(self, run: str) -> None:
+        """Hold one run."""
+        self._ask("hold_run", run)
+
+    def resume_run(self, run: str) -> None:
+        """Resume one run."""
+        self._ask("resume_run", run)
+
+    def stop(self, session: str) -> None:
+        """Cover the active turn alone, and hold what waits."""
+        self._ask("stop", session=session)
+
+    def move(self, run: str, before: str | None) -> None:
+        """Move a run in line."""
+        self._ask("move", run, before=before)
+
+    def edit(self, run: str, prompt: str) -> None:
+        """Give a run another prompt."""
+        self._ask("edit", run, prompt=prompt)
+
+    def send_now(self, run: str) -> None:
+        """Make a queued run the next one now."""
+        self._ask("send_now", run)
+
+    def into(self, session: str, run: str, into: str) -> None:
+        """Take a prompt in for one turn alone."""
+        self._ask("into", run, session, into=into)
 
     def wait(self) -> None:
         """Let time pass."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from turngate_verify.conform.enabling import ProgramLimits, enabled_at
 from turngate_verify.conform.port import Features, SubjectFailed
-from turngate_verify.conform.programs import REST, Op, Program, gaps, parsed
+from turngate_verify.conform.programs import LINE, REST, Op, Program, gaps, parsed
 from turngate_verify.conform.result import Played
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ ONE_GAP = 4
 """Programs with one gap are worth this part of the time: a quarter."""
 MORE = 24
 """Those with two gaps, and those in two sessions, are worth this part of it, each."""
+IN_LINE = 8
+"""Those with operations on what waits in line are worth this part."""
 DELAYS = (1, 5, 20)
 """The milliseconds between two operations, where a subject cannot be stepped."""
 _RACES = (
@@ -33,7 +35,33 @@ _RACES = (
     "accept a, cancel +0 accept b",
     "accept a, accept b, finish a +0 cancel",
 )
-_LIMITS = ProgramLimits(prompts=3, cancels=2, sessions=1, extras=1)
+_LINE_RACES = (
+    ("accept a, accept b, hold, finish a, resume", "hold"),
+    ("accept a, accept b, hold, finish a, resume_run b", "hold"),
+    ("accept a, accept b, finish a, hold", "hold"),
+    ("accept a, accept b, hold, finish a", "hold"),
+    ("accept a, accept b, hold, cancel, resume", "hold cancel"),
+    ("accept a, accept b, hold, resume, finish a", "hold"),
+    ("accept a, accept b, finish a, stop", "stop"),
+    ("accept a, accept b, stop, resume", "stop hold"),
+    ("accept a, accept b, stop, accept c", "stop"),
+    ("accept a, accept b, accept c, finish a, move c b", "move"),
+    ("accept a, accept b, accept c, move c b, finish a", "move"),
+    ("accept a, accept b, accept c, move c b, cancel", "move cancel"),
+    ("accept a, accept b, finish a, edit b", "edit"),
+    ("accept a, accept b, edit b, finish a", "edit"),
+    ("accept a, accept b, edit b, fold a", "edit folds"),
+    ("accept a, accept b, fold a, edit b", "edit folds"),
+    ("accept a, accept b, accept c, finish a, send_now c", "send_now"),
+    ("accept a, accept b, accept c, send_now c, finish a", "send_now"),
+    ("accept a, accept b, accept c, send_now c, cancel", "send_now cancel"),
+    ("accept a, finish a, into b a", "into"),
+    ("accept a, cancel, into b a", "into cancel"),
+    ("accept a, into b a, finish a", "into"),
+    ("accept a, into b a, fold a, finish a", "into folds"),
+)
+"""Races on what waits in line, and the features that each needs."""
+_LIMITS = ProgramLimits(prompts=3, cancels=2, sessions=1, extras=1, line=0)
 
 
 def explore(suite: Suite) -> None:
@@ -49,6 +77,29 @@ def explore(suite: Suite) -> None:
         two = _LIMITS._replace(sessions=2, cancels=1)
         _Stage(suite, "in two sessions", two, min(most, 4), MORE).play(most_gaps=1)
     _Stage(suite, "with two gaps", _LIMITS, most, MORE).play(most_gaps=2)
+    if suite.result.features.has_line:
+        lined = _LIMITS._replace(extras=0, cancels=1, line=2)
+        most += suite.result.features.two_phase
+        _sweep_line(suite)
+        _Stage(suite, "on what waits in line", lined, most, IN_LINE).play(most_gaps=1)
+
+
+def _sweep_line(suite: Suite) -> None:
+    """Play the races on what waits in line, with the last operation at every moment after the one before."""
+    features = suite.result.features
+    for text, needs in _LINE_RACES:
+        if not set(needs.split()) <= set(features.names):
+            continue
+        *before, last = _entering(parsed(text), features, 0)
+        examined = suite.in_time(tuple(before))
+        if examined is None:
+            return
+        for gap in range(len(examined.played.moments) - 1):
+            program = (*before[:-1], before[-1]._replace(gap=gap), last)
+            if (raced := suite.in_time(program)) is None:
+                return
+            suite.result.mid_flight.executions += 1
+            suite.account(program, raced, suite.result.in_flight)
 
 
 def _sweep(suite: Suite) -> None:
@@ -121,6 +172,8 @@ class _Stage:
         if not last:
             return True
         in_two = len({op.place for op in program}) > 1
+        if self._limits.line and not any(op.name in LINE for op in program):
+            return False
         return gaps(program) == most_gaps and (self._limits.sessions == 1 or in_two)
 
     def _in_time(self, program: Program) -> Examined | SubjectFailed | None:

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.flawed import Doubted
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, Subject, SubjectFactory, SubjectFailed
-from turngate_verify.conform.programs import RUNS, TAKING_IN, Op, Program, gaps
+from turngate_verify.conform.programs import LINE, RUNS, TAKING_IN, Op, Program, gaps
 from turngate_verify.conform.rest import at_work
 from turngate_verify.conform.result import Played
 from turngate_verify.conform.stepping import Moment
@@ -135,9 +136,12 @@ def finish(judge: Judge) -> None:
         if judge.features.two_phase and op.name in TAKING_IN and op.run not in entered
     ]
     for op in waiting:
-        if not judge.over and not judge.is_refused(op.run):
+        accepted = judge.sessions.at(op.place).states.get(op.run) is DeclaredState.ACCEPTED
+        if not judge.over and accepted and not judge.is_refused(op.run):
             judge.take(Op("enter", op.run, op.place))
     for place in sorted({op.place for op in performed_so_far}):
+        if judge.features.hold and not judge.over and any(op.name in LINE for op in performed_so_far):
+            judge.take(Op("resume", "", place))
         _finish_turns(judge)
         if judge.over or len(judge.place_of) >= len(RUNS):
             return

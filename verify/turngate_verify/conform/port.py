@@ -7,16 +7,30 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 from turngate_model.history import Complete, Enter, FinishReason, Fold, Handoff, Wrote
 from turngate_model.lifecycle import DeclaredState
-from turngate_verify.conform.programs import Op
+from turngate_verify.conform.programs import OPERATIONS, TAKING_IN, Op
 
 
 class Refused(NamedTuple):
-    """A prompt was not taken in, because the session was busy: the answer to ``reject``."""
+    """An operation was refused, and has changed nothing: a prompt was not taken in, or a run not moved."""
 
     run: str
+    operation: str = ""
+    """The operation at the port; empty for any that brings a prompt, which leaves no trace then."""
 
 
-Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote | Refused
+class Given(NamedTuple):
+    """The runner was given this prompt for a run. A subject with ``edit`` shows it."""
+
+    run: str
+    prompt: str
+
+
+def is_refused(op: Op, refused: Collection[Refused]) -> bool:
+    """Tell whether an operation is among those that were refused."""
+    return Refused(op.run, "" if op.name in TAKING_IN else op.name) in refused
+
+
+Observed: TypeAlias = Enter | Handoff | Fold | Complete | Wrote | Refused | Given
 """The events that a subject may show. The kit makes accepts, cancels and clears itself, so it knows these."""
 
 
@@ -49,11 +63,28 @@ class Features(NamedTuple):
     """Several operations can be called without waiting in between. An ``AsyncioSubject`` always has this."""
     real_time: bool = False
     """An operation returns when it is taken in; the kit looks again until nothing is owed."""
+    hold: bool = False
+    """What waits can be held and resumed, all of a session or one run."""
+    stop: bool = False
+    """One step covers the active turn alone, and holds what waits."""
+    move: bool = False
+    """A run that waits can be moved in line."""
+    edit: bool = False
+    """A run that waits can be edited. The subject shows ``Given`` when its runner gets the prompt."""
+    send_now: bool = False
+    """One step puts a queued run first, resumes it, and covers the active turn alone."""
+    into: bool = False
+    """A prompt can be for the active turn alone: it joins it, or is cleared with its end."""
 
     @property
     def names(self) -> list[str]:
         """The features that the subject has."""
         return [name for name, has in zip(self._fields, self, strict=True) if has]
+
+    @property
+    def has_line(self) -> bool:
+        """Whether there is any operation on what waits in line."""
+        return self.hold or self.stop or self.move or self.edit or self.send_now or self.into
 
     @property
     def left_out(self) -> list[str]:
@@ -75,6 +106,12 @@ _LEFT_OUT = {
     "residue": "residue: what is held in memory is not shown",
     "bursts": "bursts: every operation is waited for, so no two are called at the same moment "
     "and races are not tried",
+    "hold": "hold: what waits cannot be held",
+    "stop": "stop: the active turn cannot be stopped with the queue kept",
+    "move": "move: what waits cannot be moved in line",
+    "edit": "edit: what waits cannot be edited",
+    "send_now": "send_now: a queued prompt cannot be sent at once",
+    "into": "into: a prompt cannot be for one turn alone",
 }
 
 
@@ -159,6 +196,42 @@ class AbleSubject(Subject, Protocol):
         """Call these operations one after the other, each ``gap`` milliseconds after the one before it."""
         ...
 
+    def hold(self, session: str) -> None:
+        """Hold everything of the session that waits now, and nothing that comes later."""
+        ...
+
+    def resume(self, session: str) -> None:
+        """Lift every hold of the session."""
+        ...
+
+    def hold_run(self, run: str) -> None:
+        """Hold this run, or show ``Refused(run, "hold_run")`` if it does not wait."""
+        ...
+
+    def resume_run(self, run: str) -> None:
+        """Lift the hold of this run, or show that this is refused."""
+        ...
+
+    def stop(self, session: str) -> None:
+        """Cover the active turn alone and hold what waits, in one step."""
+        ...
+
+    def move(self, run: str, before: str | None) -> None:
+        """Put this run before another, or behind all that wait, or show that this is refused."""
+        ...
+
+    def edit(self, run: str, prompt: str) -> None:
+        """Give a run that waits another prompt, or show that this is refused."""
+        ...
+
+    def send_now(self, run: str) -> None:
+        """Make this queued run the next one and cover the active turn alone, or show a refusal."""
+        ...
+
+    def into(self, session: str, run: str, into: str) -> None:
+        """Take a prompt in for the turn of another run alone, or show ``Refused(run)``."""
+        ...
+
     def working(self) -> Collection[str] | None:
         """Return the lead runs whose runner is at work now, or None if that is not known.
 
@@ -205,7 +278,10 @@ def observed(record: Mapping[str, Any]) -> Observed:
             return Complete(run, cancelled, None if error is None else str(error))
         case {"event": "wrote", "reason": reason} if reason in _REASONS:
             return Wrote(run, reason)
-        case {"event": "refused"}:
-            return Refused(run)
+        case {"event": "refused"} if record.get("op", "") in ("", *OPERATIONS):
+            named = str(record.get("op", ""))
+            return Refused(run, "" if named in TAKING_IN else named)
+        case {"event": "given", "prompt": str(prompt)}:
+            return Given(run, prompt)
         case _:
             raise ValueError(f"{dict(record)} is no event of the port")

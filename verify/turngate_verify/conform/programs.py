@@ -22,14 +22,27 @@ Name: TypeAlias = Literal[
     "wait",
     "crash",
     "residue",
+    "hold",
+    "resume",
+    "hold_run",
+    "resume_run",
+    "stop",
+    "move",
+    "edit",
+    "send_now",
+    "into",
 ]
 OPERATIONS: tuple[Name, ...] = get_args(Name)
 _NAMED: dict[str, Name] = {name: name for name in OPERATIONS}
 SESSIONS = tuple(f"s{number}" for number in range(1, 10))
 RUNS = "abcdefghijklmnop"
-TAKING_IN = ("accept", "interrupt", "reject")
+TAKING_IN = ("accept", "interrupt", "reject", "into")
 """The operations that bring a new prompt."""
-_ABOUT_A_SESSION = ("cancel", "clear")
+_ABOUT_A_SESSION = ("cancel", "clear", "hold", "resume", "stop")
+LINE: tuple[Name, ...] = (
+    "hold", "resume", "hold_run", "resume_run", "stop", "move", "edit", "send_now", "into",
+)  # fmt: skip
+"""The operations on what waits in line."""
 ABOUT_ALL = ("wait", "crash", "residue")
 """The operations that are about the whole subject, and about no session."""
 REST = -1
@@ -44,21 +57,33 @@ class Op(NamedTuple):
     place: int = 0
     gap: int = REST
     """The callbacks until the next operation is called; milliseconds, if the subject cannot be stepped."""
+    other: str = ""
+    """The run before which this one is moved, or for whose turn it is brought; the number of an edit."""
 
     def __str__(self) -> str:
         """Return the operation as it is written in a replay command."""
         at = [f"@{self.place + 1}"] if self.place else []
-        return " ".join((self.name, *([self.run] if self.run else []), *at))
+        other = [self.other] if self.other and self.name != "edit" else []
+        return " ".join((self.name, *([self.run] if self.run else []), *other, *at))
 
     @property
-    def arguments(self) -> dict[str, str]:
+    def arguments(self) -> dict[str, str | None]:
         """What the operation is called with: the names are those of the JSON lines, in order."""
-        session = {"session": SESSIONS[self.place]}
+        session: dict[str, str | None] = {"session": SESSIONS[self.place]}
         if self.name in ABOUT_ALL:
             return {}
         if self.name in _ABOUT_A_SESSION:
             return session
-        return {**(session if self.name in TAKING_IN else {}), "run": self.run}
+        about = {**(session if self.name in TAKING_IN else {}), "run": self.run}
+        match self.name:
+            case "move":
+                return {**about, "before": self.other or None}
+            case "into":
+                return {**about, "into": self.other}
+            case "edit":
+                return {**about, "prompt": edited(self.run, self.other)}
+            case _:
+                return about
 
     @property
     def action(self) -> Action:
@@ -76,11 +101,28 @@ class Op(NamedTuple):
                 return Action("runner", "fold", self.run)
             case "wait" | "crash" | "residue":
                 return Action("session", self.name)
+            case "into":
+                return Action("caller", "accept", self.run, "into")
+            case "move":
+                named = f"{self.run} {self.other}".rstrip()
+                return Action("caller", "move", named, "before" if self.other else "last")
+            case "edit":
+                return Action("caller", "edit", self.run, "prompt")
             case _:
                 return Action("caller", self.name, self.run)
 
 
 Program: TypeAlias = tuple[Op, ...]
+
+
+def edited(run: str, number: str) -> str:
+    """Return the prompt that an edit gives a run. Until then the prompt is the id of the run."""
+    return f"{run}#{number}"
+
+
+def run_of(prompt: str) -> str:
+    """Return the run that a prompt is of, whether or not it was edited."""
+    return prompt.partition("#")[0]
 
 
 class BadProgram(ValueError):
@@ -113,6 +155,9 @@ def parsed(text: str) -> Program:
             first, *more = re.split(r" \+(\d{0,5}) ", part)
             ops = [_parsed(each) for each in (first, *more[1::2])]
             gap = [*(int(each or 0) for each in more[::2]), REST]
+            named = [(op.name, op.run) for op in ops if op.name in LINE]
+            if len(set(named)) < len(named):
+                raise BadProgram(f"{part.strip()!r} does the same twice: an answer could be that to either")
             program += tuple(op._replace(gap=each) for op, each in zip(ops, gap, strict=True))
     if not program:
         raise BadProgram(
@@ -122,6 +167,8 @@ def parsed(text: str) -> Program:
         raise BadProgram(f"a program accepts at most {len(RUNS)} prompts")
     known: dict[str, int] = {}
     for op in program:
+        if op.name in ("into", "move") and op.other and known.get(op.other) != op.place:
+            raise BadProgram(f"'{op}' is about a run that its session has not accepted")
         if op.name in TAKING_IN:
             if op.run in known:
                 raise BadProgram(f"{op.run} is accepted twice")
@@ -138,9 +185,12 @@ def _parsed(text: str) -> Op:
     name = _NAMED.get(first)
     if name is None:
         raise BadProgram(f"{text.strip()!r} is no operation; there are {', '.join(OPERATIONS)}")
-    if len(runs) != (name not in (*_ABOUT_A_SESSION, *ABOUT_ALL)) or (at and name in ABOUT_ALL):
-        raise BadProgram(f"{text.strip()!r} should be like 'enter a', 'cancel' or 'accept b @2'")
-    return Op(name, runs[0] if runs else "", int(at[1]) - 1 if at else 0)
+    takes = {"into": (2,), "move": (1, 2)}.get(name, (int(name not in (*_ABOUT_A_SESSION, *ABOUT_ALL)),))
+    if len(runs) not in takes or (at and name in ABOUT_ALL):
+        like = "'into b a', 'move c b' or 'move c'" if name in ("into", "move") else "'enter a', 'cancel'"
+        raise BadProgram(f"{text.strip()!r} should be like {like} or 'accept b @2'")
+    run, other = [*runs, "", ""][:2]
+    return Op(name, run, int(at[1]) - 1 if at else 0, other=other)
 
 
 def part_of(program: Program, kept: Collection[int]) -> Program:
@@ -155,4 +205,11 @@ def renamed(program: Program) -> Program:
     names = {op.run: RUNS[nth] for nth, op in enumerate(op for op in program if op.name in TAKING_IN)}
     places = dict.fromkeys(op.place for op in program if op.name not in ABOUT_ALL)
     moved = {place: nth for nth, place in enumerate(places)}
-    return tuple(op._replace(run=names.get(op.run, ""), place=moved.get(op.place, 0)) for op in program)
+    return tuple(
+        op._replace(
+            run=names.get(op.run, ""),
+            place=moved.get(op.place, 0),
+            other="" if op.name == "edit" else names.get(op.other, ""),
+        )
+        for op in program
+    )

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from turngate_model.checker.counterexample import Counterexample
-from turngate_model.properties import AnyProperty, DurableProperty
+from turngate_model.properties import AnyProperty
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.port import Features, SubjectFactory
-from turngate_verify.conform.result import JUDGED, Conformance, Effort, FlakyFinding
+from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, judged
 from turngate_verify.conform.suites import check
 
 SUMMARY = "turngate conform"
@@ -55,9 +55,10 @@ class SubjectTests(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield one test per property."""
-        may_crash = isinstance(self.make, Command) or getattr(self.make, "features", Features()).crash
-        judged: list[AnyProperty] = [*JUDGED, *([DurableProperty.DURABLE] if may_crash else [])]
-        for each in judged:
+        features = getattr(self.make, "features", Features())
+        if isinstance(self.make, Command):  # its features are known when it runs
+            features = Features(crash=True)
+        for each in judged(features):
             test: PropertyTest = PropertyTest.from_parent(self, name=str(each))
             test.property = each
             yield test

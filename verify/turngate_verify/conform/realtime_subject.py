@@ -19,8 +19,8 @@ from typing import Any, ClassVar, TypeVar
 from turngate_model.history import Complete, Enter, Fold
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.operations import Operations
-from turngate_verify.conform.port import Features, Observed, Refused, SubjectFailed
-from turngate_verify.conform.programs import Op
+from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed
+from turngate_verify.conform.programs import Op, run_of
 from turngate_verify.conform.timing import Timing
 from turngate_verify.world.failures import RunnerFailed
 
@@ -109,9 +109,13 @@ class RealtimeSubject(Operations):
         """Show the RunComplete of a run."""
         self.saw(Complete(run, cancelled, error))
 
-    def refused(self, run: str) -> None:
-        """Show that a prompt was not taken in, because its session is busy."""
-        self.saw(Refused(run))
+    def refused(self, run: str, operation: str = "") -> None:
+        """Show that a prompt was not taken in, or that another operation was refused."""
+        self.saw(Refused(run, operation))
+
+    def given(self, run: str, prompt: str) -> None:
+        """Show the prompt that the runner was given for a run."""
+        self.saw(Given(run, prompt))
 
     def watch(self, run: str, done: Awaitable[Any]) -> None:
         """Show the RunComplete of a run once this is done, which a caller would wait for."""
@@ -128,11 +132,14 @@ class RealtimeSubject(Operations):
 
         self._watching.append(asyncio.run_coroutine_threadsafe(watching(), self.loop()))
 
-    async def runner(self, run: str) -> str:
+    async def runner(self, prompt: str) -> str:
         """Do the work of one turn, on the loop of the caller."""
         await self._looked()
+        run = run_of(prompt)
         self._listen(run)
         self.started(run)
+        if self.features.edit:
+            self.given(run, prompt)
         return await self.work(run)
 
     async def work(self, run: str) -> str:
@@ -219,6 +226,42 @@ class RealtimeSubject(Operations):
     def clear(self, session: str) -> None:
         """Clear the queue of a session."""
         self.call(self.do_clear(session))
+
+    def hold(self, session: str) -> None:
+        """Hold what waits in a session."""
+        self.call(self.do_hold(session))
+
+    def resume(self, session: str) -> None:
+        """Resume what is held in a session."""
+        self.call(self.do_resume(session))
+
+    def hold_run(self, run: str) -> None:
+        """Hold one run."""
+        self.call(self.do_hold_run(run))
+
+    def resume_run(self, run: str) -> None:
+        """Resume one run."""
+        self.call(self.do_resume_run(run))
+
+    def stop(self, session: str) -> None:
+        """Cover the active turn alone, and hold what waits."""
+        self.call(self.do_stop(session))
+
+    def move(self, run: str, before: str | None) -> None:
+        """Move a run in line."""
+        self.call(self.do_move(run, before))
+
+    def edit(self, run: str, prompt: str) -> None:
+        """Give a run another prompt."""
+        self.call(self.do_edit(run, prompt))
+
+    def send_now(self, run: str) -> None:
+        """Make a queued run the next one now."""
+        self.call(self.do_send_now(run))
+
+    def into(self, session: str, run: str, into: str) -> None:
+        """Take a prompt in for one turn alone."""
+        self.call(self.do_into(session, run, into))
 
     def crash(self) -> None:
         """Kill the process of the dispatcher, and open what it held again."""

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from turngate_verify.conform.programs import Op
 
 
+def told_of(shown: Sequence[Observed]) -> set[str]:
+    """Return the runs of which was shown what became of them: a move that is refused says nothing of that."""
+    return {event.run for event in shown if not (isinstance(event, Refused) and event.operation)}
+
+
 def at_work(subject: Any) -> Collection[str] | None:
     """Return the lead runs whose runner is at work, or None if the subject does not say."""
     working = getattr(subject, "working", None)
@@ -68,7 +73,7 @@ def _settled_window(
     """Look until some order explains what is shown and owes nothing, or nothing more comes."""
     began = heard = time.monotonic()
     while True:
-        about = {event.run for event in shown}
+        about = told_of(shown)
         waiting = [
             Enter(run, DeclaredState.QUEUED) for run in judge.not_heard_of(operations) if run not in about
         ]
@@ -112,7 +117,7 @@ def _next_shown(judge: Judge, linger: Callable[[], bool], shown: list[Observed])
 def _after(judge: Judge, operations: Sequence[Op], shown: Sequence[Observed]) -> Sessions:
     """Return the sessions as they are if nothing more is shown."""
     sessions = judge.sessions.copy()
-    refused = {event.run for event in shown if isinstance(event, Refused)}
+    refused = {event for event in shown if isinstance(event, Refused)}
     for op in operations:
         sessions.take(op, refused)
     _hear(judge, sessions, shown)

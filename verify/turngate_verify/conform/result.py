@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from turngate_model import model_only
 from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, DurableProperty, Property, Violation
 from turngate_verify.conform.port import Features, SubjectFailed
@@ -16,9 +15,19 @@ from turngate_verify.conform.stepping import Moment
 from turngate_verify.words import counted
 
 JUDGED: tuple[Property, ...] = tuple(
-    each for each in Property if each not in {Property.REFINES, *model_only.PROPERTIES}
+    each for each in Property if each not in (Property.REFINES, Property.HELD, Property.AS_EDITED)
 )
-"""The properties that every subject is held to."""
+"""The properties that every subject is held to. ``judged`` adds those that need a feature."""
+
+
+def judged(features: Features) -> tuple[AnyProperty, ...]:
+    """Return the properties that a subject with these features is held to."""
+    more: dict[AnyProperty, bool] = {
+        Property.HELD: features.hold or features.stop,
+        Property.AS_EDITED: features.edit,
+        DurableProperty.DURABLE: features.crash,
+    }
+    return (*JUDGED, *[each for each, may in more.items() if may])
 
 
 class Effort(NamedTuple):
@@ -116,6 +125,8 @@ class Conformance:
     """For one session and for two: up to how many operations the suite has played every program."""
     waits: int = 0
     """Up to how many operations it has played every program in which time passes, in a round of their own."""
+    line: int = 0
+    """The same for programs with operations on what waits in line."""
     programs: dict[AnyProperty, int] = field(default_factory=dict)
     """How many short programs put a property to the test."""
     drills: dict[AnyProperty, int] = field(default_factory=dict)
@@ -155,7 +166,7 @@ class Conformance:
     @property
     def judged(self) -> tuple[AnyProperty, ...]:
         """The properties that this subject is held to."""
-        return (*JUDGED, *([DurableProperty.DURABLE] if self.features.crash else []))
+        return judged(self.features)
 
     def checks(self, each: AnyProperty) -> dict[str, dict[str, int]]:
         """Return how many short, long and random programs put a property to the test."""

@@ -11,11 +11,26 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.history import Accept, Cancel, Clear, Complete, Ended, Enter, Event, Fold, Handoff, Wrote
-from turngate_model.lifecycle import DeclaredState
+from turngate_model.history import (
+    Accept,
+    Cancel,
+    Clear,
+    Complete,
+    Edit,
+    Ended,
+    Enter,
+    Event,
+    Fold,
+    Handoff,
+    Hold,
+    Move,
+    Resume,
+    Wrote,
+)
+from turngate_model.lifecycle import WAITING, DeclaredState
 from turngate_model.properties import Property, Violation
-from turngate_verify.conform.port import Features
-from turngate_verify.conform.programs import TAKING_IN, Op
+from turngate_verify.conform.port import Features, Given, Refused, is_refused
+from turngate_verify.conform.programs import TAKING_IN, Op, edited
 
 _ENTERED = (DeclaredState.QUEUED, DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY)
 
@@ -37,6 +52,10 @@ class Sessions:
         """The runs that were said to be queued in an idle session: nothing will ever start them."""
         self._died: set[str] = set()
         """The runs of turns whose process was killed, until they are complete or run again."""
+        self._unseen: set[str] = set()
+        """The runs that may have been an active turn when a stop came, of which nothing was ever shown."""
+        self._prompts: dict[str, str] = {}
+        """The prompts of the runs that were edited."""
 
     def at(self, place: int) -> AbstractSession:
         """Return the session of this number."""
@@ -54,6 +73,8 @@ class Sessions:
         twin._was_at_work = set(self._was_at_work)
         twin._hanging = set(self._hanging)
         twin._died = set(self._died)
+        twin._unseen = set(self._unseen)
+        twin._prompts = dict(self._prompts)
         return twin
 
     def key(self) -> Hashable:
@@ -63,6 +84,8 @@ class Sessions:
             frozenset(self.asked_to_enter),
             frozenset(self._hanging),
             frozenset(self._died),
+            frozenset(self._unseen),
+            frozenset(self._prompts.items()),
         )
 
     def _die(self) -> None:
@@ -80,21 +103,63 @@ class Sessions:
 
     # What the kit does.
 
-    def take(self, op: Op, refused: Collection[str]) -> tuple[list[Event], list[Violation]]:
+    def take(self, op: Op, refused: Collection[Refused]) -> tuple[list[Event], list[Violation]]:
         """Take in that an operation has taken effect; return its own events, and whether it should have."""
         session = self.at(op.place)
         if op.name == "crash":
             self._die()
-        broken: list[Violation] = []
-        if op.name == "reject" and (op.run in refused) != bool(session.in_flight):
-            busy = "is busy: it should be refused" if session.in_flight else "is idle: it should be taken in"
-            done = "refused" if op.run in refused else "taken in"
-            said = f"{op.run} is {done}, but its session {busy}"
-            broken.append(Violation(Property.DECLARED_MOVE, said))
-        events = [] if op.run in refused else self._own(op)
+        if op.run and op.name not in TAKING_IN and op.run not in session.states:
+            return [], []  # the run was refused: nothing was asked for
+        was_refused = is_refused(op, refused)
+        broken = self._wrongly(session, op, refused=was_refused)
+        events = [] if was_refused else self._own(op)
         for event in events:
-            session.observe(event)
+            broken += session.observe(event)
         return events, broken
+
+    def _wrongly(self, session: AbstractSession, op: Op, *, refused: bool) -> list[Violation]:
+        """Say that an operation is refused which should not be, or is not and should be."""
+        done = "refused" if refused else "taken in"
+        match op.name:
+            case "reject":
+                should, right = bool(session.in_flight), "its session is"
+                right += " busy: it should be refused" if should else " idle: it should be taken in"
+            case "into":
+                works = session.joinable and self._works(session) and op.other in session.turn
+                if not (refused and works):
+                    return []  # that it should be refused, the session itself says
+                should, right = False, f"the turn of {op.other} runs: it should be taken in"
+            case "hold_run" | "resume_run" | "move" | "edit" | "send_now":
+                return self._wrongly_in_line(session, op, refused=refused)
+            case _:
+                return []
+        if refused == should:
+            return []
+        return [Violation(Property.DECLARED_MOVE, f"{op.run} is {done}, but {right}")]
+
+    def _wrongly_in_line(self, session: AbstractSession, op: Op, *, refused: bool) -> list[Violation]:
+        runs = [op.run, op.other] if op.name == "move" and op.other else [op.run]
+        if any(self._is_going(session, run) for run in runs):
+            return []  # a cancel covers it, or it was cleared: its end is decided, and may not be shown yet
+        can = (DeclaredState.QUEUED,) if op.name == "send_now" else WAITING
+        waits = all(session.states.get(run) in can for run in runs)
+        if refused and waits and not (op.name == "resume_run" and op.run not in session.held):
+            said = f"{op} is refused, but {op.run} waits: it should be done"
+            return [Violation(Property.DECLARED_MOVE, said)]
+        if not refused and not waits and op.name not in ("move", "edit"):
+            said = f"{op} is done, but {op.run} is {session.states.get(op.run)}: it should be refused"
+            return [Violation(Property.DECLARED_MOVE, said)]
+        return []
+
+    def _is_going(self, session: AbstractSession, run: str) -> bool:
+        """Tell whether a run that waits will get its RunComplete, and no turn, whatever happens."""
+        if session.states.get(run) not in WAITING:
+            return False
+        return run in session.covered | session.cleared or run in self._left_behind(session)
+
+    def _left_behind(self, session: AbstractSession) -> set[str]:
+        """Return the runs that are for one turn alone which takes in no more."""
+        return {run for run, lead in session.bound.items() if lead != session.lead or not session.joinable}
 
     def _own(self, op: Op) -> list[Event]:
         """Return the events that an operation itself makes."""
@@ -113,12 +178,44 @@ class Sessions:
                 return [Clear()]
             case "finish" | "fail":
                 return [Ended(op.run)]
+            case "hold" | "hold_run":
+                return [Hold(frozenset({op.run}) if op.run else None)]
+            case "resume" | "resume_run":
+                return [Resume(frozenset({op.run}) if op.run else None)]
+            case "stop":
+                return [*self._covering_turn(op), Hold()]
+            case "move":
+                return [Move(op.run, op.other)]
+            case "edit":
+                self._prompts[op.run] = edited(op.run, op.other)
+                return [Edit(op.run)]
+            case "send_now":
+                line = self.at(op.place).line
+                ahead = [Move(op.run, line[0])] if op.run in line[1:] else []
+                return [*ahead, *self._covering_turn(op), Resume(frozenset({op.run}), unbinds=True)]
+            case "into":
+                return [Accept(op.run, self.features.folds, op.other)]
             case "enter" | "fold" | "wait" | "crash" | "residue":
                 return []
 
+    def _covering_turn(self, op: Op) -> list[Event]:
+        """Return the cancel of the active turn alone, if there is one.
+
+        A turn whose runner was not called yet is not seen. If there is no other, the run that goes next may
+        be such a turn, and complete as cancelled.
+        """
+        session = self.at(op.place)
+        if session.turn:
+            return [Cancel(frozenset(session.turn))]
+        able = [run for run in session.line if run not in session.held and run != op.run]
+        queued = [run for run in able if session.states[run] is DeclaredState.QUEUED]
+        asked = [run for run in able if run in self.asked_to_enter]
+        self._unseen.update(queued[:1] or asked)
+        return []
+
     # What is shown.
 
-    def normal(self, place: int, event: Event) -> Event | None:
+    def normal(self, place: int, event: Event | Given) -> Event | Given | None:
         """Return the event that a real-time subject means: it does not know whether a run was queued.
 
         None stands for what is known already: a run that was taken as queued is said to be queued.
@@ -139,7 +236,7 @@ class Sessions:
         completed, and there is nothing that it could wait for.
         """
         session = self.at(place)
-        if session.turn or session.queue or session.states.get(run) is not DeclaredState.ACCEPTED:
+        if self._can_wait(session, run) or session.states.get(run) is not DeclaredState.ACCEPTED:
             return False
         self._hanging.add(run)
         return True
@@ -149,17 +246,23 @@ class Sessions:
         session = self.at(place)
         if session.states.get(run) is not DeclaredState.ACCEPTED or run in session.covered:
             return
-        if session.turn or session.queue:
+        if self._can_wait(session, run):
             session.observe(Enter(run, DeclaredState.QUEUED))
         else:
             self._hanging.add(run)
 
-    def judge(self, place: int, event: Event) -> list[Violation]:
+    def _can_wait(self, session: AbstractSession, run: str) -> bool:
+        """Tell whether there is anything that a run can wait for: a turn, a queue that moves, or a resume."""
+        ahead = [each for each in session.queue if each not in session.held]
+        return bool(session.turn or ahead) or run in session.held
+
+    def judge(self, place: int, event: Event | Given) -> list[Violation]:
         """Return what an event breaks, and go on from there."""
         session = self.at(place)
         if getattr(event, "run", "") not in session.states:
             trace = f"{getattr(event, 'run', '')} was not taken in, and should leave no trace"
             return [Violation(Property.DECLARED_MOVE, trace)]
+        self._take_as_covered(session, event)
         match event:
             case Complete():
                 return self._completed(session, event)
@@ -171,8 +274,25 @@ class Sessions:
                 return _past_the_dropped(session, event)
             case Fold():
                 return _past_the_dropped(session, event)
+            case Given(run, prompt):
+                return self._given(run, prompt)
             case _:
                 return session.observe(event)
+
+    def _take_as_covered(self, session: AbstractSession, event: Event | Given) -> None:
+        """Take a run as covered that a stop may have covered before its runner was called."""
+        match event:
+            case Enter(run, DeclaredState.CANCEL_ON_ENTRY) | Complete(run, True):
+                if run in self._unseen:
+                    session.observe(Cancel(frozenset({run})))
+            case Enter(run) | Handoff(run) | Fold(run):
+                self._unseen.discard(run)
+
+    def _given(self, run: str, prompt: str) -> list[Violation]:
+        if prompt == (should := self._prompts.get(run, run)):
+            return []
+        said = f"the runner is given {prompt!r} for {run}: it should be {should!r}"
+        return [Violation(Property.AS_EDITED, said)]
 
     def _runs_again(self, session: AbstractSession, run: str) -> list[Violation]:
         self._died.difference_update(session.turn)
@@ -188,7 +308,7 @@ class Sessions:
         if run in session.turn and session.running and run not in session.covered and self._works(session):
             early = f"{run} completes while the runner of {session.lead} still runs"
             broken.append(Violation(Property.DECLARED_MOVE, early))
-        elif never := _never_ran(session, event):
+        elif never := "" if run in self._left_behind(session) else _never_ran(session, event):
             broken.append(Violation(Property.DECLARED_MOVE, never))
         unwritten = not self.features.messages or (run in self._died and run not in session.record)
         if state in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY) and unwritten:
@@ -196,6 +316,10 @@ class Sessions:
         if run == session.lead:
             session.observe(Ended(run))
         self._died.discard(run)
+        self._unseen.discard(run)
+        left = self._left_behind(session)
+        if run in left and not event.cancelled:
+            session.observe(Clear(frozenset({run})))
         seen = session.observe(event)
         return broken or seen
 
@@ -216,7 +340,7 @@ class Sessions:
             if owed := session.owed():
                 return [self._in_its_words(session, owed[0])]
             for run in session.in_state(DeclaredState.ACCEPTED):
-                if run in self.asked_to_enter:
+                if run in self.asked_to_enter and (run not in session.held or run in session.covered):
                     return [self._hangs(session, run)]
         return []
 
@@ -233,11 +357,14 @@ class Sessions:
     def _in_its_words(self, session: AbstractSession, owed: Violation) -> Violation:
         """Say what became of a run that should have started, or should have been dropped."""
         if owed.property is Property.NO_STRAND:
-            waiting = [run for run in session.queue if run not in session.covered | session.cleared]
+            gone = session.covered | session.cleared | session.held | self._left_behind(session)
+            waiting = [run for run in session.queue if run not in gone]
             return self._hangs(session, waiting[0])
+        left = self._left_behind(session)
         for run in session.queue:
             why = "a cancel covers it" if run in session.covered else "the queue was cleared"
-            if run in session.covered | session.cleared:
+            why = "the turn that it was for is over" if run in left - session.covered else why
+            if run in session.covered | session.cleared | left:
                 said = f"{run} gets no RunComplete: {why}, and it is never heard of again"
                 return Violation(owed.property, said)
         return owed
@@ -251,7 +378,9 @@ class Sessions:
         if entered & (session.covered | session.cleared) or self._beside(session):
             return True
         self._notice_the_end(session)
-        return bool(entered) and not (session.turn and session.running)
+        if any(lead != session.lead for lead in session.bound.values()):
+            return True
+        return bool(entered - session.held) and not (session.turn and session.running)
 
     def _has_entered(self, session: AbstractSession, run: str) -> bool:
         return session.states[run] in _ENTERED or run in self.asked_to_enter
@@ -284,7 +413,9 @@ def _past_the_dropped(session: AbstractSession, event: Enter | Handoff | Fold) -
 
 
 def _dropped_aside(session: AbstractSession, event: Enter | Handoff | Fold) -> list[Violation]:
-    dropped = [run for run in session.queue if run in session.covered | session.cleared and run != event.run]
+    gone = session.covered | session.cleared
+    gone |= {run for run, lead in session.bound.items() if lead != session.lead}
+    dropped = [run for run in session.queue if run in gone and run != event.run]
     line, session.line = session.line, [run for run in session.line if run not in dropped]
     broken = session.observe(event)
     session.line = [run for run in line if run in session.line or run in dropped]

@@ -52,5 +52,10 @@ def _breaking(
 def without(program: Program, start: int, end: int) -> Program:
     """Return a program without some operations, and without what is about a run that it no longer brings."""
     gone = {op.run for op in program[start:end] if op.name in TAKING_IN}
-    kept = [nth for nth, op in enumerate(program) if not start <= nth < end and op.run not in gone]
+    gone |= {op.run for op in program if op.name == "into" and op.other in gone}
+    kept = [
+        nth
+        for nth, op in enumerate(program)
+        if not start <= nth < end and op.run not in gone and (op.other not in gone or op.name == "edit")
+    ]
     return renamed(part_of(program, kept))

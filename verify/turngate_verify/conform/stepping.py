@@ -50,6 +50,8 @@ class Moment(NamedTuple):
     """The runs whose runner can be told to go on."""
     accepted: frozenset[str]
     """The runs whose accept has returned."""
+    complete: frozenset[str] = frozenset()
+    """The runs whose RunComplete was shown."""
 
 
 class Notes:

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, PlayedStep
 from turngate_model.properties import AnyProperty, AnyViolation, Property
 from turngate_verify.conform.comparing import compared
 from turngate_verify.conform.drills import drills
+from turngate_verify.conform.enabling import EXTRA
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
 from turngate_verify.conform.midflight import explore
 from turngate_verify.conform.players import Players
 from turngate_verify.conform.port import SubjectFactory, SubjectFailed
-from turngate_verify.conform.programs import Program, gaps, written
+from turngate_verify.conform.programs import LINE, Program, gaps, written
 from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Played
 from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
@@ -105,24 +106,29 @@ class Suite:
 
     # Every short program.
 
-    def enumerate(self, sessions: int, *, waits: bool = False) -> None:
+    def enumerate(self, sessions: int, *, waits: bool = False, line: bool = False) -> None:
         """Play every program in this number of sessions, shortest first, as deep as the effort allows.
 
         With a subject that can be stepped, time passes only in a round of its
-        own (``waits``), so that the others go as deep as without it.
+        own (``waits``), so that the others go as deep as without it; and so is
+        done what is about the line (``line``).
         """
         levels: list[dict[Program, Played]] = [{}, {(): self.play(())}]
         reached: set[object] = set()
         done, began = 0, time.monotonic()
         for depth in range(1, self.effort.depth + 1):
-            longer = _longer(levels, sessions, bursts=not self.stepped, waits=waits or not self.stepped)
+            if line:
+                longer = _longer(levels, sessions, bursts=False, without=EXTRA)
+            else:
+                without = LINE if waits or not self.stepped else (*LINE, "wait")
+                longer = _longer(levels, sessions, bursts=not self.stepped, without=without)
             if not longer or not self._affords(done, len(longer), began):
                 return
             frontier: dict[Program, Played] = {}
             for program, examined in zip(longer, self.players.map(self.in_time, longer), strict=True):
                 if examined is None:
                     return
-                if not waits or any(op.name == "wait" for op in program):
+                if not (waits or line) or any(op.name in (LINE if line else ("wait",)) for op in program):
                     self.account(program, examined, self.result.programs)
                 if examined.sound and examined.played.state not in reached:
                     reached.add(examined.played.state)
@@ -132,6 +138,8 @@ class Suite:
             levels = [levels[-1], frontier]
             if waits:
                 self.result.waits = depth
+            elif line:
+                self.result.line = depth
             else:
                 self.result.depths[sessions] = depth
 
@@ -291,7 +299,7 @@ def _by_property(
 
 
 def _longer(
-    levels: list[dict[Program, Played]], sessions: int, *, bursts: bool, waits: bool
+    levels: list[dict[Program, Played]], sessions: int, *, bursts: bool, without: Collection[str]
 ) -> list[Program]:
     """Return the programs that are one operation longer: by one operation, or by a burst of two."""
     shorter, frontier = levels
@@ -299,13 +307,13 @@ def _longer(
         (*program, op)
         for program, played in frontier.items()
         for op in played.enabled
-        if op.place < sessions and (waits or op.name != "wait")
+        if op.place < sessions and op.name not in without
     ]
     by_two = [
         (*program, *pair)
         for program, played in shorter.items()
         for pair in played.bursts
-        if bursts and all(op.place < sessions for op in pair)
+        if bursts and all(op.place < sessions and op.name not in without for op in pair)
     ]
     return by_one + by_two
 
@@ -329,6 +337,8 @@ def check(
                 suite.enumerate(sessions)
             if suite.stepped and suite.result.features.wait:
                 suite.enumerate(1, waits=True)
+            if suite.result.features.has_line:
+                suite.enumerate(1, line=True)
             suite.drill()
             explore(suite)
         suite.walk()

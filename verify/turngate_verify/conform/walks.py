@@ -13,7 +13,7 @@ from turngate_verify.conform.result import Played
 if TYPE_CHECKING:
     from turngate_verify.conform.suites import Suite
 
-LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2, extras=6)
+LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2, extras=6, line=10)
 """How much a random program may do."""
 _WEIGHTS = (0, 1, 1, 4)
 """Each program does some operations often and some never: together they go further than all alike."""

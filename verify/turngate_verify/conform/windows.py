@@ -13,7 +13,7 @@ from typing import NamedTuple
 from turngate_model.history import Ended, Enter, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
-from turngate_verify.conform.port import Observed
+from turngate_verify.conform.port import Observed, Refused
 from turngate_verify.conform.programs import ABOUT_ALL, Op
 from turngate_verify.conform.sessions import Sessions
 from turngate_verify.conform.stepping import Noted, Waiting, What
@@ -30,7 +30,7 @@ class Window(NamedTuple):
 
     operations: tuple[Op, ...]
     noted: tuple[Noted, ...]
-    refused: frozenset[str]
+    refused: frozenset[Refused]
     at_work: Collection[str] | None
     """The lead runs whose runner is at work in the end, or None if the subject does not say."""
 
@@ -67,7 +67,7 @@ class _State:
     def __init__(
         self,
         sessions: Sessions,
-        refused: Collection[str],
+        refused: Collection[Refused],
         place_of: Mapping[str, int],
         forgiven: Property | None,
     ) -> None:

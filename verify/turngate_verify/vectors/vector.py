@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from turngate_model.history import Complete, Enter, Fold, Handoff, Wrote
 from turngate_model.properties import Property
-from turngate_verify.conform.port import Observed, Refused
+from turngate_verify.conform.port import Given, Observed, Refused
 from turngate_verify.conform.programs import Op, Program
 
 FEATURES = ("cancel", "clear", "folds", "two_phase", "cancel_run", "interrupt", "reject", "messages")
@@ -64,8 +64,10 @@ def as_record(event: Observed) -> dict[str, Any]:
             return {"event": "handoff", "run": run}
         case Fold(run, into):
             return {"event": "fold", "run": run, "into": into}
-        case Refused(run):
-            return {"event": "refused", "run": run}
+        case Refused(run, operation):
+            return {"event": "refused", "run": run} | ({"op": operation} if operation else {})
+        case Given(run, prompt):
+            return {"event": "given", "run": run, "prompt": prompt}
         case Complete(run, cancelled, _):
             return {"event": "complete", "run": run, "cancelled": cancelled}
         case Wrote(run, reason):
@@ -73,7 +75,7 @@ def as_record(event: Observed) -> dict[str, Any]:
             return {"event": "wrote", "run": run} | ({"reason": reason} if reason == "canceled" else {})
 
 
-def asked(op: Op) -> dict[str, str]:
+def asked(op: Op) -> dict[str, str | None]:
     """Return an operation as the question of the port."""
     return {"op": op.name, **op.arguments}
 

@@ -144,8 +144,8 @@ this.session_id, {now},
 (SELECT json_agg(json_build_array({run_columns})) FROM (
     SELECT * FROM (
         SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.state = 'queued'
-            AND r.state <> 'complete' AND r.held <= ($1::bigint IS NULL) AND (r.bound = '' OR $1::bigint IS NULL)
-        ORDER BY r.held, r.rank LIMIT $1::bigint
+            AND r.state <> 'complete' AND r.held <= ($1::bigint IS NULL) AND r.bound = ''
+            ORDER BY r.held, r.rank LIMIT $1::bigint
     ) free
     UNION SELECT * FROM {s}.run r WHERE r.session_id = this.session_id AND r.bound <> '' AND r.state = 'queued'
  ) head),

@@ -29,11 +29,11 @@ UNION ALL
 SELECT {run_columns} FROM run WHERE session_id = ? AND state = 'active' AND state <> 'complete'
 
 -- name: queue
--- The first runs in line that may start, all runs if the limit is -1, and those for the active turn alone.
+-- The first runs in line that are neither held nor for the active turn alone, all runs if the limit is -1, and those
+-- for the active turn alone, which end with it and must not take the place of its successor.
 SELECT * FROM (
     SELECT {run_columns} FROM run
-    WHERE session_id = $1 AND state = 'queued' AND state <> 'complete' AND held <= ($2 < 0)
-        AND (bound = '' OR $2 < 0)
+    WHERE session_id = $1 AND state = 'queued' AND state <> 'complete' AND held <= ($2 < 0) AND bound = ''
     ORDER BY held, rank LIMIT $2
 )
 UNION SELECT {run_columns} FROM run WHERE session_id = $1 AND bound <> '' AND state = 'queued'
