@@ -86,8 +86,8 @@ mutants: setup ## mutants: each is killed by a test, or listed in tools/equivale
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
 	$(BIN)/python tools/mutants.py $(OF)
 
-coverage: setup ## branch coverage, layer by layer (look at the last run again: make coverage AGAIN=--again)
-	$(BIN)/python tools/coverage_report.py $(AGAIN)
+coverage: setup ## branch coverage, layer by layer (with the ledgers: make coverage OF=--ledgers; the last run once more: OF=--again)
+	$(BIN)/python tools/coverage_report.py $(OF)
 
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
