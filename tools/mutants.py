@@ -85,6 +85,8 @@ class Layer(NamedTuple):
 
 
 _HTTP: Final = ("httpx2", "msgspec", "starlette.applications", "starlette.middleware.cors", "uvicorn")
+_RULES: Final = ("rules", "stream_rules", "text_rules")
+"""Tests of the client in virtual time: what those over sockets alone would notice counts as survived."""
 _SLOW: Final = ("page", "client_faults", "server_conform", "server_load", "server_openapi")
 """Tests of the server that take a minute, or memory: what they alone would notice counts as survived."""
 LAYERS: Final = {
@@ -104,14 +106,7 @@ LAYERS: Final = {
         ),
         (*_HTTP, "click", "rich.console", "prompt_toolkit.application"),
     ),
-    "client": Layer(
-        (
-            *("tests/server/test_client.py", "tests/server/test_client_streams.py"),
-            *("tests/server/test_client_rules.py", "tests/server/test_client_stream_rules.py"),
-            "tests/server/test_client_text_rules.py",
-        ),
-        _HTTP,
-    ),
+    "client": Layer(tuple(f"tests/server/test_client_{each}.py" for each in _RULES), ("httpx2",)),
     "durable": Layer(("tests/durable",), ("asyncpg", "sqlite3")),
     "server": Layer(("tests/server", *(f"--ignore=tests/server/test_{each}.py" for each in _SLOW)), _HTTP),
 }
@@ -335,7 +330,8 @@ def measure_reach(layer: str) -> None:
     os.environ["COVERAGE_FILE"] = str(data_of(layer))
     os.environ["PYTHONPATH"] = str(ROOT / "tools")  # for the workers of xdist, to find the plug-in
     options = ["--cov=turngate", "--cov-context=test", "--cov-report=", "-p", "mutants_reach"]
-    workers = ["-p", "xdist", "-n", str(WORKERS), "--dist", "worksteal"] if layer else []
+    alone = layer in ("", "client")  # the tests of others wait, most of the time
+    workers = [] if alone else ["-p", "xdist", "-n", str(WORKERS), "--dist", "worksteal"]
     chosen = [*workers, *LAYERS[layer].tests]
     code = pytest.main([*PLAIN, "-p", "pytest_cov", *options, *chosen], plugins=[Stopwatch()])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
