@@ -85,12 +85,12 @@ matrix: setup ## the tests of the dispatcher and of what drives it, on every oth
 sabotage: setup ## every known-bad design in the real dispatcher, found with each of ten seeds
 	$(BIN)/python tools/sabotage_seeds.py
 
-mutants: setup ## mutants of the dispatcher: each is killed by a test, or listed in tools/equivalent_mutants.md (one module: make mutants OF=_core)
+mutants: setup ## mutants: each is killed by a test, or listed in tools/equivalent_mutants.md (others: make mutants OF="client/_calls server --sample 300")
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
 	$(BIN)/python tools/mutants.py $(OF)
 
-coverage: setup ## the dispatcher's tests, with branch coverage
-	$(BIN)/pytest --quiet --cov --cov-report=term-missing --cov-fail-under=100 -n auto --dist worksteal -m dispatcher
+coverage: setup ## branch coverage, layer by layer (with the ledgers: make coverage OF=--ledgers; the last run once more: OF=--again)
+	$(BIN)/python tools/coverage_report.py $(OF)
 
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
@@ -142,4 +142,4 @@ prove: setup ## the unbounded proof: every property for any number of runs, by t
 	$(BIN)/turngate prove $(DEEP)
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-* examples/conformance/peers/node_modules ports/node/node_modules tests/acp/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-* examples/conformance/peers/node_modules ports/node/node_modules tests/acp/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*

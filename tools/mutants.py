@@ -85,7 +85,10 @@ class Layer(NamedTuple):
 
 
 _HTTP: Final = ("httpx2", "msgspec", "starlette.applications", "starlette.middleware.cors", "uvicorn")
-_SERVER_TESTS: Final = ("tests/server", "--ignore=tests/server/test_page.py")  # Chromium needs more memory
+_RULES: Final = ("rules", "stream_rules", "text_rules")
+"""Tests of the client in virtual time: what those over sockets alone would notice counts as survived."""
+_SLOW: Final = ("page", "client_faults", "server_conform", "server_load", "server_openapi")
+"""Tests of the server that take a minute, or memory: what they alone would notice counts as survived."""
 LAYERS: Final = {
     "": Layer(
         (
@@ -103,17 +106,9 @@ LAYERS: Final = {
         ),
         (*_HTTP, "click", "rich.console", "prompt_toolkit.application"),
     ),
-    "client": Layer(
-        # Not the faults at every exchange: they take a minute, and what they alone notice counts as survived.
-        (
-            *("tests/server/test_client.py", "tests/server/test_client_streams.py"),
-            *("tests/server/test_client_rules.py", "tests/server/test_client_stream_rules.py"),
-            "tests/server/test_client_text_rules.py",
-        ),
-        _HTTP,
-    ),
+    "client": Layer(tuple(f"tests/server/test_client_{each}.py" for each in _RULES), ("httpx2",)),
     "durable": Layer(("tests/durable",), ("asyncpg", "sqlite3")),
-    "server": Layer(_SERVER_TESTS, _HTTP),
+    "server": Layer(("tests/server", *(f"--ignore=tests/server/test_{each}.py" for each in _SLOW)), _HTTP),
 }
 """The layers by their folders in impl/turngate; the dispatcher itself is in none."""
 QUICK: Final = 25  # tests that are asked first: they are quick, and notice most
@@ -274,20 +269,26 @@ class Reach:
         self._data = CoverageData(str(data_of(layer)))
         self._data.read()
         self._seconds: dict[str, float] = json.loads(data_of(layer).with_suffix(".json").read_text())
-        self._tests: dict[str, dict[int, set[str]]] = {}
+        self._measured = data_of(layer).stat().st_mtime
+        self._contexts: dict[str, dict[int, list[str]]] = {}
         self._in_order = sorted(self._seconds, key=lambda test: (_file(test) in UNSEEN, self._seconds[test]))
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Return the tests that reach the statement; all there are if it is carried out by importing."""
-        if mutant.module not in self._tests:
-            lines = self._data.contexts_by_lineno(str(SOURCES / f"{mutant.module}.py"))
-            self._tests[mutant.module] = {
-                line: {context.partition("|")[0] for context in contexts if "|" in context}
-                for line, contexts in lines.items()
-            }
-        of_module = self._tests[mutant.module]
-        reached = set[str]().union(*(of_module.get(line, set()) for line in mutant.lines))
-        return [test for test in self._in_order if not reached or test in reached or _file(test) in UNSEEN]
+        """Return the tests that reach the statement; all there are if it is carried out by importing.
+
+        Processes import too, each as part of a test: what this process has imported counts.
+        """
+        if mutant.module not in self._contexts:
+            source = SOURCES / f"{mutant.module}.py"
+            if source.stat().st_mtime > self._measured:
+                raise SystemExit(f"{source} has changed since it was seen which test reaches what")
+            self._contexts[mutant.module] = self._data.contexts_by_lineno(str(source))
+        of_module = self._contexts[mutant.module]
+        contexts = {context for line in mutant.lines for context in of_module.get(line, ())}
+        reached = {context.partition("|")[0] for context in contexts if "|" in context}
+        if "" in contexts or not reached:
+            return self._in_order
+        return [test for test in self._in_order if test in reached or _file(test) in UNSEEN]
 
     def quickest(self) -> list[str]:
         """Return the tests that are asked first about a statement that all of them reach."""
@@ -329,7 +330,8 @@ def measure_reach(layer: str) -> None:
     os.environ["COVERAGE_FILE"] = str(data_of(layer))
     os.environ["PYTHONPATH"] = str(ROOT / "tools")  # for the workers of xdist, to find the plug-in
     options = ["--cov=turngate", "--cov-context=test", "--cov-report=", "-p", "mutants_reach"]
-    workers = ["-p", "xdist", "-n", str(WORKERS), "--dist", "worksteal"] if layer else []
+    alone = layer in ("", "client")  # the tests of others wait, most of the time
+    workers = [] if alone else ["-p", "xdist", "-n", str(WORKERS), "--dist", "worksteal"]
     chosen = [*workers, *LAYERS[layer].tests]
     code = pytest.main([*PLAIN, "-p", "pytest_cov", *options, *chosen], plugins=[Stopwatch()])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):

@@ -45,11 +45,17 @@ class _WithoutTypes(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.returns = None
-        return node
+        return self._without_types(node)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._without_types(node)
+
+    def _without_types(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        """Forget what is returned, and the variables that are only declared."""
+        for each in ast.walk(node):
+            for name, inside in ast.iter_fields(each):
+                if isinstance(inside, list) and not isinstance(each, ast.ClassDef):
+                    setattr(each, name, [ast.Pass() if _is_declaration(one) else one for one in inside])
         self.generic_visit(node)
         node.returns = None
         return node
@@ -59,6 +65,10 @@ class _WithoutTypes(ast.NodeTransformer):
             return None
         self.generic_visit(node)
         return node
+
+
+def _is_declaration(node: object) -> bool:
+    return isinstance(node, ast.AnnAssign) and node.value is None
 
 
 def meaning(source: str) -> str:

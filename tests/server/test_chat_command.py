@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,8 @@ class Terminal:
 
     def end(self) -> int:
         try:
-            while os.read(self.number, 65_536):
-                pass
+            while read := os.read(self.number, 65_536):
+                self.seen += read.decode(errors="replace")
         except OSError:  # it is over
             pass
         os.close(self.number)
@@ -131,6 +131,34 @@ def test_the_line_is_in_the_hands_of_a_pipe_too(server: Process) -> None:
     told = "> /queue\n-- nothing waits\n> /stop\n-- nothing to stop\n> /hold\n-- held: 0\n"
     assert done.stdout.startswith(f"{told}> /resume\n-- resumed: 0\n> quick\n")
     assert done.stdout.endswith("-- finished (quick)\n")
+
+
+def test_left_while_a_turn_writes_the_row_that_grows_is_not_lost(server: Process) -> None:
+    terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
+    terminal.until("Enter sends")
+    terminal.type("  \rsoup\r")  # a line of nothing is no prompt
+    terminal.until("a turn runs")
+    terminal.seen = ""
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    assert "about soup" in terminal.seen
+    assert len(server.call("/v1/sessions/chat")[1]["queued"]) == 0
+
+
+def test_a_terminal_that_goes_away_ends_the_chat_in_order(server: Process, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    command = shlex.join([sys.executable, "-m", "turngate", "chat", server.url])
+    terminal = Terminal("/bin/sh", "-c", f"trap '' HUP; {command}; echo $? >{code}.new; mv {code}.new {code}")
+    terminal.until("Enter sends")
+    terminal.type("quick\r")
+    terminal.until(r"-- finished \(quick\)")
+    os.close(terminal.number)
+    deadline = time.monotonic() + 60
+    while not code.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert code.read_text() == "0\n"
+    os.waitpid(terminal.pid, 0)
 
 
 def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
@@ -204,7 +232,13 @@ def on_screen(server: Process, columns: int, *options: str, rows: int = 40) -> I
         tmux.until(lambda said: "idle" in said or "\n>" in said)
         yield tmux
     finally:
-        tmux("kill-server")
+        with suppress(subprocess.CalledProcessError):  # it has left, as it should
+            tmux("send-keys", "C-d")
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                tmux("has-session")
+                time.sleep(0.05)
+            tmux("kill-server")
 
 
 def reply(screen: list[str]) -> list[str]:

@@ -26,7 +26,8 @@ from turngate.client import Client
 from turngate.durable import DurableDispatcher
 from turngate_verify.trace import check
 
-PATIENCE = 60.0
+PATIENCE = 150.0
+"""Seconds; what is lost costs one time-out, and on a busy machine many exchanges take longer than that."""
 TIMEOUT = 1.0
 
 

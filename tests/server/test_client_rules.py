@@ -243,6 +243,28 @@ def test_a_refusal_that_a_dispatcher_raises_is_the_answer_to_every_sending() -> 
     assert str(answer) == "the reason"
 
 
+@pytest.mark.parametrize("name", ["aardvark", "zebra"])
+def test_a_refusal_of_the_server_itself_is_no_proxys(name: str) -> None:
+    for status in (500, 502):
+        for script, answers in ((look, ()), (look_and_cancel, (LOOKED,))):
+            answer, sent = tried(script, *answers, problem(status, name), DONE)
+            assert isinstance(answer, Refused)
+            assert (answer.status, answer.name) == (status, name)
+            assert len(sent) == len(answers) + 1
+
+
+def test_no_change_is_tried_again_with_a_server_that_shuts_down() -> None:
+    scripts: list[Callable[[Client], Awaitable[Any]]] = [
+        lambda client: client.clear_queue("s"),
+        lambda client: client.edit("r", prompt="tea"),
+        lambda client: client.hold("s"),
+    ]
+    for script in scripts:
+        answer, sent = tried(script, problem(503, "shutting-down"), DONE)
+        assert isinstance(answer, DispatcherClosed)
+        assert len(sent) == 1
+
+
 # Servers of another life.
 
 
@@ -277,6 +299,7 @@ def test_an_answer_that_names_no_life_does_not_make_the_client_forget_it() -> No
 
     _, sent = tried(looks, LOOKED, said(SESSION), DONE)
     assert keyed(sent) == [("k", "a")]
+    assert [each.life for each in sent if each.method == "GET"] == [None, None]  # a look is bound to none
 
 
 async def cancel_twice(client: Client) -> tuple[Any, Any]:
@@ -363,6 +386,14 @@ def test_of_many_keys_the_oldest_are_forgotten() -> None:
     assert keyed(answering.sent)[-4:] == [("0", "a"), ("one more", "b"), ("0", "b"), ("1", "b")]
 
 
+def test_an_answer_does_not_move_a_key_into_another_life() -> None:
+    (_, other), sent = tried(
+        look_and_cancel_twice, LOOKED, said({"covered": []}, "b"), IN_B, said({"covered": []}, "b"), IN_B
+    )
+    assert other == []
+    assert keyed(sent) == [("k", "a"), ("k", "a")]
+
+
 # Prompts.
 
 
@@ -386,6 +417,16 @@ def test_a_prompt_that_interrupts_is_bound_to_a_life() -> None:
     answer, sent = tried(send, httpx2.ReadError("cut"), said(RUN))
     assert isinstance(answer, OutcomeUnknown)
     assert keyed(sent) == [("r", None)]
+
+
+def test_a_run_id_that_was_bound_to_no_life_can_be_bound_to_any() -> None:
+    async def send(client: Client) -> None:
+        await client.submit("s", "tea", run_id="r")
+        await client.session("s")
+        await client.submit("s", "tea", run_id="r", when_busy="interrupt")
+
+    _, sent = tried(send, said(RUN, "a"), IN_B, said(RUN, "b"))
+    assert keyed(sent) == [("r", None), ("r", "b")]
 
 
 @pytest.mark.parametrize("run_id", ["käse", " r", 'r"'[::-1], "r\n"])
@@ -437,6 +478,9 @@ def test_a_run_that_does_not_wait_is_told_with_its_state() -> None:
     answer, _ = tried(cancel, problem(409, "not-waiting", state="active"))
     assert isinstance(answer, NotWaiting)
     assert answer.state is turngate.State.ACTIVE
+    for name in ("aardvark", "zebra"):
+        answer, _ = tried(cancel, problem(409, name, state="active"))
+        assert isinstance(answer, Refused)
     for odd in ({}, {"state": "asleep"}):
         answer, _ = tried(cancel, problem(409, "not-waiting", **odd))
         assert isinstance(answer, Refused)

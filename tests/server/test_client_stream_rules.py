@@ -250,6 +250,14 @@ def test_a_refusal_ends_it_at_once_and_it_can_be_asked_again(answer: Answer, kin
     assert [each.after for each in answering.sent] == ["c", "c"]
 
 
+def test_a_refusal_is_read_whole_before_it_is_told() -> None:
+    body = Body(['{"type": "urn:turngate:problem:session-busy",', ' "detail": "the reason"}'])
+    head = {"content-type": "application/problem+json"}
+    (raised, _), _ = heard(fail, httpx2.Response(409, headers=head, stream=body))
+    assert isinstance(raised, SessionBusy)
+    assert str(raised) == "the reason"
+
+
 # Its end.
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatching import in_loop
@@ -36,6 +36,7 @@ completions_cursors = st.from_regex(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(
         Cursor,
@@ -51,6 +52,7 @@ def test_a_place_is_its_text(place: Cursor) -> None:
     assert str(place).isprintable()
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_other_texts_are_no_places_or_the_same(text: str) -> None:
     place = parsed(text)

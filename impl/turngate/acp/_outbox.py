@@ -194,7 +194,7 @@ class Outbox:
             case _Question(message):
                 if self.questions.is_open(message):
                     self._wire.send(message)
-            case _Response(prompt, turn, complete):
+            case _Response(prompt, turn, complete):  # pragma: no branch - there is no other kind
                 if turn is not None:
                     await self._send_rest(turn, complete)
                 stop = "end_turn" if turn is None else turn.stop

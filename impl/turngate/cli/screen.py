@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import EllipsisType
 
 from prompt_toolkit import Application
@@ -28,6 +28,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.widgets import TextArea
 from wcwidth import wrap
 
+from turngate.cli.terminal import stop_writing
 from turngate.cli.visible import visible
 
 _A_MOMENT = 0.05
@@ -121,8 +122,12 @@ class TerminalScreen:
         finally:
             if not running.done():
                 self._app.exit()
-            with suppress(EOFError):  # the terminal is gone
+            try:
                 await running
+            except EOFError:
+                pass  # nothing more can be typed
+            except OSError:  # the terminal is gone
+                stop_writing()
             if self._row:
                 self._write([self._row])
 
