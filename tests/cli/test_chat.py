@@ -71,7 +71,7 @@ def chatted(
 
     async def talk(_: object) -> None:
         async with Client("http://server", transport=server) as client:
-            await chat.Chat(client, "s", screen).go_on(to_the_end=to_the_end)  # type: ignore[arg-type]  # a screen
+            await chat.Chat(client, "s", screen, 0.0).go_on(to_the_end=to_the_end)  # type: ignore[arg-type]  # a screen
 
     in_steps(talk)
     return screen
@@ -85,12 +85,12 @@ def test_a_server_that_was_restarted_is_told_and_nothing_is_waited_for() -> None
 
 def test_text_that_was_skipped_and_turns_of_others_are_told() -> None:
     events = (
-        frame("run.enter", 2, run_id="a", seq=1, state="active"),
-        frame("delta", 3, run_id="a", text="one\ntwo", offset=0),
         'event: gap\ndata: {"session_id": "s"}\n\n',
-        snapshot(4),
-        frame("run.enter", 5, run_id="b", seq=2, state="queued"),
-        frame("run.enter", 6, run_id="c", seq=2, state="queued"),
+        snapshot(2),
+        frame("run.enter", 3, run_id="a", seq=1, state="active"),
+        frame("delta", 4, run_id="a", text="one\ntwo", offset=0),
+        *(frame("run.accept", 5, run_id=run_id, seq=2) for run_id in ("b", "c")),
+        *(frame("run.enter", 6, run_id=run_id, seq=2, state="queued") for run_id in ("b", "c")),
         frame("run.fold", 7, run_id="b", seq=2, into="a"),
         complete(8, "b", folded_into="a"),
         complete(9, "a", outcome="failed", error="no tea left"),
@@ -99,7 +99,7 @@ def test_text_that_was_skipped_and_turns_of_others_are_told() -> None:
     )
     screen = chatted(snapshot(1), 1.0, *events, lines=("tea",), to_the_end=True)
     assert screen.said.split("\n") == [
-        "> tea", "one", "two", "-- some text was skipped", "-- no tea left", "-- cleared",
+        "> tea", "-- some text was skipped", "one", "two", "-- no tea left", "-- cleared",
         "-- the server was restarted: how earlier prompts ended is unknown", "",
     ]  # fmt: skip
     assert "a turn runs · 2 waiting" in screen.states

@@ -54,8 +54,8 @@ def chat(url: str, session: str, token_file: Path | None, twice_within: float) -
     token = None if token_file is None else read_token(token_file)
     try:
         asyncio.run(_chat(url, session, token, twice_within))
-    # Tests reach what follows, and coverage does not see it: Python 3.11 tells a tracer twice that a coroutine
-    # returned when anyio connects, and the tracer loses its place.
+    # Tests reach what follows, and coverage does not see it: Python 3.11 tells a tracer twice that a
+    # coroutine returned when anyio connects, and the tracer loses its place.
     except TurngateError as wrong:  # pragma: no cover - see above
         raise click.ClickException(str(wrong)) from None
     return 0  # pragma: no cover - see above
