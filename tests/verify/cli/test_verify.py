@@ -504,4 +504,4 @@ def test_while_it_is_at_work_a_driver_says_how_far_it_is() -> None:
     assert line.told().split() == ["rules", "0", "examples", "0.0", "s"]
     tally.examples = 7
     assert "7 examples" in line.told()
-    assert [len(line.told(width)) for width in (200, 80, 10)] == [99, 80, 31]
+    assert [len(line.told(width)) for width in (200, 80, 10)] == [99, 80, 37]

@@ -63,12 +63,14 @@ class Thoroughness:
     scenarios: tuple[str, ...]
     places: tuple[Bounds, ...] = ()
     """Bounds with a limit on turns, for the lockstep."""
-    durable: tuple[DurableBounds, ...] = (DurableBounds(), DurableBounds(on_death="retry"))
+    durable: tuple[DurableBounds, ...] = (DurableBounds(), DurableBounds(losses=0, on_death="retry"))
     """Bounds for the model of processes."""
     proof: ProofThoroughness = QUICK_PROOF
     ledger_lockstep: tuple[Bounds, ...] = ()
     ledger_examples: int = 300
     ledger_scenarios: tuple[Scenario, ...] = tuple(LEDGER_SCENARIOS)
+    ledger_remembers: tuple[bool, ...] = (True,)
+    """Whether processes remember what they have saved last, where faults are injected."""
     ledger_calls: int = 60
     """Of the calls to a ledger that could fail, every nth does."""
 
@@ -87,7 +89,7 @@ QUICK = Thoroughness(
     examples=400,
     seeds=1,
     scenarios=SMALL,
-    places=PLACES,
+    places=(WITH_PLACES,),
     ledger_lockstep=(Bounds(2, 1), LINE),
 )
 DEEP = Thoroughness(
@@ -97,10 +99,16 @@ DEEP = Thoroughness(
     seeds=10,
     scenarios=tuple(SCENARIOS),
     places=PLACES,
-    durable=(*QUICK.durable, DurableBounds(processes=3), DurableBounds(prompts=3)),
+    durable=(
+        DurableBounds(),
+        DurableBounds(on_death="retry"),
+        DurableBounds(processes=3),
+        DurableBounds(prompts=3),
+    ),
     proof=WHOLE_PROOF,
     ledger_lockstep=(Bounds(3, 1), LINE),
     ledger_examples=5_000,
+    ledger_remembers=(True, False),
     ledger_calls=1,
 )
 
@@ -170,7 +178,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
     ledgers = {
         "ledger lockstep": _compare_ledgers(thoroughness.ledger_lockstep, workers),
         "ledger rules": _run_ledger_rules(thoroughness.ledger_examples, workers),
-        "ledger faults": _inject_ledger_faults(thoroughness.ledger_calls, workers),
+        "ledger faults": _inject_ledger_faults(thoroughness, workers),
         "ledger schedules": _explore_ledger_schedules(thoroughness.ledger_scenarios, workers),
     }
     schedules = _explore_schedules(thoroughness.scenarios, workers)
@@ -381,9 +389,12 @@ def _run_ledger_rules(examples: int, workers: Workers) -> Check:
     return check
 
 
-def _inject_ledger_faults(every: int, workers: Workers) -> Check:
-    jobs = [workers.start(inject_ledger_faults, remembers=remembers) for remembers in (True, False)]
-    calls = workers.start(fail_calls, every=every)
+def _inject_ledger_faults(thoroughness: Thoroughness, workers: Workers) -> Check:
+    jobs = [
+        workers.start(inject_ledger_faults, remembers=remembers)
+        for remembers in thoroughness.ledger_remembers
+    ]
+    calls = workers.start(fail_calls, every=thoroughness.ledger_calls)
 
     def check(verification: Verification, told: DriverLine) -> None:
         total = 0
