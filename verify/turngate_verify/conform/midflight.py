@@ -23,8 +23,6 @@ ONE_GAP = 4
 """Programs with one gap are worth this part of the time: a quarter."""
 MORE = 24
 """Those with two gaps, and those in two sessions, are worth this part of it, each."""
-IN_LINE = 8
-"""Those with operations on what waits in line are worth this part."""
 DELAYS = (1, 5, 20)
 """The milliseconds between two operations, where a subject cannot be stepped."""
 _RACES = (
@@ -81,7 +79,7 @@ def explore(suite: Suite) -> None:
         lined = _LIMITS._replace(extras=0, cancels=1, line=2)
         most += suite.result.features.two_phase
         _sweep_line(suite)
-        _Stage(suite, "on what waits in line", lined, most, IN_LINE).play(most_gaps=1)
+        _Stage(suite, "on what waits in line", lined, most, MORE).play(most_gaps=1)
 
 
 def _sweep_line(suite: Suite) -> None:
