@@ -15,8 +15,9 @@ from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, prin
 from turngate_verify.intervals import BadHistory, judge_files
 from turngate_verify.pipeline.situations import Situations, overheard
 from turngate_verify.pipeline.telling import of_intervals, of_recording, requirements_of_recording
-from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
+from turngate_verify.trace import NEVER_SHOWN, Checked, check
 from turngate_verify.trace_history import history_before
+from turngate_verify.trace_lines import BadRecording
 from turngate_verify.words import counted
 
 
