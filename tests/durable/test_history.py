@@ -15,7 +15,9 @@ import pytest
 from dispatching import in_loop
 from ledgers import MakeLedger, ledgers, on_each
 from turngate import CursorExpired, Turn
-from turngate.durable import DurableDispatcher
+from turngate.durable import DurableDispatcher, LedgerUnavailable
+from turngate.durable.feed._feed import News
+from turngate.durable.feed._history import history_pages
 from turngate_verify.monitor import Accusation, Monitor, Remark, TailedStream, follow
 from turngate_verify.trace import check
 
@@ -126,3 +128,35 @@ async def test_following_ends_when_the_dispatcher_is_closed(make: MakeLedger) ->
         following = asyncio.create_task(d.write_history(out, follow=True))
         await until(lambda: out.getvalue().count("\n") == 3)
     assert await following == 3
+
+
+class Failing:
+    """A ledger that cannot be read, once ``stopping`` says whether its dispatcher is about to close it."""
+
+    def __init__(self, news: News, *, stopping: bool) -> None:
+        self._news = news
+        self._stopping = stopping
+
+    async def history_after(self, after: Any, limit: int) -> Any:
+        self._news.stopping = self._stopping
+        raise LedgerUnavailable("no answer")
+
+
+async def ready() -> None:
+    """Be ready at once."""
+
+
+def pages(*, follow: bool, stopping: bool) -> list[Any]:
+    async def read() -> list[Any]:
+        news = News(0.01)
+        ledger: Any = Failing(news, stopping=stopping)
+        return [page async for page in history_pages(ledger, news, ready, None, follow=follow)]
+
+    return asyncio.run(read())
+
+
+def test_a_ledger_that_fails_is_said_unless_it_is_about_to_be_closed() -> None:
+    assert pages(follow=True, stopping=True) == []
+    for follow_, stopping in ((True, False), (False, True), (False, False)):
+        with pytest.raises(LedgerUnavailable):
+            pages(follow=follow_, stopping=stopping)
