@@ -112,6 +112,8 @@ class Journal:
         self.audience = audience
         self._pending: deque[Entry] = deque()
         self._telling = False
+        self._at = 0.0
+        """When the last line of a stream was decided."""
 
     def tell(self, entries: Iterable[Entry]) -> None:
         """Tell the log, the recording and those who subscribed to moves.
@@ -152,7 +154,8 @@ class Journal:
             if callable(self.record):
                 self.record(line)
             elif self.record is not None:
-                self.record.write(json.dumps(line) + "\n")
+                self._at = max(self._at, time.time())  # a clock that is set back reverses no order
+                self.record.write(json.dumps({**line, "at": self._at}) + "\n")
         except BaseException as exc:
             self.record = None
             log_or_propagate(exc, "the recording raised at %s, and stops there", line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +98,20 @@ async def test_a_text_stream_receives_json_lines() -> None:
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["accept", "enter", "complete", "end"]
     assert (lines[0]["session"], lines[0]["run"]) == ('s "quoted"\n', "ü")
+
+
+@in_loop
+async def test_a_line_says_when_and_a_clock_that_is_set_back_reverses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([100.0, 90.0, 101.0, 50.0])
+    stream = io.StringIO()
+    async with Dispatcher(echo, record=stream) as d:
+        monkeypatch.setattr("turngate._effects.time", SimpleNamespace(time=lambda: next(times, 102.0)))
+        await d.ask("s", "p")
+    lines = [json.loads(line)["at"] for line in stream.getvalue().splitlines()]
+    assert lines == sorted(lines)
+    assert len({*lines}) > 1
 
 
 @in_loop

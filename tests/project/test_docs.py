@@ -22,7 +22,7 @@ from turngate_model.properties import DurableProperty, Property
 
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
-NEEDS = {"adapter.md": ("node",)}
+NEEDS = {"adapter.md": ("node",), "intervals.md": ("node", "go"), "watch.md": ("node",)}
 """Programs that a page needs besides a shell and curl."""
 
 
@@ -50,7 +50,7 @@ def test_code_is_run_or_marked_as_an_excerpt(page: Path) -> None:
     for block in found:
         if block.is_excerpt and block.language == "python":
             compile(block.text, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
-        elif block.language == "python":
+        elif block.language in ("python", "js", "go"):
             assert Path(block.title).stem in run, f"{page.name}, line {block.line}: nothing runs it"
         else:
             assert block.language in ("sh", "text", "json"), f"{page.name}, line {block.line}"

@@ -35,7 +35,9 @@ NOT_BELOW = {
     "turngate_verify.intervals": ("world", "conform", "vectors", "drivers", "trace", "report", "cli"),
     "turngate_verify.vectors": ("world", "drivers", "trace", "report", "cli"),
     "turngate_verify.drivers": ("conform", "vectors", "report", "cli"),
-    "turngate_verify.trace": ("world", "conform", "drivers", "report", "cli"),
+    "turngate_verify.trace": ("world", "conform", "drivers", "monitor", "report", "cli"),
+    "turngate_verify.trace_lines": ("world", "conform", "drivers", "trace", "monitor", "report", "cli"),
+    "turngate_verify.monitor": ("world", "conform", "intervals", "vectors", "drivers", "report", "cli"),
     "turngate_verify.report": ("world", "cli"),
 }
 """The rooms of its own package that a room must not look into."""

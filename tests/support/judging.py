@@ -20,7 +20,8 @@ from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff,
 from turngate_model.properties import AnyProperty
 from turngate_verify.conform import Features, Observed, ProgramLimits, written
 from turngate_verify.conform.judge import Judge
-from turngate_verify.trace import NEVER_SHOWN, BadRecording, check
+from turngate_verify.trace import NEVER_SHOWN, check
+from turngate_verify.trace_lines import BadRecording
 from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.world import World, without_log
 

@@ -128,7 +128,7 @@ def play(page: str, folder: Path) -> list[str]:
         for block in blocks(page):
             if block.is_excerpt:
                 printed = None
-            elif block.language in ("python", "toml", "json") and block.title:
+            elif block.language in ("python", "js", "go", "toml", "json") and block.title:
                 (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
                 (folder / block.title).write_text(terminal.here(block.text), encoding="utf-8")
             elif block.language == "sh":

@@ -18,7 +18,8 @@ import pytest
 from turngate import Dispatcher, Turn
 from turngate_model import Property
 from turngate_verify.cli import run
-from turngate_verify.trace import BadRecording, check
+from turngate_verify.trace import check
+from turngate_verify.trace_lines import BadRecording
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.jsonl"))
 GOOD = [path for path in RECORDINGS if path.stem.startswith("good")]

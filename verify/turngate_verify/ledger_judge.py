@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from turngate import RunComplete
 from turngate.durable import Ledger
 from turngate_model.properties import AnyProperty, DurableProperty, Property
-from turngate_verify.trace import BadRecording, check
+from turngate_verify.trace import check
+from turngate_verify.trace_lines import BadRecording
 
 _PAGE = 1000
 _FIRST = (-1, -1)

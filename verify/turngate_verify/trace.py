@@ -14,12 +14,11 @@ flight. Of a complete run the check keeps only eight bytes, to know it again.
 from __future__ import annotations
 
 import heapq
-import json
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turngate_model.abstract_session import AbstractSession
 from turngate_model.history import (
@@ -40,26 +39,10 @@ from turngate_model.history import (
 )
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
+from turngate_verify.trace_lines import COMMANDS, BadRecording, RecordedLine, read_line
 
 NEVER_SHOWN = (Property.ON_RECORD, Property.NO_RESIDUE)
 """What a recording cannot show: messages, and the memory of the dispatcher."""
-
-KINDS = (
-    *("accept", "enter", "fold", "handoff", "cancel", "clear", "hold", "resume", "move", "edit"),
-    *("complete", "end"),
-)
-_ENTERED = {
-    state.value: state
-    for state in (DeclaredState.CANCEL_ON_ENTRY, DeclaredState.QUEUED, DeclaredState.ACTIVE)
-}
-
-
-class BadRecording(Exception):
-    """A line that is not an event, or is about something unknown. Names the line."""
-
-    def __init__(self, line: int, what: str) -> None:
-        super().__init__(f"line {line}: {what}")
-        self.line = line
 
 
 class Offence(NamedTuple):
@@ -132,11 +115,11 @@ class _Checker:
             self._line = number
             if not line.strip():
                 continue
-            record = _parsed(line, number)
+            said = read_line(line, number)
             if result.whole:
                 raise BadRecording(number, "an event after end, which says that nothing more will happen")
             result.events += 1
-            violation = self._ended() if record["event"] == "end" else self._observed(record)
+            violation = self._ended() if said.kind == "end" else self._observed(said)
             if violation:
                 result.offence = Offence(number, violation.property, violation.what)
                 return result
@@ -160,33 +143,25 @@ class _Checker:
                 return Violation(Property.EXACTLY_ONE_COMPLETE, owed)
         return None
 
-    def _observed(self, record: dict[str, Any]) -> Violation | None:
-        kind = record["event"]
-        if kind not in KINDS:
-            raise self._bad(f"unknown event {kind!r}; there are {', '.join(KINDS)}")
-        if kind == "accept":
-            return self._accepted(self._name(record, "session"), self._name(record, "run"), record)
-        if kind in ("cancel", "clear", "hold", "resume"):
-            return self._commanded(kind, record)
-        run = self._name(record, "run")
+    def _observed(self, said: RecordedLine) -> Violation | None:
+        if said.kind == "accept":
+            return self._accepted(said)
+        if said.kind in COMMANDS:
+            return self._commanded(said)
+        run = said.run
         if run not in self._session_of:
-            return self._after_the_end(kind, run)
+            if run not in self._complete:
+                raise self._bad(f"{said.kind} of run {run!r}, which was never accepted")
+            return after_the_end(said)
         session = self._sessions[self._session_of[run]]
-        match kind:
-            case "enter":
-                return _first(session, Enter(run, self._state(record)))
-            case "fold":
-                return _first(session, Fold(run, self._name(record, "into")))
-            case "handoff":
-                return _first(session, Ended(session.lead), Handoff(run))
-            case "move":
-                return _first(session, Move(run, self._beside(record, "before", self._session_of[run])))
-            case "edit":
-                return _first(session, Edit(run, foldable=True))
-            case _:
-                return self._completed(session, run, record)
+        beside = self._beside(said, self._session_of[run]) if said.kind == "move" else said.beside
+        violation = first(session, *events_of(said._replace(beside=beside), session))
+        if said.kind == "complete":
+            self._completed(session, run)
+        return violation
 
-    def _accepted(self, name: str, run: str, record: dict[str, Any]) -> Violation | None:
+    def _accepted(self, said: RecordedLine) -> Violation | None:
+        name, run = said.session, said.run
         known_in = self._session_of.get(run)
         if known_in is not None and known_in != name:
             raise self._bad(f"run {run!r} is in session {known_in!r} already, not in {name!r}")
@@ -195,14 +170,15 @@ class _Checker:
             self._result.runs += 1
             self._session_of[run] = name
             session = self._sessions.setdefault(name, AbstractSession())
-            return _first(session, Accept(run, into=self._beside(record, "into", name)))
+            return first(session, Accept(run, into=self._beside(said, name)))
         return None
 
-    def _beside(self, record: dict[str, Any], key: str, name: str) -> str:
-        """Return the other run of the session that a line names under a key; empty if it names none."""
-        if record.get(key) is None:
+    def _beside(self, said: RecordedLine, name: str) -> str:
+        """Return the other run of the session that a line names; empty if it names none."""
+        run = said.beside
+        if not run:
             return ""
-        run = self._name(record, key)
+        key = "into" if said.kind == "accept" else "before"
         known_in = self._session_of.get(run, name if run in self._complete else None)
         if known_in is None:
             raise self._bad(f"{key} names run {run!r}, which was never accepted")
@@ -210,95 +186,71 @@ class _Checker:
             raise self._bad(f"{key} names run {run!r}, which is in session {known_in!r}, not in {name!r}")
         return run
 
-    def _commanded(self, kind: str, record: dict[str, Any]) -> Violation | None:
-        runs = record.get("runs")
-        if runs is not None and not (isinstance(runs, list) and all(isinstance(run, str) for run in runs)):
-            raise self._bad(f"runs of a {kind} must be a list of run ids")
-        if runs and "session" not in record and kind in ("hold", "resume"):
-            name = next((self._session_of[run] for run in runs if run in self._session_of), "")
-        else:
-            name = self._name(record, "session")
+    def _commanded(self, said: RecordedLine) -> Violation | None:
+        name = said.session
+        if not name:
+            name = next((self._session_of[run] for run in said.runs or () if run in self._session_of), "")
         session = self._sessions.get(name)
-        if session is None:
-            return None
-        some = None if runs is None else frozenset(run for run in runs if run in session.states)
-        commands: dict[str, Event] = {
-            "cancel": Cancel(some),
-            "clear": Clear(some),
-            "hold": Hold(some),
-            "resume": Resume(some, unbinds=True),
-        }
-        return _first(session, commands[kind])
+        return None if session is None else first(session, *events_of(said, session))
 
-    def _completed(self, session: AbstractSession, run: str, record: dict[str, Any]) -> Violation | None:
-        cancelled, error = record.get("cancelled"), record.get("error")
-        if not isinstance(cancelled, bool):
-            raise self._bad("complete needs cancelled: true or false")
-        if error is not None and not isinstance(error, str):
-            raise self._bad("error must be a string, or left out")
-        unseen: list[Event] = []
-        if run in session.turn:
-            unseen.append(Ended(session.lead))
-        if session.states[run] in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY):
-            unseen.append(Wrote(run, "unwritten"))
-        violation = _first(session, *unseen, Complete(run, cancelled, error))
+    def _completed(self, session: AbstractSession, run: str) -> None:
         self._complete.add(run)
         session.forget(run)
         if not session.states:
             del self._sessions[self._session_of[run]]
         del self._session_of[run]
-        return violation
-
-    def _after_the_end(self, kind: str, run: str) -> Violation:
-        if run not in self._complete:
-            raise self._bad(f"{kind} of run {run!r}, which was never accepted")
-        if kind == "complete":
-            return Violation(
-                Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough"
-            )
-        if kind in ("move", "edit"):
-            late = Property.AS_EDITED if kind == "edit" else Property.DECLARED_MOVE
-            return Violation(late, f"{run} is complete: the {kind} should have been refused")
-        return Violation(Property.TERMINAL_IS_FINAL, f"{run} is complete, and must not {kind} again")
-
-    def _name(self, record: dict[str, Any], key: str) -> str:
-        value = record.get(key)
-        if not isinstance(value, str) or not value:
-            raise self._bad(f"{record['event']} needs {key}: a string that is not empty")
-        return value
-
-    def _state(self, record: dict[str, Any]) -> DeclaredState:
-        state = record.get("state")
-        if not isinstance(state, str) or state not in _ENTERED:
-            raise self._bad(f"enter needs a state: one of {', '.join(_ENTERED)}")
-        return _ENTERED[state]
 
     def _bad(self, what: str) -> BadRecording:
         return BadRecording(self._line, what)
 
 
-def _first(session: AbstractSession, *events: Event) -> Violation | None:
+def events_of(said: RecordedLine, session: AbstractSession) -> list[Event]:
+    """Return the events that a line shows, with those before it that no line shows."""
+    run = said.run
+    some = None if said.runs is None else frozenset(each for each in said.runs if each in session.states)
+    match said.kind:
+        case "accept":
+            return [Accept(run, into=said.beside)]
+        case "enter":
+            assert said.state is not None
+            return [Enter(run, said.state)]
+        case "fold":
+            return [Fold(run, said.beside)]
+        case "handoff":
+            return [Ended(session.lead), Handoff(run)]
+        case "cancel":
+            return [Cancel(some)]
+        case "clear":
+            return [Clear(some)]
+        case "hold":
+            return [Hold(some)]
+        case "resume":
+            return [Resume(some, unbinds=True)]
+        case "move":
+            return [Move(run, said.beside)]
+        case "edit":
+            return [Edit(run, foldable=True)]
+        case _:
+            events: list[Event] = []
+            if run in session.turn:
+                events.append(Ended(session.lead))
+            if session.states[run] in (DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_ENTRY):
+                events.append(Wrote(run, "unwritten"))
+            return [*events, Complete(run, said.cancelled, said.error)]
+
+
+def after_the_end(said: RecordedLine) -> Violation:
+    """Return what a line about a run breaks that is complete already."""
+    run = said.run
+    if said.kind == "complete":
+        return Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
+    if said.kind in ("move", "edit"):
+        late = Property.AS_EDITED if said.kind == "edit" else Property.DECLARED_MOVE
+        return Violation(late, f"{run} is complete: the {said.kind} should have been refused")
+    return Violation(Property.TERMINAL_IS_FINAL, f"{run} is complete, and must not {said.kind} again")
+
+
+def first(session: AbstractSession, *events: Event) -> Violation | None:
+    """Show events to a session, and return the first thing that they break."""
     found = [violation for event in events for violation in session.observe(event)]
     return found[0] if found else None
-
-
-def _parsed(line: str | bytes, number: int) -> dict[str, Any]:
-    try:
-        text = line if isinstance(line, str) else line.decode("utf-8-sig" if number == 1 else "utf-8")
-        record = json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as wrong:
-        raise BadRecording(number, f"not JSON ({wrong.msg}, at character {wrong.pos + 1})") from None
-    except (ValueError, RecursionError) as wrong:
-        raise BadRecording(number, f"not JSON ({wrong})") from None
-    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-        raise BadRecording(number, 'not an object with the key "event"')
-    return record
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Refuse one that has a key twice, because it is unclear which value was meant."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
-    return made

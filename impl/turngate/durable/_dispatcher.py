@@ -583,18 +583,21 @@ class DurableDispatcher:
             log(logging.INFO, "purged %d %s", gone, "run" if gone == 1 else "runs")
         return gone
 
-    async def write_history(self, out: TextIO) -> int:
+    async def write_history(self, out: TextIO, *, after: str | None = None, follow: bool = False) -> int:
         """Write every decision that the ledger keeps, in the order of the commits, for `turngate trace`.
 
-        Returns how many lines it was. If nothing more will happen, add an `end` line.
+        Returns how many lines it was. If nothing more will happen, add an `end` line. Each line says `at`
+        which time it was saved. The last one of each step has a `cursor`: with it as `after`, go on behind
+        that step. With `follow`, write what is decided from now on too, in every process, until this
+        dispatcher is closed; `out` is flushed. Raises CursorExpired when what comes next has been purged, or
+        when `after` is of another ledger.
         """
-        await self._stepper.ready()
-        lines, last = 0, (-1, -1)
-        while told := (await self._ledger.history_after(last, 1000))[2]:
-            last = told[-1].position, told[-1].ordinal
-            for step in told:
-                lines += len(step.entries)
-                out.writelines(json.dumps(entry) + "\n" for entry in step.entries)
+        lines = 0
+        async for page in self._feed.history(after, follow=follow):
+            lines += len(page)
+            out.writelines(json.dumps(line) + "\n" for line in page)
+            if follow:
+                out.flush()
         return lines
 
     async def __aenter__(self) -> Self:

@@ -102,6 +102,8 @@ class HistoryStep(NamedTuple):
     ordinal: int
     session_id: str
     entries: list[dict[str, Any]]
+    at: float
+    """When it was saved, in seconds since the epoch."""
 
 
 class Checkpoint(NamedTuple):

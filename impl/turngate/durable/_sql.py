@@ -164,7 +164,7 @@ class SqlLedger(ABC):
     async def history_after(self, after: Place, limit: int) -> tuple[Place, int, list[HistoryStep]]:
         """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
         purged, horizon, rows = await self._page("history_after", after, limit)
-        steps = [HistoryStep(row[0], row[1], restored(row[2]), json.loads(row[3])) for row in rows]
+        steps = [HistoryStep(row[0], row[1], restored(row[2]), json.loads(row[3]), row[4]) for row in rows]
         return purged, horizon, steps
 
     async def _page(self, name: str, after: Place, limit: int) -> tuple[Place, int, list[Any]]:

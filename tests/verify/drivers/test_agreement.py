@@ -10,7 +10,8 @@ import pytest
 from judging import UNSHOWN, Judged, judged, judged_in_haste
 from turngate_model import Property
 from turngate_verify.drivers.sabotage import SABOTAGES
-from turngate_verify.trace import BadRecording, check
+from turngate_verify.trace import check
+from turngate_verify.trace_lines import BadRecording
 
 PROGRAMS = 1_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import click
 
@@ -13,21 +13,54 @@ from turngate_verify.cli.pipeline import output_options, outputs_wanted, write_o
 from turngate_verify.cli.pipeline import told as requirements_told
 from turngate_verify.cli.show import EXIT_CODES, bold, err, out, print_but, print_json, styled
 from turngate_verify.intervals import BadHistory, judge_files
+from turngate_verify.monitor.judge import REMEMBERED
 from turngate_verify.pipeline.situations import Situations, overheard
 from turngate_verify.pipeline.telling import of_intervals, of_recording, requirements_of_recording
-from turngate_verify.trace import NEVER_SHOWN, BadRecording, Checked, check
+from turngate_verify.trace import NEVER_SHOWN, Checked, check
 from turngate_verify.trace_history import history_before
+from turngate_verify.trace_lines import BadRecording
 from turngate_verify.words import counted
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.File("rb"))
+@click.argument("names", metavar="FILE...", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option(
     "--intervals",
     is_flag=True,
     help="Judge lines with call and return times, from several files and in any order.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--follow", is_flag=True, help="Judge lines as they are appended, until Ctrl-C or SIGTERM.")
+@click.option("--from-end", is_flag=True, help="With --follow: do not read what is in the file already.")
+@click.option(
+    "--window",
+    metavar="N",
+    type=click.IntRange(1, 1_000_000),
+    help="With --follow: lines may be up to N lines late; --order-by says which number orders them.",
+)
+@click.option("--order-by", metavar="KEY", help="The key of that number in each line.")
+@click.option(
+    "--remember",
+    metavar="N",
+    type=click.IntRange(1),
+    default=REMEMBERED,
+    show_default=True,
+    help="With --follow: so many complete runs, at least, are known again.",
+)
+@click.option(
+    "--metrics-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --follow: keep Prometheus text in FILE, at most a second old.",
+)
+@click.option(
+    "--metrics-port",
+    metavar="N",
+    type=click.IntRange(0, 65_535),
+    help="With --follow: serve it at http://127.0.0.1:N/metrics.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object; with --follow, one a violation."
+)
 @click.option(
     "--report",
     metavar="DIR",
@@ -36,8 +69,15 @@ from turngate_verify.words import counted
 )
 @output_options
 def trace(
-    files: tuple[BinaryIO, ...],
+    names: tuple[str, ...],
     intervals: bool,
+    follow: bool,
+    from_end: bool,
+    window: int | None,
+    order_by: str | None,
+    remember: int,
+    metrics_file: Path | None,
+    metrics_port: int | None,
     as_json: bool,
     report: Path | None,
     junit: Path | None,
@@ -48,9 +88,43 @@ def trace(
     With --intervals, lines say when a call began and when it returned, and the
     history holds if some order within these intervals breaks nothing.
 
+    With --follow, FILE is judged while it is being written, in memory bounded
+    by what is in flight. Each violation is printed at once; then it goes on.
+
     Exit code 0: nothing is broken; 1: a property is, and the line is named;
     2: the recording itself is broken; 3: it shows nothing.
     """
+    only_following = {
+        "--from-end": from_end,
+        "--window": window is not None,
+        "--order-by": order_by is not None,
+        "--metrics-file": metrics_file is not None,
+        "--metrics-port": metrics_port is not None,
+    }
+    if follow:
+        if intervals or report or junit or markdown:
+            raise click.UsageError("--follow goes on; it has no --intervals, --report, --junit or --markdown")
+        if len(names) != 1:
+            raise click.UsageError("give one FILE to --follow")
+        if (window is None) is not (order_by is None):
+            raise click.UsageError(
+                "--window needs --order-by, and the other way round: without a number in "
+                "each line, the order of lines that come late is not known"
+            )
+        from turngate_verify.cli.follow import trace_follow  # noqa: PLC0415 - only this form needs it
+
+        return trace_follow(
+            names[0],
+            as_json=as_json,
+            from_end=from_end,
+            window=None if window is None or order_by is None else (window, order_by),
+            remember=remember,
+            metrics_file=metrics_file,
+            metrics_port=metrics_port,
+        )
+    for option in (name for name, given in only_following.items() if given):
+        raise click.UsageError(f"{option} is for --follow only")
+    files = _opened(names)
     if intervals:
         if report:
             raise click.UsageError("--report draws one recording; it cannot be used with --intervals")
@@ -82,8 +156,15 @@ def trace(
     return EXIT_CODES[checked.verdict]
 
 
+def _opened(names: tuple[str, ...]) -> tuple[IO[bytes], ...]:
+    """Open the files, which are closed when the command is over."""
+    context = click.get_current_context()
+    argument = next(each for each in context.command.params if each.name == "names")
+    return tuple(click.File("rb").convert(name, argument, context) for name in names)
+
+
 def _trace_intervals(
-    files: tuple[BinaryIO, ...], junit: Path | None, markdown: Path | None, *, as_json: bool
+    files: tuple[IO[bytes], ...], junit: Path | None, markdown: Path | None, *, as_json: bool
 ) -> int:
     names = [file.name if len(files) > 1 else "" for file in files]
     try:

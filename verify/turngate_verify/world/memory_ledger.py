@@ -142,7 +142,8 @@ class Tables:
         for message, columns in zip(changes.messages, of_messages(changes.messages), strict=True):
             assert message.id not in self.messages, f"{message.id} is written a second time"
             self.messages[message.id] = message, columns[-1]
-        self.history.append(HistoryStep(position, 0, changes.session_id, copy.deepcopy(changes.entries)))
+        entries = copy.deepcopy(changes.entries)
+        self.history.append(HistoryStep(position, 0, changes.session_id, entries, self.now()))
         return Fate.SAVED, position
 
     def may_save(self, worker: int) -> bool:

@@ -136,12 +136,14 @@ class LedgerCompletions:
         """Raise CursorExpired unless the ledger has reached its cursors, in their epochs."""
         await self._ready()
         while self._unchecked:
-            cursor = self._unchecked[-1]
-            end = await self._ledger.epoch_end(cursor.epoch)
-            if end is None:
-                raise CursorExpired(
-                    "the cursor is one of another ledger, or of a part of this one that is lost"
-                )
-            if cursor.reach() >= end:
-                raise CursorExpired("the cursor is beyond the end of the ledger, which was restored since")
+            await check_cursor(self._ledger, self._unchecked[-1])
             self._unchecked.pop()
+
+
+async def check_cursor(ledger: Ledger, cursor: LedgerCursor) -> None:
+    """Raise CursorExpired unless the ledger has reached a cursor, in its epoch."""
+    end = await ledger.epoch_end(cursor.epoch)
+    if end is None:
+        raise CursorExpired("the cursor is one of another ledger, or of a part of this one that is lost")
+    if cursor.reach() >= end:
+        raise CursorExpired("the cursor is beyond the end of the ledger, which was restored since")

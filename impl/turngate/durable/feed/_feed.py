@@ -16,11 +16,13 @@ from turngate._log import describe, log_error, log_or_propagate
 from turngate.durable._ledger import LedgerGone, LedgerUnavailable
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
 from turngate.durable.feed._delivery import BEHIND, Beginning, Delivery, Gap
+from turngate.durable.feed._history import history_pages
 from turngate.durable.feed._relay import StreamRelay
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+    from typing import Any
 
     from turngate._events import Delta, Event, Note
     from turngate.durable._ledger import HistoryStep, Place, ReadPoint
@@ -157,6 +159,11 @@ class Feed:
         """Return the completions of all processes; see `DurableDispatcher.completions`."""
         self._loop.check_thread()
         return LedgerCompletions(self._ledger, self._news, self._ready, after, until)
+
+    def history(self, after: str | None, *, follow: bool) -> AsyncIterator[list[dict[str, Any]]]:
+        """Return the lines of the history, page by page; see `DurableDispatcher.write_history`."""
+        self._loop.check_thread()
+        return history_pages(self._ledger, self._news, self._ready, after, follow=follow)
 
     async def end_cursor(self) -> str:
         """Return the cursor of this moment; see `DurableDispatcher.end_cursor`."""

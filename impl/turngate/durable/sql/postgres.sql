@@ -254,7 +254,7 @@ ORDER BY page."position", page.ordinal
 
 -- name: history_after
 SELECT m.forgotten, m.forgotten_ordinal, {horizon}, page.* FROM {s}.meta m LEFT JOIN LATERAL (
-    SELECT "position", ordinal, session_id, entries FROM {s}.history
+    SELECT "position", ordinal, session_id, entries, extract(epoch FROM at)::float8 FROM {s}.history
     WHERE ("position", ordinal) > ($1, $2) AND "position" < {horizon}
     ORDER BY "position", ordinal LIMIT $3) page ON true
 ORDER BY page."position", page.ordinal

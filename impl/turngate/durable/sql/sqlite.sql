@@ -127,7 +127,8 @@ ORDER BY position, ordinal
 
 -- name: history_after
 SELECT forgotten, 0, {last_number} + 1, page.* FROM meta LEFT JOIN (
-    SELECT position, 0, session_id, entries FROM history WHERE position > $1 ORDER BY position LIMIT $3) page
+    SELECT position, 0, session_id, entries, at FROM history
+    WHERE position > $1 ORDER BY position LIMIT $3) page
 ORDER BY position
 
 -- name: epoch
