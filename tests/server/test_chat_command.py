@@ -222,6 +222,13 @@ class Tmux:
             time.sleep(0.05)
         return screen
 
+    def until_dead(self) -> None:
+        """Wait until the program has ended (with the option remain-on-exit)."""
+        deadline = time.monotonic() + 60
+        while self("display-message", "-p", "#{pane_dead}").strip() != "1":
+            assert time.monotonic() < deadline, self.screen()
+            time.sleep(0.05)
+
 
 @contextmanager
 def on_screen(server: Process, columns: int, *options: str, rows: int = 40) -> Iterator[Tmux]:
@@ -339,8 +346,10 @@ def test_escape_twice_stops_the_turn_and_keeps_what_waits(server: Process) -> No
         tmux("send-keys", "quick", "Enter")
         said = "\n".join(tmux.until(lambda said: "-- finished (quick)" in said))  # it passes what is held
         assert said.count("-- stopped") == 1
-        tmux("send-keys", "/resume", "Enter")
-        tmux.until(lambda said: "about cake" in said and "-- resumed: 1" in said)
+        tmux("set-option", "-g", "remain-on-exit", "on")
+        tmux("send-keys", "C-d")  # nothing is left to be cancelled
+        tmux.until_dead()
+        assert (cake(server)["state"], cake(server)["held"]) == ("queued", True)
 
 
 @pytest.mark.needs("tmux")
@@ -378,4 +387,4 @@ def test_a_server_that_dies_after_the_first_escape_loses_no_prompt(tmp_path: Pat
         assert (cake(server)["state"], cake(server)["held"]) == ("queued", True)
         tmux.until(lambda said: "idle · 1 waiting, 1 held" in said)
         tmux("send-keys", "/resume", "Enter")
-        tmux.until(lambda said: "about cake" in said)
+        tmux.until(lambda said: "about cake" in said and "-- resumed: 1" in said)
