@@ -39,8 +39,8 @@ def chat(url: str, session: str, token_file: Path | None) -> int:
     token = None if token_file is None else read_token(token_file)
     try:
         asyncio.run(_chat(url, session, token))
-    # Tests reach what follows, but are not seen to: Python 3.11 tells a tracer of a coroutine's return twice when
-    # anyio connects, and the tracer loses its place in what called the loop.
+    # Tests reach what follows, but are not seen to: when anyio connects, Python 3.11 tells a tracer twice
+    # that a coroutine returns, and the tracer loses its place in what called the loop.
     except TurngateError as wrong:  # pragma: no cover - see above
         raise click.ClickException(str(wrong)) from None
     return 0  # pragma: no cover - see above
