@@ -32,9 +32,11 @@ class Layer(NamedTuple):
 
 LAYERS: Final = (
     Layer("the dispatcher", ["*/impl/turngate/*.py"]),
+    Layer("when the client sends again", [f"*/client/{each}.py" for each in ("_calls", "_events", "_text")]),
     Layer(
         "server, client, ACP, command line",
         [f"*/turngate/{each}/**" for each in ("server", "client", "acp", "cli")],
+        floor=None,
     ),
     Layer("ledgers", ["*/turngate/durable/**"], floor=None),
 )

@@ -478,7 +478,7 @@ def listed() -> set[tuple[str, str, str]]:
     """Read the list of equivalent mutants."""
     changes, module = set(), ""
     for line in EQUIVALENT.read_text().splitlines():
-        if heading := re.match(r"## (_\w+)\.py", line):
+        if heading := re.match(r"## ([\w/]+)\.py", line):
             module = heading[1]
         elif entry := re.match(r"- line \d+: `(.+?)` → `(.+?)`: \S", line):
             changes.add((module, entry[1], entry[2]))

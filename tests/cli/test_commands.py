@@ -178,6 +178,17 @@ def test_a_module_that_fails_where_no_line_is_its_own_is_told_without_one(
         targets.loaded("nul.py:agent", "one")
 
 
+def test_a_module_that_fails_outside_of_its_lines_is_told_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(targets, "_from_path", int)  # fails as what is written in C does
+    with pytest.raises(endings.BadInput, match=r"^odd.py cannot be imported: TypeError: int\(\)[^\n(]*$"):
+        targets.loaded("odd.py:agent", "one")
+
+
 def test_a_database_may_have_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "postgresql://one:5432,two:5433/runs"
     assert "PostgresLedger" in type(targets.ledger_at(place)).__name__

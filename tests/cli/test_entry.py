@@ -120,6 +120,15 @@ def test_a_disk_that_is_full_is_one_line_and_no_verdict() -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_what_is_left_to_write_at_the_end_changes_no_code() -> None:
+    with open("/dev/full", "w") as full:
+        done = program("sys.stdout.write('left')", "serve", "--port", "x", output=full.fileno())
+    assert done.returncode == 2
+    assert "'x' is not a valid integer" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed_lead_nowhere(closed: str) -> None:
     done = shell(f"turngate --version {closed}")

@@ -58,6 +58,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, *begins: Begin) -> Iterator[lis
         worker = Worker(len(started) + 1, os.dup(pass_fds.ready))
         started.append(worker)
         begins[min(len(started), len(begins)) - 1](worker)
+        await asyncio.sleep(0.01)  # a signal comes while it starts
         return worker
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)

@@ -161,6 +161,26 @@ def test_a_terminal_that_goes_away_ends_the_chat_in_order(server: Process, tmp_p
     os.waitpid(terminal.pid, 0)
 
 
+def test_a_keyboard_that_goes_away_ends_the_chat_in_order(server: Process) -> None:
+    (keyboard, typed), (screen, shown) = pty.openpty(), pty.openpty()
+    command = [sys.executable, "-m", "turngate", "chat", server.url]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stdin=typed, stdout=shown, stderr=subprocess.PIPE, start_new_session=True, env=environment
+    ) as chatting:
+        os.close(typed)
+        os.close(shown)
+        seen = b""
+        while b"Enter sends" not in seen or b"idle" not in seen:
+            assert select.select([screen], [], [], 60)[0], seen
+            seen += os.read(screen, 65_536)
+        os.close(keyboard)
+        assert chatting.wait(60) == 0
+        assert chatting.stderr is not None
+        assert chatting.stderr.read() == b""
+    os.close(screen)
+
+
 def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
     terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
     terminal.until("Enter sends")

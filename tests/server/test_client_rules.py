@@ -176,7 +176,7 @@ def test_a_stranger_that_failed_in_between_leaves_a_change_in_doubt(status: int)
     assert (answer.status, answer.name, len(sent)) == (status, "unknown", 1)
 
 
-@pytest.mark.parametrize("status", [302, 400, 401, 404, 407, 409, 499])
+@pytest.mark.parametrize("status", [302, 400, 401, 404, 407, 409, 499, 600])
 def test_a_stranger_that_refuses_has_let_nothing_through(status: int) -> None:
     for script, answers in ((look, ()), (look_and_cancel, (LOOKED,))):
         answer, sent = tried(script, *answers, foreign(status), DONE)
@@ -516,6 +516,34 @@ def test_an_answer_that_is_no_json_is_told_as_such() -> None:
     answer, _ = tried(look, httpx2.Response(200, text="<p>welcome</p>"), patience=0.0)
     assert isinstance(answer, Unreachable)
     assert str(answer) == "the answer is not JSON: it was cut short, or is not of a Turngate server"
+
+
+def test_a_prompt_is_asked_and_waited_for() -> None:
+    done = {
+        "session_id": "s", "run_id": "r", "seq": 1, "text": "hot", "error": None, "cancelled": False,
+        "message_id": None, "folded_into": None, "outcome": "finished",
+    }  # fmt: skip
+
+    async def ask(client: Client) -> str:
+        assert repr(client) == "<Client of http://server/>"
+        return (await client.ask("s", "tea", run_id="r")).text
+
+    answer, sent = tried(ask, said(RUN), said(RUN), said({**RUN, "state": "complete", "complete": done}))
+    assert answer == "hot"
+    assert [each.path for each in sent[1:]] == ["/v1/runs/r?wait=20.0"] * 2
+
+
+def test_messages_come_page_by_page() -> None:
+    def page(number: int, following: str | None) -> Answer:
+        message = {"id": f"m{number}", "session_id": "s", "run_id": "r", "role": "user", "text": "tea"}
+        return said({"messages": [{**message, "finish_reason": None, "data": None}], "next": following})
+
+    async def messages(client: Client) -> list[str]:
+        return [each.id for each in await client.messages("s", after="m0")]
+
+    answer, sent = tried(messages, page(1, "m1"), page(2, None))
+    assert answer == ["m1", "m2"]
+    assert [each.path.partition("?")[2] for each in sent] == ["limit=100&after=m0", "limit=100&after=m1"]
 
 
 def test_attachments_go_out_as_text_or_in_base64() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -177,6 +177,7 @@ async def fail(events: EventStream) -> tuple[BaseException, float]:
     [
         httpx2.ConnectError("refused"),
         foreign(502),
+        problem(500, "internal"),
         problem(503, "shutting-down"),
         problem(503, "ledger-unavailable"),
         httpx2.Response(200, html="<p>welcome</p>"),
@@ -196,6 +197,8 @@ def test_what_is_lost_at_the_end_of_patience_is_the_cause() -> None:
     (raised, after), _ = heard(fail, lost, patience=0.0)
     assert raised.__cause__ is lost
     assert after == 0
+    _, answering = heard(fail, lost, patience=0.1)  # the next try is due at the very end
+    assert len(answering.sent) == 2
     (raised, _), _ = heard(fail, problem(503, "shutting-down"), patience=0.0)
     assert str(raised.__cause__) == "the reason"
 
@@ -296,6 +299,31 @@ def test_closed_it_ends_for_those_who_wait_and_for_those_who_come() -> None:
 
     _, answering = heard(script, streamed(99.0))
     assert len(answering.sent) == 1
+
+
+def test_closed_it_has_ended_what_it_read_from_the_inside_out() -> None:
+    ended: list[str] = []
+
+    class Noted(Body):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            try:
+                async for part in super().__aiter__():
+                    yield part
+            finally:
+                ended.append("the body")
+
+    async def script(events: EventStream) -> None:
+        await anext(events)
+        await asyncio.sleep(1)  # it waits for a place among what is read ahead
+        async with events:
+            pass
+        assert ended == ["the body"]
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "turngate events"]
+
+    head = {"content-type": "text/event-stream"}
+    frames: list[str | float | Exception] = [delta(number, f"{number}") for number in range(100)]
+    frames.append(999.0)
+    heard(script, httpx2.Response(200, headers=head, stream=Noted(frames)))
 
 
 def test_closed_it_drops_what_was_read_ahead_and_lets_the_line_go() -> None:

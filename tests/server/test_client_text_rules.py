@@ -284,6 +284,22 @@ def test_a_caller_that_times_out_while_the_session_is_looked_at_misses_nothing()
     assert server.asked == [EVENTS, SUBMIT, SESSION, SESSION]
 
 
+def test_a_caller_that_times_out_at_the_beginning_sends_its_prompt_once() -> None:
+    async def script(text: RemoteText) -> list[str]:
+        for _ in range(4):  # before the snapshot, and while the prompt is on its way
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(text), 0.3)
+        return await pieces(text)
+
+    found, server = read(
+        script,
+        *(0.5, snapshot(), 2.0, ENTERED, frame("run.complete", complete("tea"))),
+        submit=[httpx2.ConnectError("refused"), httpx2.ConnectError("refused"), said(run())],
+    )
+    assert found == ["tea"]
+    assert server.asked.count(EVENTS) == 1
+
+
 # Its end.
 
 

@@ -7,6 +7,7 @@ standard library; each command needs an extra, and says which when it is missing
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -56,9 +57,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     """Interrupt, and again every second for as long as it goes no further than where it came."""
     note_interrupt()
     signal.setitimer(signal.ITIMER_REAL, 1.0)
-    silence = getattr(sys.modules.get("logging"), "disable", None)  # which may be half imported
-    if silence is not None:
-        silence()  # what is broken off has nothing to report
+    logging.disable()  # what is broken off has nothing to report
     raise KeyboardInterrupt
 
 

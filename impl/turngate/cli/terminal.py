@@ -34,7 +34,7 @@ class Terminal(Console):
         stop_if_interrupted()
         try:
             super().print(*objects, **options)
-        except BrokenPipeError:
+        except BrokenPipeError:  # pragma: no cover - since 13.8 rich makes the same call by itself
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
