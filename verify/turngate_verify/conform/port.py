@@ -49,6 +49,10 @@ class Features(NamedTuple):
     """Several operations can be called without waiting in between. An ``AsyncioSubject`` always has this."""
     real_time: bool = False
     """An operation returns when it is taken in; the kit looks again until nothing is owed."""
+    unordered: bool = False
+    """Starts of runners and RunCompletes are seen on different wires, so their order is not known."""
+    self_folds: bool = False
+    """A turn takes follow-ups in by itself, and it is not always known which."""
 
     @property
     def names(self) -> list[str]:

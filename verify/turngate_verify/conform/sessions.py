@@ -102,9 +102,9 @@ class Sessions:
             self.asked_to_enter.add(op.run)
         match op.name:
             case "accept" | "reject":
-                return [Accept(op.run, self.features.folds)]
+                return [Accept(op.run, self._may_fold)]
             case "interrupt":
-                return [Cancel(), Accept(op.run, self.features.folds)]
+                return [Cancel(), Accept(op.run, self._may_fold)]
             case "cancel":
                 return [Cancel()]
             case "cancel_run":
@@ -115,6 +115,10 @@ class Sessions:
                 return [Ended(op.run)]
             case "enter" | "fold" | "wait" | "crash" | "residue":
                 return []
+
+    @property
+    def _may_fold(self) -> bool:
+        return self.features.folds or self.features.self_folds
 
     # What is shown.
 
