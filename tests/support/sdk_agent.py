@@ -1,4 +1,4 @@
-"""A sound agent on the official Python SDK (`agent-client-protocol`): one turn at a time, a cancel covers all."""
+"""A sound agent on the official Python SDK: one turn at a time in a session, and a cancel covers all."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ async def _play(wire: WireDriver, scenario: Scenario) -> None:
 
 def _merge(result: Conformance, wire: WireDriver) -> None:
     """Add what the wire driver has found. What was seen on the wire is told rather than a program."""
-    result.wire = {each: count for each, count in wire.checked.items()}
+    result.wire.update(wire.checked)
     result.raced += wire.rounds
     for broken, finding in wire.found.items():
         result.counterexamples[broken] = finding.example

@@ -101,7 +101,11 @@ class AcpSubject(RealtimeSubject):
 
     def _answered(self, prompt: Prompt, answer: dict[str, object]) -> None:
         run, got = prompt.name, outcome_of(answer)
-        if self.features.self_folds and run not in self._begun and (lead := self._lead(prompt)):
+        if (
+            self.features.self_folds
+            and run not in self._begun
+            and (lead := self._lead(prompt, is_answered=True))
+        ):
             self.saw(Fold(run, lead))
         error = None if got in ("end_turn", "cancelled") else got
         self.completed(run, cancelled=got == "cancelled", error=error)
@@ -109,10 +113,15 @@ class AcpSubject(RealtimeSubject):
         if not others and (unsent := self._unsent.get(prompt.session)):
             self._send(prompt.session, unsent.pop(0))
 
-    def _lead(self, prompt: Prompt) -> str:
-        """Return the run that began last in the same session and has not been answered; empty if none."""
-        going_on = {each.name for each in self._in_flight(prompt.session) if each is not prompt}
-        return next((run for run in reversed(self._begun) if run in going_on), "")
+    def _lead(self, prompt: Prompt, *, is_answered: bool) -> str:
+        """Return the run whose turn a prompt may have joined, or an empty string.
+
+        It is the one that began last in its session. A prompt that is still to be answered has not joined a
+        turn that has been answered.
+        """
+        of_session = [run for run in self._begun if self._prompts[run].session == prompt.session]
+        last = self._prompts[of_session[-1]] if of_session else None
+        return last.name if last is not None and (is_answered or not last.is_answered) else ""
 
     # The model.
 
@@ -121,7 +130,7 @@ class AcpSubject(RealtimeSubject):
         if prompt.is_answered:
             return  # a call that was on its way when its turn was over: it came on another wire
         if run not in self._begun:
-            lead = self._lead(prompt) if self.features.self_folds else ""
+            lead = self._lead(prompt, is_answered=False) if self.features.self_folds else ""
             if lead:
                 self.saw(Fold(run, lead))
             else:

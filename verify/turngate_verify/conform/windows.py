@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from turngate_model.history import Ended, Enter, Handoff
+from turngate_model.history import Ended, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
 from turngate_verify.conform.port import Observed
@@ -199,7 +199,8 @@ class _Judge:
         """Return what must come before: after a single operation, everything that was shown before it.
 
         With several operations in flight, or where nothing has one order, only what is about one run keeps
-        its order, and starts among each other: a RunComplete that is heard late may have been decided before an operation that came meanwhile.
+        its order, and starts among each other: a RunComplete that is heard late may have been decided before
+        an operation that came meanwhile.
         """
         row = rows[nth]
         if len(self._window.operations) <= 1 and self._window.is_ordered:
@@ -207,7 +208,8 @@ class _Judge:
         if isinstance(row.what, Op):
             return []
         before = _brought(rows, row.what.run) if isinstance(row.what, Waiting) else []
-        if len(self._window.operations) == 1:  # it was at rest until then
+        if len(self._window.operations) == 1 and not isinstance(row.what, Fold):
+            # It was at rest until then. A fold may be inferred from what comes later.
             before = [other for other, earlier in enumerate(rows) if isinstance(earlier.what, Op)]
         for other in range(nth):
             earlier = rows[other]
