@@ -73,6 +73,7 @@ class Session:
 sessions: dict[str, Session] = {}
 questions: dict[str, asyncio.Future[bool]] = {}
 left_open: list[Any] = []
+"""Connections that stay open, or the turn that was answered wrongly, once."""
 
 
 async def model(messages: list[Said], show_text: Any) -> Said:
@@ -170,6 +171,9 @@ def conclude(turn: Turn, answer: Said) -> None:
     if was_cancelled and turn.is_cancelled:
         match FLAW:
             case "end-turn-to-a-cancel":
+                answer = {"result": {"stopReason": "end_turn"}}
+            case "end-turn-to-the-first-cancel" if not left_open:
+                left_open.append(turn)
                 answer = {"result": {"stopReason": "end_turn"}}
             case "error-to-a-cancel":
                 answer = {"error": {"code": -32603, "message": "the operation was aborted"}}

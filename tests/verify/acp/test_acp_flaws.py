@@ -76,6 +76,14 @@ def test_a_flaw_is_found_by_a_program_and_nothing_else(flaw: str, program: str, 
     assert "a is active" in result.counterexamples[broken].told()[0]
 
 
+def test_what_does_not_come_back_is_flaky_and_no_violation() -> None:
+    driver = wired(flawed("end-turn-to-the-first-cancel"), CANCELS)
+    assert (driver.found, set(driver.flaky)) == ({}, {Property.FULL_COVERAGE})
+    finding = driver.flaky[Property.FULL_COVERAGE]
+    assert "cancel: RunComplete of a: finished" in finding.example.told()
+    assert "cancel: RunComplete of a: cancelled" in finding.again
+
+
 def test_a_sound_agent_holds_at_every_moment() -> None:
     driver = wired(flawed(), EACH_KIND)
     assert (driver.found, driver.flaky, list(driver.skipped)) == ({}, {}, [])

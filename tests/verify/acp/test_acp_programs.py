@@ -115,7 +115,7 @@ def busy_machine() -> Iterator[None]:
 
 def whole(command: tuple[str, ...], nth: int) -> Conformance:
     """Check an agent by both drivers, as the command does."""
-    effort = Effort(programs=60, examples=4, seed=nth, seconds=120.0)
+    effort = Effort(programs=30, examples=1, seed=nth, seconds=40.0)
     return check_agent(Setting(command), "agent", effort=effort)
 
 

@@ -17,7 +17,7 @@ from turngate_model.checker.counterexample import Counterexample, PlayedStep, co
 from turngate_model.history import Complete, Enter, Event
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
-from turngate_model.properties import Property, Violation
+from turngate_model.properties import AnyProperty, Property, Violation
 from turngate_verify.acp.rig import Prompt, Rig, shell_tool
 from turngate_verify.acp.scenarios import DELAYS, Scenario, sweep
 from turngate_verify.acp.stub import ModelCall
@@ -396,7 +396,7 @@ class WireDriver:
     def __init__(self, rig: Rig, seconds: float) -> None:
         self.rig = rig
         self.seconds = seconds
-        self.checked: Counter[Property] = Counter()
+        self.checked: Counter[AnyProperty] = Counter()
         self.found: dict[Property, WireFinding] = {}
         self.flaky: dict[Property, FlakyFinding] = {}
         self.skipped: dict[str, None] = {}
