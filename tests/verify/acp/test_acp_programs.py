@@ -95,10 +95,16 @@ def test_what_one_operation_brings_about_comes_after_it() -> None:
 
 
 def test_a_run_waits_after_it_was_accepted() -> None:
-    """It waits in the one state in which the window may end, so that FIFO asks for its turn."""
-    found = in_window("accept a, accept b", [Waiting("b")], unordered=True, at_work="a")
-    (sessions,) = found.states
-    assert sessions.at(0).queue == ["b"]
+    """However two accepts in one moment were taken in, both wait in the end, so FIFO asks for their turns."""
+    sessions = Sessions(Features(real_time=True, bursts=True))
+    (first,) = parsed("accept a")
+    sessions.take(first, ())
+    sessions.judge(0, Enter("a", DeclaredState.ACTIVE))
+    both = parsed("accept b + accept c")
+    rows = unstepped(both, [Waiting("b"), Waiting("c")])
+    found = judged([sessions], Window(both, tuple(rows), frozenset(), ("a",)), {"a": 0, "b": 0, "c": 0})
+    assert found.verdict == "holds"
+    assert {tuple(sorted(each.at(0).queue)) for each in found.states} == {("b", "c")}
 
 
 @pytest.fixture
