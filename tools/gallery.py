@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any
 
-from gallery_page import kept, page
+from gallery_agents import whole_page
+from gallery_page import kept
 from gallery_peers import RESULTS, Peer, peers, read_results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +77,7 @@ def main() -> int:
             print(f"checking {peer.name}", flush=True)
             results[peer.key] = {"version": peer.version} | kept(checked(peer))
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    GALLERY.write_text(page(peers(), results), encoding="utf-8")
+    GALLERY.write_text(whole_page(), encoding="utf-8")
     print(f"wrote {GALLERY.name}")
     return 0
 

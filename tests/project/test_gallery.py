@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gallery_agents import AGENTS, agents, read_agent_results, whole_page
 from gallery_page import kept, page
 from gallery_peers import FOLDER, Peer, peers, pinned, read_results
 from surroundings import ROOT
@@ -34,7 +35,15 @@ def test_every_version_is_pinned() -> None:
 
 
 def test_the_page_is_what_is_made_of_the_results() -> None:
-    assert page(peers(), read_results()) == GALLERY, "run: python tools/gallery.py --page"
+    assert whole_page() == GALLERY, "run: python tools/gallery_agents.py --page"
+
+
+def test_every_agent_was_checked_in_the_version_that_is_pinned() -> None:
+    checked = {key: result["version"] for key, result in read_agent_results().items()}
+    assert checked == {agent.key: agent.version for agent in agents()}, "run: make agentgallery"
+    for agent in agents():
+        assert set(agent.remarks) <= set(JUDGED)
+        assert any(each.is_file() for each in (ROOT / AGENTS / agent.home).rglob("*.json"))
 
 
 def test_every_peer_was_checked_in_the_version_that_is_pinned() -> None:

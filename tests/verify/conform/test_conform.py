@@ -69,7 +69,7 @@ def test_what_the_subjects_of_the_examples_break(subject: type[AsyncioSubject]) 
         unknown.add(Property.FULL_COVERAGE)  # every cancel with something in flight ends in another offence
     assert {each for each in JUDGED if result.verdict_of(each) == "unknown"} == unknown
     has = {*subject.features.names, "wait", "bursts"}
-    assert len(result.left_out) == len(Features._fields) - 1 - len(has)
+    assert len(result.left_out) == len(Features._fields) - 3 - len(has)
 
 
 def test_an_adapter_is_at_most_thirty_lines() -> None:

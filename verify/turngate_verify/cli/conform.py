@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
 from turngate.cli.targets import loaded
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
+from turngate_verify.acp import BadAgent, Setting, check_agent
 from turngate_verify.cli.doubt import doubted
 from turngate_verify.cli.pipeline import output_options, write_outputs
 from turngate_verify.cli.pipeline import told as requirements_told
@@ -43,6 +45,8 @@ from turngate_verify.report.pages import write_conformance
 from turngate_verify.words import counted
 
 _COMMAND = "turngate.conform.command"
+_ACP_EFFORT = Effort(programs=60, examples=6, seconds=600.0)
+"""What is tried of an agent if the options do not say: each program takes it a second or so."""
 
 
 class _AfterTwoDashes(click.Command):
@@ -120,6 +124,23 @@ class _AfterTwoDashes(click.Command):
     is_flag=True,
     help="Put each wrong behaviour that the port can show in front of the subject; say which are found.",
 )
+@click.option("--acp", is_flag=True, help="The command after '--' is an agent of the Agent Client Protocol.")
+@click.option(
+    "--stub-port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="With --acp: the port of the stub model on 127.0.0.1; any that is free if not given.",
+)
+@click.option(
+    "--no-stub", is_flag=True, help="With --acp: let the agent ask its own model; only the wire is judged."
+)
+@click.option(
+    "--home",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --acp: settings to copy into the agent's temporary home; $STUB in them is the stub's address.",
+)
 @click.option("--replay", "program", metavar="PROGRAM", help="Play one program and print what happens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
@@ -143,6 +164,10 @@ def conform(
     mid_flight: int,
     require_races: bool,
     doubt: bool,
+    acp: bool,
+    stub_port: int,
+    no_stub: bool,
+    home: Path | None,
     program: str | None,
     as_json: bool,
     report: Path | None,
@@ -162,6 +187,10 @@ def conform(
     With --doubt, 0 means that every wrong behaviour which the adapter's
     features can show is found, 3 that one is not, 1 that the subject itself
     breaks something. Each takes up to --max-seconds unless it is found.
+
+    With --acp the command is any agent of the Agent Client Protocol, on its
+    standard streams. It finds a home of its own, and a stub model in place of
+    every provider, so it needs neither an adapter nor a key.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -169,8 +198,16 @@ def conform(
     if report:
         report.mkdir(parents=True, exist_ok=True)
     name = target or shlex.join(command or ())
+    if not acp and (stub_port or no_stub or home):
+        raise click.UsageError("--stub-port, --no-stub and --home go with --acp")
+    if acp and (target or workers > 1):
+        raise click.UsageError("--acp takes '-- COMMAND...', and one worker")
+    if no_stub and (stub_port or home):
+        raise click.UsageError("--stub-port and --home prepare a stub, so they do not go with --no-stub")
     timing = Timing(grace=grace)
-    make = Command(*(command or ()), timeout=timeout, timing=timing) if target is None else load(target)
+    make: SubjectFactory = (
+        Command(*(command or ()), timeout=timeout, timing=timing) if target is None else load(target)
+    )
     effort = Effort(
         programs=programs,
         examples=examples,
@@ -184,7 +221,23 @@ def conform(
         return doubted(make, name, effort, as_json=as_json, given=(program, report, junit, markdown))
     with stages(1) as begin:
         begin(f"playing programs on {name}")
-        if program is None:
+        if acp:
+            given = _is_given(context, "grace")
+            effort = effort._replace(
+                programs=programs if _is_given(context, "programs") else _ACP_EFFORT.programs,
+                examples=examples if _is_given(context, "examples") else _ACP_EFFORT.examples,
+                seconds=max_seconds if _is_given(context, "max_seconds") else _ACP_EFFORT.seconds,
+            )
+            setting = Setting(
+                tuple(command or ()),
+                stub_port,
+                not no_stub,
+                home,
+                starts=6 * timeout,
+                grace=grace if given else Setting(()).grace,
+            )
+            result = _checked_agent(setting, name, program, effort)
+        elif program is None:
             result = check(make, name, effort=effort)
         else:
             result = _replayed(make, name, program, Effort(require_races=require_races))
@@ -196,6 +249,22 @@ def conform(
         err.print(f"wrote {write_conformance(result, report)}")
     write_outputs(of_conformance(result), junit, markdown)
     return EXIT_CODES[result.verdict]
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _checked_agent(setting: Setting, name: str, program: str | None, effort: Effort) -> Conformance:
+    options = [
+        *(["--stub-port", str(setting.stub_port)] if setting.stub_port else []),
+        *([] if setting.has_stub else ["--no-stub"]),
+        *(["--home", str(setting.home)] if setting.home else []),
+    ]
+    try:
+        return check_agent(setting, name, effort=effort, options=tuple(options), program=program)
+    except (BadAgent, BadProgram) as wrong:
+        raise click.UsageError(str(wrong)) from None
 
 
 def _replayed(make: SubjectFactory, name: str, program: str, effort: Effort) -> Conformance:
@@ -232,6 +301,7 @@ def as_object(result: Conformance) -> dict[str, Any]:
         "subject": result.subject,
         "features": result.features.names,
         "left_out": result.left_out,
+        "notes": result.notes,
         "properties": {},
         "depths": {str(sessions): depth for sessions, depth in result.depths.items()},
         "seed": result.seed,
@@ -292,6 +362,8 @@ def print_conformance(result: Conformance) -> None:
         )
     for words in result.left_out:
         out.print(f"left out: {words}")
+    for words in result.notes:
+        out.print(f"noted: {words}")
     for each, example in result.counterexamples.items():
         out.print("")
         print_counterexample(example)

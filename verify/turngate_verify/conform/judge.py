@@ -30,6 +30,8 @@ from turngate_verify.words import counted
 __all__ = ["Judge", "ProgramLimits"]
 
 _LATE = "a RunComplete comes after the next turn has started: it should come first"
+_BY_FOLDS = (Property.DECLARED_MOVE, Property.LAST_WORD)
+"""What a follow-up seems to break that has joined a turn unseen."""
 GROWING = 6
 """What a quiet subject holds is residue if it grows this many times in a row."""
 
@@ -121,7 +123,7 @@ class Judge:
         window = self.window(operations, shown)
         self._refused |= {each.run for each in window.refused if not each.operation}
         self._heard_of |= told_of(shown)
-        if len(operations) == 1 and len(self.states) == 1:
+        if len(operations) == 1 and len(self.states) == 1 and not self.features.unordered:
             self._judge_in_order(operations[0], window, shown)
         else:
             self._judge_window(window)
@@ -138,7 +140,8 @@ class Judge:
             noted = [row for row in self.subject.window() if not isinstance(row.what, Refused)]
         else:
             noted = unstepped(operations, [self._last_word(event, seen) for event in seen])
-        return Window(tuple(operations), tuple(noted), refused, at_work(self.subject))
+        is_ordered = not self.features.unordered
+        return Window(tuple(operations), tuple(noted), refused, at_work(self.subject), is_ordered)
 
     def _last_word(self, event: Observed, seen: Sequence[Observed]) -> Observed | Waiting:
         """Return that a run waits, if that it is queued is all that is shown of it."""
@@ -183,11 +186,26 @@ class Judge:
         """Return the offence, with every property that may have been broken instead."""
         broken = found.broken
         assert broken is not None
+        if self.features.self_folds and (unknown := [each for each in found.possible if each in _BY_FOLDS]):
+            return Violation(unknown[0], broken.what)
+        if (moved := self._moved_from_elsewhere(found, window)) is not None:
+            return moved
         others = [str(each) for each in found.possible if each is not broken.property]
         what = f"{broken.what} (or {', '.join(others)} is broken)" if others else broken.what
         if window.operations and window.operations[-1].name == "crash":
             return DurableViolation(DurableProperty.DURABLE, f"after the crash, {what}")
         return Violation(broken.property, what)
+
+    def _moved_from_elsewhere(self, found: Judged, window: Window) -> Violation | None:
+        """Return that a run was moved by an operation on another session, where that may be told apart."""
+        places = {op.place for op in window.operations}
+        culprit = found.order[-1] if found.order else None
+        if not self.features.unordered or not places or culprit is None or isinstance(culprit, Op):
+            return None
+        if self.place_of[culprit.run] in places or any(op.name in ABOUT_ALL for op in window.operations):
+            return None
+        moved = f"{window.operations[-1]} is about another session: {culprit.run} should not be moved by it"
+        return Violation(Property.ISOLATION, moved)
 
     def _hear_out(self) -> None:
         """Take in what a real-time subject has done since it seemed to be at rest."""
@@ -197,7 +215,7 @@ class Judge:
             return
         self._heard_of |= told_of(seen)
         self._judged = None
-        if len(self.states) > 1:
+        if len(self.states) > 1 or self.features.unordered:
             self._judge_window(self.window((), seen))
             return
         self.sessions.work(at_work(self.subject))
@@ -346,7 +364,7 @@ class Judge:
             if isinstance(what, Op | Ended | Waiting | Refused):
                 continue
             place = self.place_of[what.run]
-            self._note(place, what)
+            self._note(place, self.sessions.normal(place, what) or what)
 
     def _note_operation(self, op: Op, *, alone: bool = True) -> None:
         """Note which properties an operation puts to the test."""

@@ -75,6 +75,10 @@ class Features(NamedTuple):
     """One step puts a queued run first, resumes it, and covers the active turn alone."""
     into: bool = False
     """A prompt can be for the active turn alone: it joins it, or is cleared with its end."""
+    unordered: bool = False
+    """Starts of runners and RunCompletes are seen on different wires, so their order is not known."""
+    self_folds: bool = False
+    """A turn takes follow-ups in by itself, and it is not always known which."""
 
     @property
     def names(self) -> list[str]:

@@ -189,6 +189,8 @@ class RealtimeSubject(Operations):
         except concurrent.futures.TimeoutError:
             calling.cancel()
             raise SubjectFailed(f"it hangs: a call does not return within {seconds:g} s") from None
+        except SubjectFailed:
+            raise
         except Exception as error:
             raise SubjectFailed(f"it raised {error!r}") from error
 

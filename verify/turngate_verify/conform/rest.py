@@ -46,7 +46,7 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
         return _lingered(judge, operations, shown)
     timing: Timing = getattr(judge.subject, "timing", Timing())
     began = heard = time.monotonic()
-    if len(operations) > 1 or len(judge.states) > 1:
+    if len(operations) > 1 or len(judge.states) > 1 or judge.features.unordered:
         return _settled_window(judge, operations, shown, timing)
     after = _after(judge, operations, shown)
     while True:

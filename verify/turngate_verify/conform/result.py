@@ -158,6 +158,14 @@ class Conformance:
     """Why the subject could not be judged to the end."""
     gave_up: str = ""
     """Why the suite stopped before its end; empty if it did not."""
+    wire: dict[AnyProperty, int] = field(default_factory=dict)
+    """How many scenarios of the wire driver put a property to the test."""
+    hidden: dict[AnyProperty, str] = field(default_factory=dict)
+    """The properties that this check cannot show, whatever the features say, and why."""
+    notes: list[str] = field(default_factory=list)
+    """What was found out about the subject, and is not judged."""
+    options: tuple[str, ...] = ()
+    """The options that a command needs beside ``--replay`` to play something again."""
     told: list[str] = field(default_factory=list)
     """What happened, step by step, in the one program that ``replay`` played."""
     seed: int = 0
@@ -171,6 +179,7 @@ class Conformance:
     def checks(self, each: AnyProperty) -> dict[str, dict[str, int]]:
         """Return how many short, long and random programs put a property to the test."""
         counts = {
+            "wire": {"scenarios": self.wire.get(each, 0)},
             "short": {"programs": self.programs.get(each, 0)},
             "mid-flight": {"programs": self.in_flight.get(each, 0)},
             "drills": {"programs": self.drills.get(each, 0)},
@@ -182,7 +191,8 @@ class Conformance:
         """Return the command that plays the program found for a property again."""
         program = self.replays[each] if each in self.replays else self.flaky[each].program
         subject = f"-- {self.subject}" if self.is_command else shlex.quote(self.subject)
-        return f"turngate conform --replay {shlex.quote(program)} {subject}"
+        options = "".join(f"{shlex.quote(each)} " for each in self.options)
+        return f"turngate conform {options}--replay {shlex.quote(program)} {subject}"
 
     def verdict_of(self, each: AnyProperty) -> str:
         """Return one of holds, violated, flaky and unknown."""
@@ -215,7 +225,10 @@ class Conformance:
         if not self.features.cancel:
             about = (Property.NEVER_POISONED, Property.FULL_COVERAGE, Property.IDLE_CANCEL)
             hidden |= dict.fromkeys(about, "the subject cannot be cancelled")
-        return hidden
+        if self.features.self_folds:
+            folded = "a turn takes follow-ups in by itself, and it is not known which"
+            hidden |= dict.fromkeys((Property.DECLARED_MOVE, Property.LAST_WORD), folded)
+        return hidden | self.hidden
 
     @property
     def verdict(self) -> str:

@@ -167,9 +167,9 @@ class Sessions:
             self.asked_to_enter.add(op.run)
         match op.name:
             case "accept" | "reject":
-                return [Accept(op.run, self.features.folds)]
+                return [Accept(op.run, self._may_fold)]
             case "interrupt":
-                return [Cancel(), Accept(op.run, self.features.folds)]
+                return [Cancel(), Accept(op.run, self._may_fold)]
             case "cancel":
                 return [Cancel()]
             case "cancel_run":
@@ -212,6 +212,10 @@ class Sessions:
         asked = [run for run in able if run in self.asked_to_enter]
         self._unseen.update(queued[:1] or asked)
         return []
+
+    @property
+    def _may_fold(self) -> bool:
+        return self.features.folds or self.features.self_folds
 
     # What is shown.
 

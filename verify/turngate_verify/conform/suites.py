@@ -273,6 +273,8 @@ class Suite:
     def keep(self, violation: AnyViolation, program: Program, steps: tuple[PlayedStep, ...]) -> bool:
         """Keep a counterexample if none as short is known and it comes back; return whether it is kept."""
         each = violation.property
+        if each in self.result.not_shown:
+            return False
         rank = (gaps(program), len(program))
         if each in self._ranks and rank >= self._ranks[each]:
             return False  # a program whose operations are waited for is plainer than any other

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from turngate_model.history import Ended, Enter, Handoff
+from turngate_model.history import Ended, Enter, Fold, Handoff
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.properties import Property, Violation
 from turngate_verify.conform.port import Observed, Refused
-from turngate_verify.conform.programs import ABOUT_ALL, Op
+from turngate_verify.conform.programs import ABOUT_ALL, TAKING_IN, Op
 from turngate_verify.conform.sessions import Sessions
 from turngate_verify.conform.stepping import Noted, Waiting, What
 from turngate_verify.intervals.order import Found, Item, Verdict, middle, plainest, search
@@ -33,6 +33,8 @@ class Window(NamedTuple):
     refused: frozenset[Refused]
     at_work: Collection[str] | None
     """The lead runs whose runner is at work in the end, or None if the subject does not say."""
+    is_ordered: bool = True
+    """Whether the order in which things are shown is that in which they happened, after one operation."""
 
 
 class Judged(NamedTuple):
@@ -196,15 +198,19 @@ class _Judge:
     def _before(self, rows: list[Noted], nth: int) -> list[int]:
         """Return what must come before: after a single operation, everything that was shown before it.
 
-        With several operations in flight only what is about one run keeps its order, and starts among each
-        other: a RunComplete that is heard late may have been decided before an operation that came meanwhile.
+        With several operations in flight, or where nothing has one order, only what is about one run keeps
+        its order, and starts among each other: a RunComplete that is heard late may have been decided before
+        an operation that came meanwhile.
         """
         row = rows[nth]
-        if len(self._window.operations) <= 1:
+        if len(self._window.operations) <= 1 and self._window.is_ordered:
             return list(range(nth))
         if isinstance(row.what, Op):
             return []
-        before = []
+        before = _brought(rows, row.what.run) if isinstance(row.what, Waiting) else []
+        if len(self._window.operations) == 1 and not isinstance(row.what, Fold):
+            # It was at rest until then. A fold may be inferred from what comes later.
+            before = [other for other, earlier in enumerate(rows) if isinstance(earlier.what, Op)]
         for other in range(nth):
             earlier = rows[other]
             if isinstance(earlier.what, Op) or (row.shown_in and row.shown_in == earlier.shown_in):
@@ -212,6 +218,15 @@ class _Judge:
             if earlier.what.run == row.what.run or (_starts(row.what) and _starts(earlier.what)):
                 before.append(other)
         return before
+
+
+def _brought(rows: Sequence[Noted], run: str) -> list[int]:
+    """Return the operations after which a run can wait: those that have brought it."""
+    return [
+        nth
+        for nth, row in enumerate(rows)
+        if isinstance(row.what, Op) and row.what.run == run and row.what.name in (*TAKING_IN, "enter")
+    ]
 
 
 def forgiving(

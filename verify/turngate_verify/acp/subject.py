@@ -1,0 +1,169 @@
+"""An agent as a subject of the kit: the kit is its client and, as the stub model, the runner of its turns.
+
+Every program has sessions of its own in one process. Responses and calls of the
+model come on different wires, so the judge takes their order as unknown. If a
+prompt behind a busy session neither waits nor joins the turn, the adapter is a
+client that sends the next prompt when the last one is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from turngate_model.history import Fold
+from turngate_verify.acp.agent import outcome_of
+from turngate_verify.acp.probing import Policy
+from turngate_verify.acp.rig import Prompt, Rig
+from turngate_verify.acp.stub import ModelCall
+from turngate_verify.conform.port import Features
+from turngate_verify.conform.realtime_subject import RealtimeSubject
+from turngate_verify.conform.timing import Timing
+
+_ENDS = 2.0
+
+
+class AcpSubject(RealtimeSubject):
+    """The sessions of one program."""
+
+    def __init__(self, rig: Rig, policy: Policy) -> None:
+        super().__init__()
+        self.rig = rig
+        self.features = Features(bursts=True, real_time=True, unordered=True, self_folds=policy == "fold")
+        self.timing = Timing(
+            starts=rig.setting.starts,
+            answers=max(rig.setting.grace, rig.setting.starts),
+            quiet=rig.setting.quiet,
+            grace=rig.setting.grace,
+            longest=4 * rig.setting.grace,
+        )
+        self._is_serial = policy not in ("queue", "fold")
+        self._sessions: dict[str, str] = {}
+        self._prompts: dict[str, Prompt] = {}
+        self._begun: list[str] = []
+        """The runs whose turns have begun, in their order."""
+        self._unsent: dict[str, list[str]] = {}
+        """For each session, the prompts that wait in the client, because the session is busy."""
+        self._orders: dict[str, str] = {}
+        """How the kit has told each turn to end."""
+        self._lines: dict[str, asyncio.Lock] = {}
+
+    async def _in_line(self, name: str) -> str:
+        """Return the id of a session, which the first operation about it opens."""
+        if name not in self._sessions:
+            self._sessions[name] = await self.rig.open_session()
+        return self._sessions[name]
+
+    def _line(self, name: str) -> asyncio.Lock:
+        """Return what keeps the operations of a session in order, also while it is being opened."""
+        return self._lines.setdefault(name, asyncio.Lock())
+
+    # Operations.
+
+    async def do_accept(self, session: str, run: str) -> None:
+        """Send a prompt, unless the client keeps it until the session is idle."""
+        async with self._line(session):
+            opened = await self._in_line(session)
+            if self._is_serial and self._in_flight(opened):
+                self._unsent.setdefault(opened, []).append(run)
+            else:
+                self._send(opened, run)
+
+    async def do_cancel(self, session: str) -> None:
+        """Cancel a session, and drop what the client has not sent."""
+        async with self._line(session):
+            opened = await self._in_line(session)
+            self.rig.cancel(opened)
+            for run in self._unsent.pop(opened, []):
+                self.completed(run, cancelled=True)
+
+    async def look(self) -> None:
+        """Raise if the agent has gone."""
+        self.rig.agent.check()
+
+    async def end(self) -> None:
+        """Cancel what is in flight, and let every call of the model go."""
+        for opened in self._sessions.values():
+            self.rig.agent.cancel(opened)
+        self._unsent.clear()
+        self.rig.forget(self._prompts.values())
+        waiting = [each.request.is_answered.wait() for each in self._prompts.values()]
+        if waiting:
+            await asyncio.wait([asyncio.ensure_future(each) for each in waiting], timeout=_ENDS)
+
+    def _in_flight(self, opened: str) -> list[Prompt]:
+        return [each for each in self._prompts.values() if each.session == opened and not each.is_answered]
+
+    def _send(self, opened: str, run: str) -> None:
+        prompt = self.rig.prompt(opened, run, lambda call: self._called(prompt, call))
+        prompt.request.on_answer = lambda answer: self._answered(prompt, answer)
+        self._prompts[run] = prompt
+
+    def _answered(self, prompt: Prompt, answer: dict[str, object]) -> None:
+        run, got = prompt.name, outcome_of(answer)
+        if (
+            self.features.self_folds
+            and run not in self._begun
+            and (lead := self._lead(prompt, is_answered=True))
+        ):
+            self.saw(Fold(run, lead))
+        error = None if got in ("end_turn", "cancelled") else got
+        self.completed(run, cancelled=got == "cancelled", error=error)
+        others = [each for each in self._in_flight(prompt.session) if each is not prompt]
+        if not others and (unsent := self._unsent.get(prompt.session)):
+            self._send(prompt.session, unsent.pop(0))
+
+    def _lead(self, prompt: Prompt, *, is_answered: bool) -> str:
+        """Return the run whose turn a prompt may have joined, or an empty string.
+
+        It is the one that began last in its session. A prompt that is still to be answered has not joined a
+        turn that has been answered.
+        """
+        of_session = [run for run in self._begun if self._prompts[run].session == prompt.session]
+        last = self._prompts[of_session[-1]] if of_session else None
+        return last.name if last is not None and (is_answered or not last.is_answered) else ""
+
+    # The model.
+
+    def _called(self, prompt: Prompt, call: ModelCall) -> None:
+        run = prompt.name
+        if prompt.is_answered:
+            return  # a call that was on its way when its turn was over: it came on another wire
+        if run not in self._begun:
+            lead = self._lead(prompt, is_answered=False) if self.features.self_folds else ""
+            if lead:
+                self.saw(Fold(run, lead))
+            else:
+                self._begun.append(run)
+                self.started(run)
+        if order := self._orders.get(run):
+            self._obey(prompt, call, order)
+
+    @staticmethod
+    def _obey(prompt: Prompt, call: ModelCall, order: str) -> None:
+        if order == "fail":
+            call.fail("no luck")
+        else:
+            call.finish(prompt.reply)
+
+    def tell(self, run: str, what: str) -> None:
+        """Have the model answer, or fail, for this turn; from any thread."""
+        self.loop().call_soon_threadsafe(self._tell, run, what)
+
+    def _tell(self, run: str, what: str) -> None:
+        self._orders.setdefault(run, what)
+        prompt = self._prompts.get(run)
+        if prompt is None:
+            return
+        folded = [each for each in self._in_flight(prompt.session) if each.name not in self._begun]
+        for each in (prompt, *(folded if self.features.self_folds else ())):
+            for call in each.open_calls:
+                self._obey(each, call, what)
+
+    def working(self) -> Collection[str]:
+        """Return the runs whose model call is open."""
+        return [
+            run
+            for run, prompt in list(self._prompts.items())
+            if run in self._begun and run not in self._orders and prompt.open_calls
+        ]
