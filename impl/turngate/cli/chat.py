@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from turngate import Delta, Moved, RunComplete, State, TurngateError
-from turngate.cli.screen import CANCEL, PlainScreen, TerminalScreen
+from turngate.cli.screen import PlainScreen, TerminalScreen
 from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
 
@@ -136,7 +136,7 @@ class Chat:
         self._tell()
 
     async def _do(self, line: str | None) -> None:
-        if line is CANCEL:
+        if line is None:
             await (self._escape() if self._twice_within else self._cancel())
         elif line.strip() in _COMMANDS:
             await self._command(line.strip())
