@@ -64,7 +64,8 @@ class Site:
         """Return what waits in the dispatcher, which answers on its own loop only."""
 
         async def queued() -> list[Run]:
-            return await look(self.d.queued(session))
+            found: list[Run] = await look(self.d.queued(session))
+            return found
 
         found: list[Run] = self.call(queued())
         return found
@@ -76,10 +77,9 @@ class Site:
         """Begin to serve, on the port of the last time."""
 
         async def serve(started: Future[int], stop: asyncio.Event) -> None:
-            in_memory = self.ledger is None
             self.d: Any = (
                 Dispatcher(self.agent)
-                if in_memory
+                if self.ledger is None
                 else DurableDispatcher(self.agent, SqliteLedger(self.ledger), poll=0.05)
             )
             self.app = asgi_app(self.d, token="t", **{"finish": 0.0, **options})
@@ -710,4 +710,4 @@ def test_the_buttons_of_what_waits_are_in_one_row(browser: Browser, site: Site) 
         page.locator("#hold").click()
         expect(waits(page, "a")).to_have_attribute("data-held", "true")
         buttons = waits(page, "a").locator(".acts button").all()
-        assert len({round((each.bounding_box() or {})["y"]) for each in buttons}) == 1
+        assert len({round(box["y"]) for each in buttons if (box := each.bounding_box())}) == 1
