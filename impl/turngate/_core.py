@@ -272,11 +272,8 @@ def moved(entry: dict[str, Any]) -> Moved:
     )
 
 
-class Decided(NamedTuple):
-    """What a step decided: for the journal, and to be performed."""
-
-    effects: list[Effect]
-    entries: Sequence[Entry]
+Decided = tuple[list[Effect], "Sequence[Entry]"]
+"""What a step decided: what has to be performed, and what the journal is told."""
 
 
 class SessionCore:
@@ -301,7 +298,7 @@ class SessionCore:
         self.settling: dict[int, TurnRecord] = {}
         self.has_journal = True
         self._message_prefix = message_prefix
-        self._entries: list[Entry] = []
+        self._entries: list[Entry] | None = None
 
     def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight."""
@@ -638,10 +635,8 @@ class SessionCore:
         return covered, self._cover_turn()
 
     def _decided(self, effects: list[Effect]) -> Decided:
-        if not self._entries:
-            return Decided(effects, ())
-        entries, self._entries = self._entries, []
-        return Decided(effects, entries)
+        entries, self._entries = self._entries, None
+        return effects, entries or ()
 
     def _move(self, run: RunRecord, trigger: str, to: State, **more: Any) -> None:
         """Make a move and note it; raise if the lifecycle does not declare it. `_complete` notes its own."""
@@ -679,12 +674,16 @@ class SessionCore:
 
     def _note_move(self, event: str, run: RunRecord, before: State, **more: Any) -> None:
         moved = {"run": run.run_id, "seq": run.seq, "from": before.value, "to": run.state.value}
-        line = {"event": event, "session": self.session_id, **moved, **more}
-        self._entries.append(Entry(line, run.complete))
+        self._append(Entry({"event": event, "session": self.session_id, **moved, **more}, run.complete))
 
     def _note(self, event: str, **more: Any) -> None:
         if self.has_journal:
-            self._entries.append(Entry({"event": event, "session": self.session_id, **more}))
+            self._append(Entry({"event": event, "session": self.session_id, **more}))
+
+    def _append(self, entry: Entry) -> None:
+        if self._entries is None:
+            self._entries = []
+        self._entries.append(entry)
 
     def _check_room(self, when_busy: WhenBusy, queue_limit: int) -> None:
         """Refuse another run, while something is in flight, if it asks for that or too many wait."""

@@ -10,8 +10,7 @@ from unittest import mock
 from turngate import Covered, Dispatcher, Message, Run, Turn, _effects
 from turngate._completions import Completions
 from turngate._core import STARTING, WAITING, Decided, RunRecord, TurnRecord
-from turngate._effects import Sessions
-from turngate._handles import TurnOutput
+from turngate._effects import MemoryHome, Sessions
 from turngate._log import guard
 from turngate._messages import ListOfMessages
 from turngate._places import Places
@@ -126,23 +125,23 @@ class KnowsEverybody(Dispatcher):
 
 
 class LetsReadersSleep(Sabotaged):
-    class output_class(TurnOutput):
+    class turn_class(Turn):
         __slots__ = ()
 
         def _send(self) -> None:
-            members, self._members = self._members, []
+            members, self.members = self.members, []
             super()._send()
-            self._members = members
+            self.members = members
 
 
 class LetsFoldedReadersSleep(Sabotaged):
-    class output_class(TurnOutput):
+    class turn_class(Turn):
         __slots__ = ()
 
         def _send(self) -> None:
-            members, self._members = self._members, self._members[:1]
+            members, self.members = self.members, self.members[:1]
             super()._send()
-            self._members = members
+            self.members = members
 
 
 class LetsFollowersSleep(Dispatcher):
@@ -183,9 +182,10 @@ class CutsCleanUpShort(Sabotaged):
                 return await awaitable
 
 
-class ShowsNobodyWaiting(Dispatcher):
-    def foldable(self, turn: Turn) -> list[Run]:
-        return []
+class ShowsNobodyWaiting(Sabotaged):
+    class home_class(MemoryHome):
+        def foldable(self, turn: Turn) -> list[Run]:
+            return []
 
 
 class Pages:

@@ -363,8 +363,9 @@ class Step:
     # What the core asks for.
 
     def _perform(self, decided: Decided) -> None:
-        self._history += [entry.line for entry in decided.entries]
-        for effect in decided.effects:
+        effects, entries = decided
+        self._history += [entry.line for entry in entries]
+        for effect in effects:
             match effect:
                 case ("publish", run):
                     self.published.append(run)
