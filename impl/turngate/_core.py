@@ -96,18 +96,21 @@ class Queue:
 
     Held runs are kept aside: a handoff and a fold pass them by. A run that is taken out of the middle leaves
     its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
+
+    On a ledger only the head of a queue may be loaded: `beyond` counts the runs behind it.
     """
 
-    __slots__ = ("_heap", "free", "held")
+    __slots__ = ("_heap", "beyond", "free", "held")
 
-    def __init__(self) -> None:
+    def __init__(self, beyond: int = 0) -> None:
+        self.beyond = beyond
         self.free: dict[int, RunRecord] = {}
         """The runs that are not held, by rank; the others are `held`."""
         self.held: dict[int, RunRecord] = {}
         self._heap: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.free) + len(self.held)
+        return len(self.free) + len(self.held) + self.beyond
 
     def add(self, run: RunRecord) -> None:
         """Put the run where its rank belongs."""
@@ -185,7 +188,6 @@ class RunRecord:
         when_busy: WhenBusy = "fold",
         state: State = ACCEPTED,
         covered: bool = False,
-        *,
         data: str | None = None,
     ) -> None:
         self.session_id = session_id
@@ -302,7 +304,9 @@ class SessionCore:
 
     def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight."""
-        return not (self.turn or self.accepted or self.settling or self.queue)
+        queue = self.queue
+        waits = self.accepted or queue.free or queue.held or queue.beyond
+        return not (self.turn or self.settling or waits)
 
     # Inputs from callers.
 

@@ -178,7 +178,7 @@ class Dispatcher:
             run_id = f"{self._run_prefix}{seq}"
             while self._has_lookalikes and (run_id in sessions.runs or run_id in self._completions):
                 run_id += "+"
-        record = RunRecord(session_id, run_id, seq, prompt, when_busy, data=sent)
+        record = RunRecord(session_id, run_id, seq, prompt, when_busy, ACCEPTED, False, sent)
         core = sessions.core(session_id)
         effects, entries = core.accept(record, self._queue_limit, into)
         self._seq = seq

@@ -247,7 +247,7 @@ class Effects:
         if record in self._sessions.turns:
             return
         lead = self._sessions.runs[record.lead.run_id]
-        turn = self._sessions.turns[record] = Turn(lead.home, record, [lead], fence=record.lead.seq)
+        turn = self._sessions.turns[record] = Turn(lead.home, record, lead, record.lead.seq)
         if record is self._sessions.cores[record.lead.session_id].turn:
             lead.turn = turn
 
@@ -450,7 +450,7 @@ class MemoryHome:
         )
 
     def __del__(self) -> None:
-        if self._close.is_done or not self._warns_if_dropped:
+        if not self._warns_if_dropped or self._close.is_done:
             return
         if self._sessions.cores or self.loop.cut_short:
             unclosed = f"dropped without aclose() while runs were in flight: {self!r}"

@@ -305,17 +305,15 @@ class Turn:
     """
 
     __slots__ = (
-        "__weakref__", "_lock", "_unsent", "attempt", "execution", "fence", "given_up", "home", "is_over",
-        "kept", "length", "members", "parts", "record", "run", "task",
+        "__weakref__", "_lock", "_unsent", "attempt", "execution", "fence", "folded", "given_up", "home",
+        "is_over", "kept", "length", "parts", "record", "run", "task",
     )  # fmt: skip
 
-    def __init__(
-        self, home: Home, record: TurnRecord, members: list[Run], fence: int, attempt: int = 1
-    ) -> None:
+    def __init__(self, home: Home, record: TurnRecord, lead: Run, fence: int, attempt: int = 1) -> None:
         self.home = home
         self.record = record
-        self.run = members[0]
-        self.members = members
+        self.run = lead
+        self.folded: tuple[Run, ...] = ()
         self.fence = fence
         self.attempt = attempt
         self.given_up = False
@@ -323,7 +321,7 @@ class Turn:
         self.execution: Execution | None = None
         self.is_over = False
         """Whether the runner is over, so that nothing more is taken from it."""
-        self.parts: list[str] = []
+        self.parts: Sequence[str] = ()
         """The text, in the pieces in which it was written."""
         self.length = 0
         self.kept: str | None = None
@@ -335,7 +333,7 @@ class Turn:
     @property
     def runs(self) -> list[Run]:
         """The lead run and the folded ones, in the order in which they joined."""
-        return self.members.copy()
+        return [self.run, *self.folded]
 
     @property
     def covered(self) -> bool:
@@ -352,6 +350,8 @@ class Turn:
         with self._lock:
             self.check_open("write to")
             if text:
+                if not isinstance(self.parts, list):
+                    self.parts = []
                 self.parts.append(text)
             run = self.run.record
             is_first = self._append(Delta(run.session_id, run.run_id, text, self.length), getsizeof(text))
@@ -425,7 +425,7 @@ class Turn:
 
     def join(self, runs: list[Run]) -> None:
         """Add runs to the turn."""
-        self.members += runs
+        self.folded += (*runs,)
         for run in runs:
             run.turn = self
             if run.listeners:
@@ -473,12 +473,12 @@ class Turn:
             unsent, self._unsent = self._unsent, None
         for event, size in unsent or ():
             self.home.events.stream(event, size)
-        for run in self.members:
+        for run in (self.run, *self.folded):
             if run.listeners:
                 run.listeners.wake()
 
     def __repr__(self) -> str:
-        folded = f" and {len(self.members) - 1} folded" if len(self.members) > 1 else ""
+        folded = f" and {len(self.folded)} folded" if self.folded else ""
         covered = ", covered" if self.covered else ""
         return f"<Turn of {self.run.run_id}{folded}, {self.record.phase.value}{covered}>"
 

@@ -24,7 +24,7 @@ class Heard:
         self.loop.check_loop()
         home: Any = SimpleNamespace(loop=self.loop, events=self)
         record = RunRecord("s", "r", 1, "p")
-        self.turn = Turn(home, TurnRecord(record), [Run(home, record)], fence=1)
+        self.turn = Turn(home, TurnRecord(record), Run(home, record), fence=1)
 
     def stream(self, event: Delta | Note, size: int) -> None:
         self.events.append((event, size))

@@ -72,7 +72,7 @@ def waiting(run_id: str) -> Turn:
     """Return a turn that is never run."""
     nobody: Any = None
     record = RunRecord("s", run_id, 1, "p")
-    return Turn(nobody, TurnRecord(record), [Run(nobody, record)], fence=1)
+    return Turn(nobody, TurnRecord(record), Run(nobody, record), fence=1)
 
 
 @in_loop

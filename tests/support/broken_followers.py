@@ -129,9 +129,10 @@ class LetsReadersSleep(Sabotaged):
         __slots__ = ()
 
         def _send(self) -> None:
-            members, self.members = self.members, []
+            lead, self.run = self.run, Run(self.home, self.run.record)
+            folded, self.folded = self.folded, ()
             super()._send()
-            self.members = members
+            self.run, self.folded = lead, folded
 
 
 class LetsFoldedReadersSleep(Sabotaged):
@@ -139,9 +140,9 @@ class LetsFoldedReadersSleep(Sabotaged):
         __slots__ = ()
 
         def _send(self) -> None:
-            members, self.members = self.members, self.members[:1]
+            folded, self.folded = self.folded, ()
             super()._send()
-            self.members = members
+            self.folded = folded
 
 
 class LetsFollowersSleep(Dispatcher):

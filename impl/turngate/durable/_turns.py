@@ -252,17 +252,17 @@ class LedgerTurns:
     def start(self, step: Step, position: int) -> None:
         """Run the turn that the step has started here."""
         assert step.started is not None
-        members = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
-        lead = members[0]
+        lead, *folded = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
         record = TurnRecord(lead.record, covered=step.fence in self.covered_early)
         self.covered_early.discard(step.fence)
-        turn = Turn(self._home, record, members, step.fence, step.attempts)
+        turn = Turn(self._home, record, lead, step.fence, step.attempts)
         owned = self.owned[turn.fence] = OwnedTurn(turn)
-        for run in members:
+        turn.join(folded)
+        for run in turn.runs:
             run.record.state = step.runs[run.run_id].state
-            run.turn = turn
-            if run.listeners:
-                run.listeners.wake()
+        lead.turn = turn
+        if lead.listeners:
+            lead.listeners.wake()
         for waiting in step.core.queue.in_order():
             owned.queue[waiting.seq] = self._runs.handle_of(step.row_of(waiting))
         self._feed.begin_turn(lead.run_id, position)
@@ -281,7 +281,7 @@ class LedgerTurns:
             else:
                 owned.queue.pop(run.seq, None)
         joined = [self._runs.handle_of(step.row_of(run)) for run in core.turn.runs]
-        turn.join(joined[len(turn.members) :])
+        turn.join(joined[len(turn.runs) :])
 
     def cover(self, fence: int, owner: int | None) -> None:
         """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
@@ -309,7 +309,7 @@ class LedgerTurns:
     def let_go(self, turn: Turn) -> None:
         """Forget a turn that is over, or that another process has now."""
         self.owned.pop(turn.fence, None)
-        for run in turn.members:
+        for run in turn.runs:
             run.turn = None
         self.runner.leave_line(turn)
         self._stepper.idle.wake()
@@ -407,7 +407,7 @@ class LedgerTurns:
         except Fenced:
             raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which was given up") from None
         joined = {run.run_id for run in taken}
-        return [run for run in turn.members if run.run_id in joined]
+        return [run for run in turn.runs if run.run_id in joined]
 
     def foldable(self, turn: Turn) -> list[Run]:
         """Return what a fold would take into the turn, as far as this process knows."""

@@ -169,7 +169,7 @@ def _of_record(turn: TurnRecord) -> Hashable:
 
 
 def _of_turn(turn: Turn) -> Hashable:
-    members = tuple([run.run_id for run in turn.members])
+    members = tuple([run.run_id for run in turn.runs])
     execution = turn.execution
     begun = (
         None if execution is None else (execution.made is None, execution.by_factory, execution.is_started)

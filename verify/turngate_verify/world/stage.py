@@ -78,7 +78,7 @@ class PatientWorld(World):
         dispatcher._subscribers.to_moves.by_session.clear()
         for turn in dispatcher._sessions.turns.values():
             turn.execution = None
-            for run in turn.members:
+            for run in turn.runs:
                 run.turn = None
         effects = dispatcher._effects
         home = dispatcher._home
