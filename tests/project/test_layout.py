@@ -222,7 +222,7 @@ def test_the_model_runs_other_programs_for_its_oracles_only() -> None:
 
 def test_the_first_moment_of_the_command_line_is_short() -> None:
     command = {name.split(".")[0] for name in imports(MODULES["turngate.cli.entry"])}
-    assert command == {"__future__", "os", "signal", "sys", "traceback", "turngate", "typing"}
+    assert command == {"__future__", "logging", "os", "signal", "sys", "traceback", "turngate", "typing"}
     assert [*imports(MODULES["turngate.cli"])] == []
     assert [*imports(MODULES["turngate.cli.endings"])] == ["__future__.annotations"]
 
