@@ -96,21 +96,18 @@ class Queue:
 
     Held runs are kept aside: a handoff and a fold pass them by. A run that is taken out of the middle leaves
     its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
-
-    On a ledger only the head of a queue may be loaded: `beyond` counts the runs behind it.
     """
 
-    __slots__ = ("_heap", "beyond", "free", "held")
+    __slots__ = ("_heap", "free", "held")
 
-    def __init__(self, beyond: int = 0) -> None:
-        self.beyond = beyond
+    def __init__(self) -> None:
         self.free: dict[int, RunRecord] = {}
         """The runs that are not held, by rank; the others are `held`."""
         self.held: dict[int, RunRecord] = {}
         self._heap: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.free) + len(self.held) + self.beyond
+        return len(self.free) + len(self.held)
 
     def add(self, run: RunRecord) -> None:
         """Put the run where its rank belongs."""
@@ -188,6 +185,7 @@ class RunRecord:
         when_busy: WhenBusy = "fold",
         state: State = ACCEPTED,
         covered: bool = False,
+        *,
         data: str | None = None,
     ) -> None:
         self.session_id = session_id
@@ -274,8 +272,11 @@ def moved(entry: dict[str, Any]) -> Moved:
     )
 
 
-Decided = tuple[list[Effect], "Sequence[Entry]"]
-"""What a step decided: what has to be performed, and what the journal is told."""
+class Decided(NamedTuple):
+    """What a step decided: for the journal, and to be performed."""
+
+    effects: list[Effect]
+    entries: Sequence[Entry]
 
 
 class SessionCore:
@@ -300,13 +301,11 @@ class SessionCore:
         self.settling: dict[int, TurnRecord] = {}
         self.has_journal = True
         self._message_prefix = message_prefix
-        self._entries: list[Entry] | None = None
+        self._entries: list[Entry] = []
 
     def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight."""
-        queue = self.queue
-        waits = self.accepted or queue.free or queue.held or queue.beyond
-        return not (self.turn or self.settling or waits)
+        return not (self.turn or self.accepted or self.settling or self.queue)
 
     # Inputs from callers.
 
@@ -639,8 +638,10 @@ class SessionCore:
         return covered, self._cover_turn()
 
     def _decided(self, effects: list[Effect]) -> Decided:
-        entries, self._entries = self._entries, None
-        return effects, entries or ()
+        if not self._entries:
+            return Decided(effects, ())
+        entries, self._entries = self._entries, []
+        return Decided(effects, entries)
 
     def _move(self, run: RunRecord, trigger: str, to: State, **more: Any) -> None:
         """Make a move and note it; raise if the lifecycle does not declare it. `_complete` notes its own."""
@@ -678,16 +679,12 @@ class SessionCore:
 
     def _note_move(self, event: str, run: RunRecord, before: State, **more: Any) -> None:
         moved = {"run": run.run_id, "seq": run.seq, "from": before.value, "to": run.state.value}
-        self._append(Entry({"event": event, "session": self.session_id, **moved, **more}, run.complete))
+        line = {"event": event, "session": self.session_id, **moved, **more}
+        self._entries.append(Entry(line, run.complete))
 
     def _note(self, event: str, **more: Any) -> None:
         if self.has_journal:
-            self._append(Entry({"event": event, "session": self.session_id, **more}))
-
-    def _append(self, entry: Entry) -> None:
-        if self._entries is None:
-            self._entries = []
-        self._entries.append(entry)
+            self._entries.append(Entry({"event": event, "session": self.session_id, **more}))
 
     def _check_room(self, when_busy: WhenBusy, queue_limit: int) -> None:
         """Refuse another run, while something is in flight, if it asks for that or too many wait."""

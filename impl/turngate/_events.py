@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from turngate._errors import SubscriberCutOff
@@ -121,6 +122,10 @@ class LoopCheck(Protocol):
 
 class TurnStream(Protocol):
     """Takes what turns write and note."""
+
+    def listen(self) -> bool:
+        """Say whether anyone receives it."""
+        ...
 
     def stream(self, event: Delta | Note, size: int) -> None:
         """Deliver what a turn has written or noted; `size` is its bytes."""
@@ -322,3 +327,8 @@ class Subscribers:
         """End every subscription after what it has received."""
         self.to_completes.close()
         self.to_moves.close()
+
+
+def size_of(delta: Delta) -> int:
+    """Return the bytes of a delta, as limits count them."""
+    return getsizeof(delta.text)

@@ -54,10 +54,7 @@ class HomeLoop:
 
     def is_running_here(self) -> bool:
         """Say whether the caller is on the dispatcher's loop."""
-        try:
-            return asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            return False
+        return self.loop is not None and running_loop() is self.loop
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""

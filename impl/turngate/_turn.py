@@ -77,22 +77,20 @@ class Execution:
     """How far the start of a turn's task has come; a turn has one until it begins.
 
     `made` is what the loop returned, which may only stand for the task; `coroutine` conducts the turn.
+    `is_over` is called when `made` is done before the turn has begun.
     """
 
-    __slots__ = ("by_factory", "coroutine", "is_started", "made", "runner", "turn")
+    __slots__ = ("by_factory", "coroutine", "is_over", "is_started", "made")
 
-    def __init__(self, runner: TurnRunner, turn: Turn, coroutine: Coroutine[Any, Any, None]) -> None:
-        self.runner = runner
-        self.turn = turn
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], is_over: Callable[[asyncio.Future[None]], None]
+    ) -> None:
         self.coroutine = coroutine
+        self.is_over = is_over
         self.made: asyncio.Future[None] | None = None
         self.by_factory = False
         self.is_started = False
         """Whether `TurnRunner.start` is done with it: an eager task takes its first step before that."""
-
-    def is_over(self, made: asyncio.Future[None]) -> None:
-        """End the turn: `made` is done, and has not begun to conduct it."""
-        self.runner.task_is_over(self.turn, made)
 
 
 class TurnRunner:
@@ -124,7 +122,7 @@ class TurnRunner:
             return
         if self._home.ends and self._home.hold_back(partial(self.start, turn)):
             return
-        execution = turn.execution = Execution(self, turn, self._conduct(turn))
+        execution = turn.execution = Execution(self._conduct(turn), partial(self._task_is_over, turn))
         context = turn.run.context or Context()
         try:
             if loop.get_task_factory() is None:
@@ -229,7 +227,7 @@ class TurnRunner:
             stopped_by = None  # it holds this frame
 
     def _end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        turn.end_output()
+        turn.output.close()
         turn.home.turn_host.end(turn, text, error)
         if self._places is not None and self._places.has(turn):
             if turn.task is not None and turn.task.cancelling() and not turn.covered:
@@ -242,7 +240,7 @@ class TurnRunner:
         self._home.cut_short = True
         turn.home.turn_host.settle_at_once(turn)
 
-    def task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
+    def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
         """End the turn if its task is over and has not begun to conduct it."""
         if turn.task is None:
             why = guard("what the task factory returned", self._why_unbegun, turn, made)
@@ -267,7 +265,7 @@ class TurnRunner:
     def _conduct_without_runner(self, turn: Turn, why: str) -> None:
         assert turn.execution is not None
         guard("closing a turn that was not begun", turn.execution.coroutine.close)
-        turn.execution = Execution(self, turn, self._conduct(turn, why))
+        turn.execution = Execution(self._conduct(turn, why), partial(self._task_is_over, turn))
         self._start_plainly(turn, turn.execution, turn.run.context)
 
     def _start_plainly(self, turn: Turn, execution: Execution, context: Context | None) -> None:

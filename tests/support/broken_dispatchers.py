@@ -12,8 +12,7 @@ from unittest import mock
 
 from turngate import Covered, Delta, Dispatcher, Run, RunConflict, State, Turn, _effects, _log
 from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
-from turngate._effects import MemoryHome
-from turngate._events import Audience, Event, Subscription
+from turngate._events import Audience, Event, Subscription, size_of
 from turngate._loop import HomeLoop
 from turngate._messages import Message, Messages
 from turngate._settle import WriteClock
@@ -50,7 +49,7 @@ class Unwatched(Sabotaged):
     """Does not see that the task of a turn is over before it has begun."""
 
     class turns_class(TurnRunner):
-        def task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
+        def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
             pass
 
 
@@ -127,11 +126,10 @@ class ForgetsToLook(Sabotaged):
 
     class effects_class(PublishesAgain):
         def _publish(self, record: RunRecord) -> None:
-            self._loop.check_loop().create_task(self.fail())
+            home = self._sessions.runs.of[record].home
+            assert isinstance(home, Dispatcher)
+            self._loop.check_loop().create_task(home.wait("nobody"))
             super()._publish(record)
-
-        async def fail(self) -> None:
-            raise LookupError("no such thing")
 
 
 class HesitantEntry(Dispatcher):
@@ -304,12 +302,11 @@ class ForgetsTheLatest(Sabotaged):
             super()._publish(record)
 
 
-class GoesByRunId(Sabotaged):
+class GoesByRunId(Dispatcher):
     """Closes the handle of whatever run has the run_id now."""
 
-    class home_class(MemoryHome):
-        async def release(self, run: Run) -> None:
-            await super().release(self._sessions.runs.get(run.run_id, run))
+    async def release(self, run: Run) -> None:
+        await super().release(self._sessions.runs.get(run.run_id, run))
 
 
 class EmptiesHandles(Sabotaged):
@@ -364,9 +361,9 @@ class TakesLateWrites(Sabotaged):
         __slots__ = ()
 
         def write(self, text: str) -> None:
-            if self.covered and self.is_over:
-                delta = Delta(self.run.session_id, self.run.run_id, text, self.length)
-                self.home.events.stream(delta, len(text))
+            if self.covered and self.output.is_closed:
+                delta = Delta(self.run.session_id, self.run.run_id, text, self.output.length)
+                self.output._deliver(delta, size_of(delta))
             else:
                 super().write(text)
 
@@ -446,7 +443,7 @@ class LogsUnguarded(Sabotaged):
 
     class effects_class(PublishesAgain):
         def perform(self, decided: Decided) -> None:
-            if decided[1]:
+            if decided.entries:
                 logging.getLogger("turngate").debug("told")
             super().perform(decided)
 

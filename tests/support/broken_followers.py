@@ -10,7 +10,8 @@ from unittest import mock
 from turngate import Covered, Dispatcher, Message, Run, Turn, _effects
 from turngate._completions import Completions
 from turngate._core import STARTING, WAITING, Decided, RunRecord, TurnRecord
-from turngate._effects import MemoryHome, Sessions
+from turngate._effects import Sessions
+from turngate._handles import TurnOutput
 from turngate._log import guard
 from turngate._messages import ListOfMessages
 from turngate._places import Places
@@ -125,24 +126,23 @@ class KnowsEverybody(Dispatcher):
 
 
 class LetsReadersSleep(Sabotaged):
-    class turn_class(Turn):
+    class output_class(TurnOutput):
         __slots__ = ()
 
         def _send(self) -> None:
-            lead, self.run = self.run, Run(self.home, self.run.record)
-            folded, self.folded = self.folded, ()
+            members, self._members = self._members, []
             super()._send()
-            self.run, self.folded = lead, folded
+            self._members = members
 
 
 class LetsFoldedReadersSleep(Sabotaged):
-    class turn_class(Turn):
+    class output_class(TurnOutput):
         __slots__ = ()
 
         def _send(self) -> None:
-            folded, self.folded = self.folded, ()
+            members, self._members = self._members, self._members[:1]
             super()._send()
-            self.folded = folded
+            self._members = members
 
 
 class LetsFollowersSleep(Dispatcher):
@@ -183,10 +183,9 @@ class CutsCleanUpShort(Sabotaged):
                 return await awaitable
 
 
-class ShowsNobodyWaiting(Sabotaged):
-    class home_class(MemoryHome):
-        def foldable(self, turn: Turn) -> list[Run]:
-            return []
+class ShowsNobodyWaiting(Dispatcher):
+    def foldable(self, turn: Turn) -> list[Run]:
+        return []
 
 
 class Pages:

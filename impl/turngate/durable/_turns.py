@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from turngate._core import COMPLETE, QUEUED, RUNNING, SETTLING, RunRecord, State, TurnRecord
 from turngate._effects import announce, call_callbacks
 from turngate._errors import TurnEnded
-from turngate._handles import Run, Turn
+from turngate._handles import Run, Turn, TurnOutput
 from turngate._log import log_error
 from turngate._places import Places
 from turngate._turn import TurnRunner
@@ -103,8 +103,7 @@ class KnownRuns:
         if record.complete is None:
             if _ORDER[row.state] > _ORDER[record.state] and row.state is not COMPLETE:
                 record.state = row.state
-                if record.state is QUEUED:  # it completes to the subscribers
-                    handle.on_complete = None
+                handle.drop_hook_if_queued()
             record.covered = record.covered or row.covered
             if row.state is record.state:
                 handle.attachments = as_attachments(row.attachments)
@@ -147,8 +146,7 @@ class KnownRuns:
                     handle.record.state = run.state
                     _take_line(handle.record, run)
                     handle.attachments = as_attachments(step.row_of(run).attachments)
-                if handle.record.state is QUEUED:
-                    handle.on_complete = None
+                handle.drop_hook_if_queued()
 
     def complete(self, complete: RunComplete, position: int = 0, turn: Turn | None = None) -> None:
         """Tell those of this process who hold the run, once. It was completed at that position, if known.
@@ -158,7 +156,7 @@ class KnownRuns:
         handle = self.handles.get(complete.run_id)
         if handle is None or handle.complete is not None:
             return
-        if turn is not None and handle.turn is turn and turn.is_over and not turn.given_up:
+        if turn is not None and handle.turn is turn and turn.output.is_closed and not turn.given_up:
             handle.leave_turn()
         else:
             handle.turn = None
@@ -204,9 +202,8 @@ def _take_line(record: RunRecord, seen: RunRecord) -> None:
 
 def wake(run: Run) -> None:
     """Let those who wait for the run, or read its text, look again."""
-    for waiters in (run.waiters, run.listeners):
-        if waiters:
-            waiters.wake()
+    run.waiters.wake()
+    run.listeners.wake()
 
 
 @dataclass(eq=False, slots=True)
@@ -252,17 +249,17 @@ class LedgerTurns:
     def start(self, step: Step, position: int) -> None:
         """Run the turn that the step has started here."""
         assert step.started is not None
-        lead, *folded = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
+        members = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
+        lead = members[0]
+        output = TurnOutput(lead.session_id, lead.run_id, self._stepper.loop, self._feed.stream, members)
         record = TurnRecord(lead.record, covered=step.fence in self.covered_early)
         self.covered_early.discard(step.fence)
-        turn = Turn(self._home, record, lead, step.fence, step.attempts)
+        turn = Turn(self._home, record, members, output, step.fence, step.attempts)
         owned = self.owned[turn.fence] = OwnedTurn(turn)
-        turn.join(folded)
-        for run in turn.runs:
+        for run in members:
             run.record.state = step.runs[run.run_id].state
-        lead.turn = turn
-        if lead.listeners:
-            lead.listeners.wake()
+            run.turn = turn
+            run.listeners.wake()
         for waiting in step.core.queue.in_order():
             owned.queue[waiting.seq] = self._runs.handle_of(step.row_of(waiting))
         self._feed.begin_turn(lead.run_id, position)
@@ -281,7 +278,7 @@ class LedgerTurns:
             else:
                 owned.queue.pop(run.seq, None)
         joined = [self._runs.handle_of(step.row_of(run)) for run in core.turn.runs]
-        turn.join(joined[len(turn.runs) :])
+        turn.join(joined[len(turn.members) :])
 
     def cover(self, fence: int, owner: int | None) -> None:
         """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
@@ -309,7 +306,7 @@ class LedgerTurns:
     def let_go(self, turn: Turn) -> None:
         """Forget a turn that is over, or that another process has now."""
         self.owned.pop(turn.fence, None)
-        for run in turn.runs:
+        for run in turn.members:
             run.turn = None
         self.runner.leave_line(turn)
         self._stepper.idle.wake()
@@ -346,8 +343,8 @@ class LedgerTurns:
         """Take what came of the runner."""
         record = turn.record
         record.phase = SETTLING
-        record.text = "".join(turn.parts) if text is None else text
-        record.error, record.kept = error, turn.kept
+        record.text = "".join(turn.output.parts) if text is None else text
+        record.error, record.kept = error, turn.output.kept
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Have the outcome put on record, in a task that is never cancelled."""
@@ -400,19 +397,19 @@ class LedgerTurns:
     async def fold(self, turn: Turn) -> list[Run]:
         """Take the follow-ups into the turn that may join it."""
         self._stepper.loop.check_loop()
-        turn.check_open("fold into")
+        turn.output.check_open("fold into")
         session_id, fence = turn.run.session_id, turn.fence
         try:
             taken = await self._stepper.step(session_id, lambda step: step.fold(fence), head=ALL, owner=True)
         except Fenced:
             raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which was given up") from None
         joined = {run.run_id for run in taken}
-        return [run for run in turn.runs if run.run_id in joined]
+        return [run for run in turn.members if run.run_id in joined]
 
     def foldable(self, turn: Turn) -> list[Run]:
         """Return what a fold would take into the turn, as far as this process knows."""
         self._stepper.loop.check_loop()
-        turn.check_open("fold into")
+        turn.output.check_open("fold into")
         waiting: list[Run] = []
         owned = self.owned.get(turn.fence)
         if owned is not None and not turn.covered:
