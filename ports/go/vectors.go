@@ -96,6 +96,7 @@ func (s *Subject) Play(vector Vector) (*Difference, error) {
 			}
 			shown = append(shown, entered...)
 		}
+		shown = without(shown, "given")
 		if !needs.Has("messages") {
 			shown = without(shown, "wrote")
 		}

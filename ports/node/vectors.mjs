@@ -23,7 +23,7 @@ export async function playVector(subject, vector) {
     if (entersToo(subject, vector, question) && !shown.some((each) => each.event === 'refused')) {
       shown = [...shown, ...(await subject.ask({ op: 'enter', run: question.run })).events];
     }
-    if (!vector.needs.includes('messages')) shown = shown.filter((each) => each.event !== 'wrote');
+    shown = shown.filter(({ event }) => event !== 'given' && (event !== 'wrote' || vector.needs.includes('messages')));
     if (!may.some((should) => isSeen(should, shown))) return { program: vector.program, nth, question, may, shown };
   }
   return null;

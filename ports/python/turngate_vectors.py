@@ -71,8 +71,8 @@ def play(ask: Ask, features: Sequence[str], vector: dict[str, Any]) -> Differenc
         enters = step["op"] in TAKING_IN and "two_phase" in features and "two_phase" not in vector["needs"]
         if enters and all(event["event"] != "refused" for event in shown):
             shown = shown + ask("enter", run=step["run"])["events"]
-        if "messages" not in vector["needs"]:
-            shown = [event for event in shown if event["event"] != "wrote"]
+        unasked = ("given",) if "messages" in vector["needs"] else ("given", "wrote")
+        shown = [event for event in shown if event["event"] not in unasked]
         if not any(_is_seen(should, shown) for should in step["may"]):
             return Difference(vector["program"], nth, step["may"], shown)
     return None

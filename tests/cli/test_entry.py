@@ -29,6 +29,7 @@ def program(
         text=True,
         check=False,
         timeout=120,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )
 
 

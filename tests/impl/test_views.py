@@ -49,7 +49,7 @@ async def test_a_session_through_its_life() -> None:
         assert d.session("s") == SessionView("s")
         assert d.sessions() == []
         run = await d.accept("s", "p")
-        assert d.session("s") == SessionView("s", accepted=(run,))
+        assert d.session("s") == SessionView("s", accepted=(run,), waiting=(run,))
         assert d.sessions() == [d.session("s")]
         await d.enter(run)
         starting = d.session("s")

@@ -515,7 +515,7 @@ def test_a_refusal_that_is_not_of_a_turngate_server_is_a_strangers(body: bytes) 
 def test_an_answer_that_is_no_json_is_told_as_such() -> None:
     answer, _ = tried(look, httpx2.Response(200, text="<p>welcome</p>"), patience=0.0)
     assert isinstance(answer, Unreachable)
-    assert str(answer) == "the answer is not JSON: it was cut short, or is not of a Turngate server"
+    assert str(answer) == "the answer is not JSON: it was cut short, or does not come from a Turngate server"
 
 
 def test_a_prompt_is_asked_and_waited_for() -> None:

@@ -121,7 +121,8 @@ class Terminal:
 def play(page: str, folder: Path) -> list[str]:
     """Do what a page says, in a new folder; return what differs from what the page shows."""
     wrong = []
-    (folder / "examples").symlink_to(ROOT / "examples")
+    for shared in ("examples", "ports", "vectors"):
+        (folder / shared).symlink_to(ROOT / shared)
     terminal = Terminal(folder)
     printed: str | None = None
     try:

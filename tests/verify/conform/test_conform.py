@@ -142,6 +142,12 @@ def test_what_a_subject_cannot_do_is_left_out_and_listed() -> None:
         "crash",
         "residue",
         "bursts",
+        "hold",
+        "stop",
+        "move",
+        "edit",
+        "send_now",
+        "into",
     ]
     assert result.why_unknown(Property.FULL_COVERAGE) == "the subject cannot be cancelled"
     assert result.verdict == "holds"

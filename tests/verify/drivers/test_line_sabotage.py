@@ -10,7 +10,6 @@ from turngate_verify.drivers.rules.search import run_rules
 
 QUICK = {
     "hold-flag-consumed", "hold-poisons-new", "held-escapes-cancel", "stop-in-two", "edit-after-start",
-    "requeue-edit",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from turngate_verify.trace import NEVER_SHOWN
 from turngate_verify.words import counted
 
 _REMARKS = 20
-"""So many remarks about the recording itself are printed in a row; further ones are only counted."""
+"""How many remarks about the recording itself are printed; further ones are only counted."""
 _WRITE_EVERY = 1.0
 """Seconds between two versions of the metrics file."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turngate_model.history import Wrote
-from turngate_verify.conform.port import Features, Observed, Refused, Subject, SubjectFactory
+from turngate_verify.conform.port import Features, Given, Observed, Refused, Subject, SubjectFactory
 from turngate_verify.conform.programs import TAKING_IN, Op
 from turngate_verify.vectors.vector import Shown, Vector, as_record, is_seen
 
@@ -37,7 +37,8 @@ def play_vector(make: SubjectFactory, vector: Vector) -> Difference | None:
             shown = tuple(
                 event
                 for event in _performed(subject, step.op, vector)
-                if "messages" in vector.needs or not isinstance(event, Wrote)
+                if not isinstance(event, Given)
+                and ("messages" in vector.needs or not isinstance(event, Wrote))
             )
             if not any(is_seen(should, shown) for should in step.may):
                 return Difference(vector, nth, shown)
