@@ -262,7 +262,9 @@ def on_screen(server: Process, columns: int, *options: str, rows: int = 40) -> I
         with suppress(subprocess.CalledProcessError):  # it has left, as it should
             tmux("send-keys", "C-d")
             deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and tmux("display-message", "-p", "#{pane_dead}").strip() != "1":
+            while (
+                time.monotonic() < deadline and tmux("display-message", "-p", "#{pane_dead}").strip() != "1"
+            ):
                 time.sleep(0.05)
             tmux("kill-server")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from turngate_model import LINE_DESIGNS
+from turngate_verify.cli.verify import look_for
 from turngate_verify.drivers.line_sabotage import LINE_SABOTAGES
-from turngate_verify.drivers.rules.search import run_rules
 
 QUICK = {
     "hold-flag-consumed", "hold-poisons-new", "held-escapes-cancel", "stop-in-two", "edit-after-start",
@@ -22,7 +22,6 @@ def test_every_design_is_built_in() -> None:
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.deep) for name in LINE_DESIGNS],
 )
 def test_the_rules_find_it(name: str) -> None:
-    sabotage = LINE_SABOTAGES[name]
-    rules = run_rules(2_000, make=sabotage.make, seed=0, claimed=sabotage.breaks)
+    rules = look_for(name, seed=0)
     assert rules.violation is not None
-    assert rules.violation.property in sabotage.breaks
+    assert rules.violation.property in LINE_SABOTAGES[name].breaks
