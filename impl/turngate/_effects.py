@@ -272,11 +272,11 @@ class Effects:
     # What turns tell.
 
     async def begin(self, turn: Turn) -> bool:
-        """Say whether the runner may be called: not if a cancel came first."""
+        """Return whether the runner may be called: not if a cancel came first."""
         return self._sessions.cores[turn.record.lead.session_id].begin(turn.record)
 
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        """Take what came of the runner."""
+        """Take the result of the runner."""
         produced = "".join(turn.parts) if text is None else text
         self._sessions.cores[turn.record.lead.session_id].end(turn.record, produced, error, turn.kept)
 
@@ -342,7 +342,7 @@ class Effects:
 
 
 def _is_released(effect: Effect) -> bool:
-    """Say whether the effect completes a run that could only have joined the turn, and had not entered."""
+    """Return whether the effect completes a run that could only have joined the turn, and had not entered."""
     if effect[0] != "publish" or effect[1].into is None:
         return False
     complete = effect[1].complete
@@ -398,13 +398,13 @@ class MemoryHome:
         return run
 
     async def blocks(self, run: Run) -> bool:
-        """Say whether the run cannot complete before the active turn of its session ends."""
+        """Return whether the run cannot complete before the active turn of its session ends."""
         if run.state is ACCEPTED:
             return not self._sessions.core(run.session_id).covers(run.record)
         return run.state is not CANCEL_ON_ENTRY and run.state is not COMPLETE
 
     async def knows(self, run_id: str) -> bool:
-        """Say whether there is a run of this id."""
+        """Return whether there is a run of this id."""
         return run_id in self._sessions.runs or run_id in self._completions
 
     async def cancel(self, run: Run) -> Covered:
@@ -434,7 +434,7 @@ class MemoryHome:
         return self._sessions.handles(self._core_of(turn).foldable(turn.record))
 
     def _core_of(self, turn: Turn) -> SessionCore:
-        """Return the core that may take something into the turn; raise TurnEnded if the runner is over."""
+        """Return the core that may take something into the turn; raise TurnEnded if the runner has ended."""
         self.loop.check_loop()
         turn.check_open("fold into")
         return self._sessions.core(turn.run.session_id)

@@ -49,11 +49,11 @@ async def test_a_turn_that_is_over_takes_nothing() -> None:
     heard = Heard()
     heard.turn.keep({"n": 1})
     heard.turn.end_output()
-    with pytest.raises(TurnEnded, match="write to the turn of run r, which is over"):
+    with pytest.raises(TurnEnded, match="write to the turn of run r, which has ended"):
         heard.turn.write("late")
-    with pytest.raises(TurnEnded, match="emit from the turn of run r, which is over"):
+    with pytest.raises(TurnEnded, match="emit from the turn of run r, which has ended"):
         heard.turn.emit("kind", None)
-    with pytest.raises(TurnEnded, match="keep in the turn of run r, which is over"):
+    with pytest.raises(TurnEnded, match="keep in the turn of run r, which has ended"):
         heard.turn.keep({"n": 2})
     assert heard.events == []
     assert heard.turn.so_far() == (0, "", '{"n": 1}')
