@@ -27,7 +27,7 @@ async def agent(turn: Turn) -> str:
 
 
 async def main(where: str) -> None:
-    """Submit prompts, one after another, and say what came of them."""
+    """Submit prompts, one after another, and print how each of them ended."""
     ledger = PostgresLedger(where) if where.startswith("postgres") else SqliteLedger(where)
     async with DurableDispatcher(agent, ledger, on_death="retry", lease=5.0) as d:
         print(f"process {os.getpid()} is there; kill it with: kill -9 {os.getpid()}")

@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Have the PostgreSQL that tests have started be gone when they are over."""
+    """Have the PostgreSQL that tests have started be gone when they have ended."""
     postgres = sys.modules.get("postgres")
     if postgres is not None and postgres.cluster.cache_info().currsize:
         postgres.cluster().remove()

@@ -254,7 +254,7 @@ class Chaos:
         errors.close()
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        # What is seen to by others right after the kill may come before we are told that it is over.
+        # What is seen to by others right after the kill may come before we are told that it has ended.
         self.ended_at[process.pid] = time.monotonic_ns()
         process.kill()
         process.wait()

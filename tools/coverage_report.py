@@ -50,7 +50,7 @@ NEEDS: Final = {
 
 
 def is_there(program: str) -> bool:
-    """Say whether a program is installed."""
+    """Return whether a program is installed."""
     return shutil.which(program) is not None or any(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))
 
 

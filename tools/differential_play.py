@@ -292,7 +292,7 @@ class World:
     # Operations.
 
     async def answer_to(self, op: Op) -> Any:
-        """Carry an operation out; return what came of it."""
+        """Carry an operation out; return the result."""
         do: Callable[[Op], Awaitable[Any]] = getattr(self, f"do_{op['do']}", self.do_mail)
         if self.app is not None and hasattr(self, f"http_{op['do']}"):
             do = getattr(self, f"http_{op['do']}")

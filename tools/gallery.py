@@ -42,7 +42,7 @@ def checked(peer: Peer) -> dict[str, Any]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], said: IO[str]) -> None:
-    """Wait until a check is over. Threads of a peer may keep its process alive when everything is said."""
+    """Wait until a check has ended. Threads of a peer may keep its process alive when everything is said."""
     for _ in range(PATIENCE):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1)

@@ -423,7 +423,7 @@ class Trial:
             os.killpg(self.pid, signal.SIGKILL)
 
     def verdict(self, status: int) -> str | None:
-        """Return what became of the mutant; None if something more was started."""
+        """Return what happened to the mutant; None if something more was started."""
         with contextlib.suppress(ProcessLookupError):  # what its tests have started
             os.killpg(self.pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(status)
@@ -454,7 +454,7 @@ def limited(mutant: Mutant | None, limits: dict[str, float], output: Path) -> in
 
 
 def outcomes(mutants: Iterable[Mutant], reach: Reach) -> Iterator[tuple[Mutant, str]]:
-    """Test every mutant and say what became of it: killed, timed out, broken or survived."""
+    """Test every mutant and say what happened to it: killed, timed out, broken or survived."""
     gc.collect()
     gc.freeze()
     pending, running = enumerate(mutants), list[Trial]()
@@ -500,7 +500,7 @@ def of(names: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Test the mutants of the modules, or of those lines alone, and print what became of them."""
+    """Test the mutants of the modules, or of those lines alone, and print what happened to them."""
     os.chdir(ROOT)
     parser = argparse.ArgumentParser(description="Test mutants of modules.")
     parser.add_argument("chosen", nargs="*", help="modules, folders of modules, and lines")
@@ -544,7 +544,7 @@ def check_that_tests_pass(reach: Reach) -> None:
 
 
 def judged(module: str, mutants: Sequence[Mutant], reach: Reach, is_whole: bool) -> int:
-    """Test the mutants of a module, print what became of them, and return how many are wrong."""
+    """Test the mutants of a module, print what happened to them, and return how many are wrong."""
     print(f"{module}.py", flush=True)
     equivalent = {change for change in listed() if change[0] == module}
     count, survived = collections.Counter[str](), set()

@@ -159,7 +159,7 @@ def is_private(name: str) -> bool:
 
 
 def is_module(package: Path, name: str) -> bool:
-    """Say whether a dotted name is a module: `from turngate import _core` reads no attribute."""
+    """Return whether a dotted name is a module: `from turngate import _core` reads no attribute."""
     path = package.parent.joinpath(*name.split("."))
     return path.with_suffix(".py").exists() or path.is_dir()
 

@@ -1,12 +1,12 @@
 """claude-agent-sdk behind Turngate: `Dispatcher(runner(ClaudeAgentOptions(...)))`.
 
-The text streams as Claude sends it. Claude's transcript of the turn is kept beside its text, and the next
+The text streams as Claude sends it. Claude's transcript of the turn is kept with its text, and the next
 turn resumes from what was kept, so Turngate's history is the only one; each turn has a Claude process of
 its own. Prompts that were cancelled before Claude had them are sent along with the next one. A cancel tells
 Claude to stop, and reads to its ResultMessage: by then the transcript is whole.
 
 Follow-ups are not folded: where a prompt lands that is sent while Claude works is Claude's to decide, so
-each has a turn of its own. A tool that blocks in a thread goes on after its turn is over: no cancel stops a
+each has a turn of its own. A tool that blocks in a thread goes on after its turn has ended: no cancel stops a
 thread.
 """
 
@@ -40,7 +40,7 @@ def runner(options: ClaudeAgentOptions, client: Making = ClaudeSDKClient) -> Run
         claude = client(replace(resumed, include_partial_messages=True))
 
         async def stop() -> None:
-            with suppress(CLIConnectionError):  # nothing has been asked yet, or it is over
+            with suppress(CLIConnectionError):  # nothing has been asked yet, or it has ended
                 await claude.interrupt()
 
         await in_peace(turn, answer(claude, transcript, turn), stop=stop, within=30)
@@ -49,7 +49,7 @@ def runner(options: ClaudeAgentOptions, client: Making = ClaudeSDKClient) -> Run
 
 
 async def answer(claude: ClaudeSDKClient, transcript: "Transcript", turn: Turn) -> None:
-    """Ask, unless a cancel came first, read to the end, and keep what came of it."""
+    """Ask, unless a cancel came first, read to the end, and keep the result."""
     try:
         await claude.connect()
         if not turn.covered:

@@ -1,7 +1,7 @@
 """LangGraph behind Turngate: `Dispatcher(runner(init_chat_model("provider:model"), [tools...]))`.
 
 The text streams as the provider sends it. Follow-ups are folded in where the agent node is about to ask the
-provider. The messages of the turn are kept beside its text, so Turngate's history is the only one:
+provider. The messages of the turn are kept with its text, so Turngate's history is the only one:
 checkpoints live as long as the turn, and tell how far it came when it is cancelled. A tool call that a
 cancel left without its return is given one.
 
@@ -54,7 +54,7 @@ def runner(model: BaseChatModel, tools: Sequence[BaseTool]) -> Runner:
 
 
 async def answer(graph: Any, turn: Turn) -> None:
-    """Stream what the agent says, and keep what came of it."""
+    """Stream what the agent says, and keep the result."""
     history = await past(turn)
     start = {"messages": [*history, HumanMessage(turn.run.prompt)]}
     config = {"configurable": {"thread_id": turn.run.run_id}}

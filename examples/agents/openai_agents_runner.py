@@ -24,7 +24,7 @@ def runner(agent: Agent[None]) -> Runner:
 
 
 async def answer(agent: Agent[None], turn: Turn) -> None:
-    """Go on as long as there is something to take in, and keep what came of it."""
+    """Go on as long as there is something to take in, and keep the result."""
     history = await past(turn)
     items: list[Any] = [{"role": "user", "content": turn.run.prompt}]
     result = Agents.run_streamed(agent, history + items)

@@ -1,7 +1,7 @@
 """pydantic-ai behind Turngate: `Dispatcher(runner(Agent("provider:model", tools=[...])))`.
 
 The text streams as the provider sends it. Follow-ups are folded in at each node of the run. What the turn
-added to pydantic-ai's messages is kept beside its text, so Turngate's history is the only one; a tool call
+added to pydantic-ai's messages is kept with its text, so Turngate's history is the only one; a tool call
 that a cancel left without its return is given one.
 
 A tool that is not `async def` runs in a thread, and no cancel stops a thread: it goes on after its turn is
@@ -22,7 +22,7 @@ def runner(agent: Agent[None, str]) -> Runner:
 
 
 async def answer(agent: Agent[None, str], turn: Turn) -> None:
-    """Go from node to node, take in at each what has been sent meanwhile, and keep what came of it."""
+    """Go from node to node, take in at each what has been sent meanwhile, and keep the result."""
     async with agent.iter(turn.run.prompt, message_history=await past(turn)) as run:
         try:
             async for node in run:

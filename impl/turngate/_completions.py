@@ -98,7 +98,7 @@ class Completions:
         return None if kept is None else _complete(kept)
 
     def is_same(self, run_id: str, payload: Payload) -> bool:
-        """Say whether a run whose completion is kept had this payload: by chance, another once in 2**64."""
+        """Return whether a run whose completion is kept had this payload; a chance of 1 in 2**64 is left."""
         return self._kept[run_id][_PAYLOAD] == hash(payload)
 
     def pieces(self, run_id: str) -> Sequence[str] | None:

@@ -206,7 +206,7 @@ class RunRecord:
 
 
 class TurnRecord:
-    """What the core knows of a turn: the lead run, the runs that joined it, and what came of its runner.
+    """What the core knows of a turn: the lead run, the runs that joined it, and the result of its runner.
 
     `bound` are the runs that may join this turn and no other; some may have joined it, or have been changed.
     `since` is when it became active, in seconds since the epoch, once the step is performed. `is_lost` says
@@ -463,7 +463,7 @@ class SessionCore:
     # Inputs from the turn.
 
     def begin(self, turn: TurnRecord) -> bool:
-        """Say whether the runner may be called: not if a cancel came first."""
+        """Return whether the runner may be called: not if a cancel came first."""
         if turn.covered:
             return False
         turn.phase = RUNNING
@@ -489,7 +489,7 @@ class SessionCore:
         return taken, self._decided([])
 
     def end(self, turn: TurnRecord, text: str, error: str | None, kept: str | None) -> None:
-        """Take what came of the runner; from here on a cancel only changes what is put on record."""
+        """Take the result of the runner; from here on a cancel only changes what is put on record."""
         turn.phase = SETTLING
         turn.text, turn.error, turn.kept = text, error, kept
 
@@ -613,7 +613,7 @@ class SessionCore:
         return changed
 
     def _is_active(self, run_id: str | None) -> bool:
-        """Say whether the run is part of the active turn; any turn, or none, will do if no run is named."""
+        """Return whether the run is part of the active turn; True if no run is named."""
         return run_id is None or (self.turn is not None and run_id in [run.run_id for run in self.turn.runs])
 
     def _move_in_line(self, run: RunRecord, before: RunRecord | Literal["first", "last"]) -> None:
@@ -717,7 +717,7 @@ class SessionCore:
         return [] if run.state is COMPLETE else [run]
 
     def covers(self, run: RunRecord) -> bool:
-        """Say whether a cancel covers the accepted run."""
+        """Return whether a cancel covers the accepted run."""
         return run.covered or run.seq <= self.mark
 
     def _leave_accepted(self, run: RunRecord) -> None:

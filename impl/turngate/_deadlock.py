@@ -1,7 +1,7 @@
 """Refuses waits that would never end: a runner waits for a run that waits for the runner's own turn.
 
 A turn puts itself into the context of its task. Tasks and threads that its runner starts inherit it, so a
-wait is refused in all of them until the runner is over. A task that was started with
+wait is refused in all of them until the runner has ended. A task that was started with
 `context=contextvars.Context()` is no part of the turn, and may wait.
 """
 
@@ -134,11 +134,11 @@ class DeadlockCheck:
             )
 
     def _is_active(self, turn: Turn) -> bool:
-        """Say whether runs of its session wait for the turn; not for one that was cancelled on entry."""
+        """Return whether runs of its session wait for the turn; not for one that was cancelled on entry."""
         return turn.home is self._home() and not turn.given_up and turn.run.state is ACTIVE
 
     async def _is_circle(self, wait: _Wait) -> bool:
-        """Say whether what is waited for waits for this turn itself, at once or over other turns.
+        """Return whether what is waited for waits for this turn itself, at once or over other turns.
 
         Only waits of turns' own tasks are known, and only those count that began before this one. A turn that
         a cancel covers does not go on waiting.

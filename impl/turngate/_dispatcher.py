@@ -450,12 +450,12 @@ class Dispatcher:
         return self._unique
 
     async def continues_life(self, life: str) -> bool:
-        """Say whether the keys of that life are remembered here."""
+        """Return whether the keys of that life are remembered here."""
         self._loop.check_thread()
         return life == self._unique
 
     async def knows_key(self, key: str) -> bool:
-        """Say whether a call under this key is remembered."""
+        """Return whether a call under this key is remembered."""
         self._loop.check_thread()
         return check_key(key) in self._keys
 
@@ -499,7 +499,7 @@ class Dispatcher:
     # Looking on.
 
     def is_busy(self, session_id: str | None = None) -> bool:
-        """Say whether a turn is active in the session, or in any."""
+        """Return whether a turn is active in the session, or in any."""
         self._loop.check_thread()
         if session_id is None:
             return any(core.turn is not None for core in self._sessions.cores.values())
@@ -521,12 +521,12 @@ class Dispatcher:
         return self._sessions.core(session_id).mark
 
     def sessions(self) -> list[SessionView]:
-        """Look at every session that has something in flight, all in one step."""
+        """Return a view of every session that has something in flight, all in one step."""
         self._loop.check_thread()
         return [self._sessions.view(core) for core in self._sessions.cores.values()]
 
     def session(self, session_id: str) -> SessionView:
-        """Look at a session, which may be quiet."""
+        """Return a view of a session, which may be quiet."""
         self._loop.check_thread()
         return self._sessions.view(self._sessions.core(session_id))
 

@@ -14,7 +14,7 @@ TurngateError
 ├── WrongLoop            any call: from another event loop or another thread than the dispatcher's
 ├── UnknownRun           wait, enter, hold_run, ...: no such run, or its completion is no longer kept
 ├── CursorExpired        completions: what comes behind the cursor is no longer all kept
-├── TurnEnded            write, emit, keep, fold: the turn is over
+├── TurnEnded            write, emit, keep, fold: the turn has ended
 ├── ClosedFromRunner     aclose: called by a runner, which it would wait for
 ├── WouldDeadlock        wait, ask, stream: called by a runner for a run that cannot complete before its turn
 ├── SubscriberCutOff     subscription: RunCompletes are missing, say because too many were left unread
@@ -96,7 +96,7 @@ class CursorExpired(TurngateError):
 
 
 class TurnEnded(TurngateError):
-    """The turn is over: nothing can be written to it or folded into it."""
+    """The turn has ended: nothing can be written to it or folded into it."""
 
 
 class ClosedFromRunner(TurngateError):

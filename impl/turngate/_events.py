@@ -23,7 +23,7 @@ Outcome = Literal["finished", "failed", "cancelled", "cleared", "released", "los
 class RunComplete(NamedTuple):
     """The one terminal event of a run.
 
-    `text` is what the turn produced, as far as it came. `error` is for people, `outcome` for programs: it is
+    `text` is what the turn produced, as far as it got. `error` is for people, `outcome` for programs: it is
     "cancelled" exactly if `cancelled` is true. `message_id` names the assistant message, None when none is
     known to be written. `folded_into` names the lead run of the turn that took this run in.
     """
@@ -314,7 +314,7 @@ class Subscribers:
         self._audience(subscription).remove(subscription)
 
     def listen(self) -> bool:
-        """Say whether there is any subscription."""
+        """Return whether there is any subscription."""
         return bool(self.to_completes.by_session or self.to_moves.by_session)
 
     def stream(self, event: Delta | Note, size: int) -> None:

@@ -19,7 +19,7 @@ FinishReason = Literal["end_turn", "canceled", "error"]
 class Message(NamedTuple):
     """One message of a session; an assistant message carries the run_id of the turn's lead run.
 
-    `data` is the JSON that the turn kept beside its text (`turn.keep`), None if it kept none.
+    `data` is the JSON that the turn kept with its text (`turn.keep`), None if it kept none.
     """
 
     id: str

@@ -2,7 +2,7 @@
 
 A turn that finds none free waits, in the order in which turns became active. A cancel that comes meanwhile
 takes it out of the line, and it settles without its runner having been called. A turn gives its place back
-when its runner is over, before it settles.
+when its runner has ended, before it settles.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Places:
         return True
 
     def has(self, turn: Turn) -> bool:
-        """Say whether the turn has a place."""
+        """Return whether the turn has a place."""
         return turn in self.holders
 
     def leave_line(self, turn: Turn) -> None:

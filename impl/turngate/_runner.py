@@ -51,7 +51,7 @@ def _check_runner(runner: object) -> None:
 
 
 def _may_take(runner: Any, *given: object) -> bool:
-    """Say whether a call with these arguments may work; False only if it certainly does not.
+    """Return whether a call with these arguments may work; False only if it certainly does not.
 
     What a decorator or a proxy says of its signature is not certain: it may add or remove arguments.
     """

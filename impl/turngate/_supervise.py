@@ -58,7 +58,7 @@ class Supervisor:
     ) -> Task[None]:
         """Run what `run` makes, and again when it fails. The name says in the log what has failed.
 
-        The task that is returned ends when the work is over for good. It raises nothing but CancelledError.
+        The task that is returned ends when the work has ended for good. It raises nothing but CancelledError.
         """
         task = self._spawn(self._supervise(name, run, final, failed))
         task.set_name(f"turngate: {name}")

@@ -298,7 +298,7 @@ class AbstractSession:
         if state is DeclaredState.ACTIVE:
             yield from self._turn_begins(run)
         elif run not in self.covered and self.bound.get(run, self.lead) != self.lead:
-            yield _misdirected(run, self.bound[run], "that turn is over: it should be complete")
+            yield _misdirected(run, self.bound[run], "that turn has ended: it should be complete")
 
     def _started(self, run: str) -> Iterator[Violation]:
         if run in self.covered:

@@ -282,7 +282,7 @@ class ResumeStartsTwo(Mechanism):
 
 
 class ResumeLost(Mechanism):
-    """Whether all that is queued is held is looked at when the runner returns, not when the turn is over."""
+    """Whether all that is queued is held is looked at when the runner returns, not when the turn ends."""
 
     def end(self, s: ModelSession, turn: ModelTurn, outcome: FinishReason) -> None:
         super().end(s, turn, outcome)

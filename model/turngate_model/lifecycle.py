@@ -16,7 +16,7 @@ Laws
 Theory of operation
 ===================
 
-A caller's accept creates a run. Its enter decides, once, what becomes of the
+A caller's accept creates a run. Its enter decides, once, what happens to the
 run: cancel_on_entry, queued or active. After that others move it:
 
 * A turn that ends moves its own runs to complete (finish), and the first

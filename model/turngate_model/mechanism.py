@@ -316,25 +316,25 @@ class Mechanism:
         raise NotImplementedError(half)
 
     def can_do_second_half(self, s: ModelSession, half: Half) -> bool:
-        """Say whether a second half can be done yet."""
+        """Return whether a second half can be done yet."""
         return True
 
     # The parts that steps are made of.
 
     def is_covered(self, s: ModelSession, run: ModelRun) -> bool:
-        """Say whether a cancel covers an accepted run."""
+        """Return whether a cancel covers an accepted run."""
         return run.seq <= s.mark or run.name in s.singled_out
 
     def is_occupied(self, s: ModelSession) -> bool:
-        """Say whether a run that enters now, and is not held, must be queued."""
+        """Return whether a run that enters now, and is not held, must be queued."""
         return bool(s.active or self.first(s))
 
     def is_held(self, s: ModelSession, run: ModelRun) -> bool:
-        """Say whether a waiting run is held."""
+        """Return whether a waiting run is held."""
         return run.name in s.held
 
     def can_bind(self, s: ModelSession) -> bool:
-        """Say whether a prompt can be for the active turn alone: the turn runs, and is not covered."""
+        """Return whether a prompt can be for the active turn alone: the turn runs, and is not covered."""
         turn = s.turn_of(s.active)
         return turn is not None and turn.called and turn.writing == "" and not turn.cancelled
 
@@ -428,7 +428,7 @@ class Mechanism:
             self.places = self.places.given_back()
 
     def can_call(self) -> bool:
-        """Say whether the turn of this session is the first that waits and a place is free."""
+        """Return whether the turn of this session is the first that waits and a place is free."""
         return self.places is not None and self.places.first() == self.session
 
     def drop(self, s: ModelSession, runs: list[ModelRun], *, cancelled: bool) -> None:

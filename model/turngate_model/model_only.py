@@ -10,6 +10,6 @@ from __future__ import annotations
 from turngate_model.properties import Property
 
 PROPERTIES = frozenset({Property.HELD, Property.AS_EDITED})
-"""The properties that are not proved yet, and that other dispatchers are not held to yet."""
+"""The properties that are not proved yet."""
 UNCHECKED = "holds, moves, edits and prompts for one turn alone: in the proof"
 """What `turngate verify` says that it has not checked."""

@@ -161,7 +161,7 @@ def test_a_close_without_the_server_ends_and_others_recover_the_turn(
                 async for _ in events:
                     pass
             assert run.complete is None
-        if lease > 1:  # what the server knows of it is over long after this test
+        if lease > 1:  # what the server knows of it has ended long after this test
             await asyncio.to_thread(ask_postgres, cluster().dsn, f"DELETE FROM {schema}.worker RETURNING 1")
         async with DurableDispatcher(
             echo, PostgresLedger(cluster().dsn, schema=schema), poll=0.05, lease=5.0

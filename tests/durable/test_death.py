@@ -50,7 +50,7 @@ async def seen_to(make: MakeLedger, acknowledged: set[str], **options: Any) -> d
     async with DurableDispatcher(agent, make(), poll=0.05, **options) as d:
         if isinstance(
             d._ledger, PostgresLedger
-        ):  # no need to wait until the lease of the dead worker is over
+        ):  # no need to wait until the lease of the dead worker has expired
             await d._ledger._working().fetch(
                 f"DELETE FROM {d._ledger.schema}.worker WHERE worker <> $1", d._stepper.name
             )

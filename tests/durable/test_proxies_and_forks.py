@@ -48,7 +48,7 @@ def test_a_proxy_that_pools_transactions_is_enough(caplog: pytest.LogCaptureFixt
 
 
 def in_child(call: Callable[[], str]) -> str:
-    """Fork, call in the child, and return what came of it there."""
+    """Fork, call in the child, and return the result."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -547,7 +547,7 @@ def test_a_prompt_whose_statement_fails_is_answered_truly_and_the_ledger_goes_on
                 fault.times = 0
                 if not isinstance(problem, OutcomeUnknown):
                     assert await on_record(path, run_id) is (problem is None)
-            while True:  # a worker that does not know what became of a step takes a new name first
+            while True:  # a worker that does not know what happened to a step takes a new name first
                 with contextlib.suppress(LedgerUnavailable):
                     assert (await d.ask("t", "after")).text == "after"
                     break

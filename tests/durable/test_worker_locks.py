@@ -1,4 +1,4 @@
-"""Which processes on one file are alive, however the path is spelled and whatever becomes of lock files.
+"""Which processes on one file are alive, however the path is spelled and whatever happens to lock files.
 
 Each test has processes of their own on a real file. One has a turn at work; another one looks, many times.
 Then the first one is killed, and the other one must notice that in the same circumstances.

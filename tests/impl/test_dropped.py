@@ -143,7 +143,7 @@ def test_no_queued_runner_starts_behind_a_runner_that_swallows_the_end_of_the_lo
         async def __call__(self, turn: Turn) -> str:
             with contextlib.suppress(asyncio.CancelledError):
                 await super().__call__(turn)
-            return "as far as it came"
+            return "as far as it got"
 
     agent = Swallowing()
     completes: list[Any] = []
@@ -155,7 +155,7 @@ def test_no_queued_runner_starts_behind_a_runner_that_swallows_the_end_of_the_lo
         await steps()
 
     assert run_and_drop(main, caplog, agent) == ["active"]
-    assert [outcome(complete) for complete in completes] == [("as far as it came", None, False)]
+    assert [outcome(complete) for complete in completes] == [("as far as it got", None, False)]
 
 
 def test_no_queued_runner_starts_behind_a_turn_that_was_being_written_when_the_loop_ended(

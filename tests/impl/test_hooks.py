@@ -1,4 +1,4 @@
-"""Hooks of every kind: what is taken, what is refused, what becomes of what they return."""
+"""Hooks of every kind: what is taken, what is refused, what happens to what they return."""
 
 from __future__ import annotations
 

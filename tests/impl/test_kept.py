@@ -1,4 +1,4 @@
-"""JSON beside the text of a turn: kept with every outcome, in the same write."""
+"""JSON with the text of a turn: kept with every outcome, in the same write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a runner tells beside its text."""
+"""What a runner tells with its text."""
 
 from __future__ import annotations
 

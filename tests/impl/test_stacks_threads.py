@@ -110,7 +110,7 @@ async def awaited(run: Run) -> RunComplete:
 
 
 async def called(call: Callable[[Held], Awaitable[Any]], held: Held) -> str:
-    """Make the call, and say what came of it; one that would wait is not let."""
+    """Make the call, and report the result; one that would wait is not let."""
     try:
         async with asyncio.timeout(0):
             return f"returned {await call(held)!r}"

@@ -1,4 +1,4 @@
-"""Taking one run back: cancel_run with waiting_only, Run.cancel, what Covered knows, what came of a run."""
+"""Taking one run back: cancel_run with waiting_only, Run.cancel, what Covered knows, how a run ended."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_a_cancel_by_one_handle_touches_no_run_accepted_after_it() -> None
         assert (await later).outcome == "finished"
 
 
-# What came of it.
+# How it ended.
 
 
 @pytest.mark.requirement("R-CMP-2")

@@ -62,7 +62,7 @@ class Scripted:
 
 
 async def play(wait: Wait) -> tuple[object, RunComplete]:
-    """Have a runner wait; return what came of it, and its RunComplete."""
+    """Have a runner wait; return the result, and its RunComplete."""
     runner = Scripted(wait)
     async with Dispatcher(runner) as d:
         runner.d = d

@@ -150,7 +150,7 @@ HISTORIES = {
         (*B_FOR_A, *A_OVER, Complete("a", cancelled=False), *C_ACTIVE, Fold("b", "c")),
         Property.DECLARED_MOVE,
     ),
-    "a prompt enters whose turn is over": (
+    "a prompt enters whose turn has ended": (
         (*A_ACTIVE, Accept("b", into="a"), *A_OVER, Complete("a", cancelled=False), Enter("b", QUEUED)),
         Property.DECLARED_MOVE,
     ),

@@ -242,7 +242,7 @@ class RemembersIdleHolds(Mechanism):
 
 
 class KeepsWhatWasForATurn(Mechanism):
-    """A run that was for a turn which is over goes on waiting."""
+    """A run that was for a turn which has ended goes on waiting."""
 
     def drop_bound(self, s: ModelSession) -> None:
         """Leave it where it is."""

@@ -98,7 +98,7 @@ class Terminal:
         try:
             while read := os.read(self.number, 65_536):
                 self.seen += read.decode(errors="replace")
-        except OSError:  # it is over
+        except OSError:  # it has ended
             pass
         os.close(self.number)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,4 +1,4 @@
-"""The client: what it says and hears, over lines that break and servers that come back without their runs."""
+"""The client, over connections that break and servers that come back without their runs."""
 
 from __future__ import annotations
 

@@ -628,7 +628,7 @@ def test_a_refusal_is_told_in_one_line_and_changes_nothing(page: Page, site: Sit
     waits(page, "c").locator(".grip").focus()
     page.keyboard.press("Alt+Home")
     expect(page.locator("#said")).to_have_text("Refused: its turn has begun.")
-    press(page, "Send now", "b")  # for the turn of "tea", which is over
+    press(page, "Send now", "b")  # for the turn of "tea", which has ended
     expect(page.locator("#said")).to_contain_text("nothing was done")
     assert [run.prompt for run in site.queued()] == ["b", "c"]
     page.unroute("**/v1/events")

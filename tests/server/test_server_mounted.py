@@ -118,7 +118,7 @@ async def test_a_dispatcher_of_the_application_is_left_to_it() -> None:
 
 @in_loop
 async def test_at_a_signal_streams_of_such_a_dispatcher_wait_until_nothing_is_in_flight() -> None:
-    """They cannot wait for the close: the server runs the application's lifespan when they are over."""
+    """They cannot wait for the close: the server runs the application's lifespan when they have ended."""
     agent = Agent()
     async with Dispatcher(agent) as d:
         mounted = asgi_app(d, owns=False, finish=3_000)

@@ -67,7 +67,7 @@ def constructors(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def _is_constructed(kind: type) -> bool:
-    """Say whether the class has a constructor of its own, in Python."""
+    """Return whether the class has a constructor of its own, in Python."""
     made = [vars(each).get(name) for each in kind.__mro__ for name in ("__init__", "__new__")]
     return any(map(inspect.isfunction, made)) and not getattr(kind, "_is_protocol", False)
 

@@ -46,7 +46,7 @@ class NoSecondLook(Sabotaged):
 
 
 class Unwatched(Sabotaged):
-    """Does not see that the task of a turn is over before it has begun."""
+    """Does not see that the task of a turn has ended before it has begun."""
 
     class turns_class(TurnRunner):
         def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
@@ -355,7 +355,7 @@ class CancelsWhatIsOver(Dispatcher):
 
 
 class TakesLateWrites(Sabotaged):
-    """Takes a write to a turn that is over, if a cancel covers it."""
+    """Takes a write to a turn that has ended, if a cancel covers it."""
 
     class turn_class(Turn):
         __slots__ = ()

@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """How a conversation went: how many steps the second prompt took, and what came of it."""
+    """How a conversation went: how many steps the second prompt took, and the result."""
 
     steps: int
     second: RunComplete

@@ -12,7 +12,7 @@ Fault = Literal[
     "request lost", "answer lost", "answer cut", "request late", "answer late", "502 before", "502 after",
     "503 after", "504 after",
 ]  # fmt: skip
-"""What becomes of the exchange: before the server has seen the request, or after it has acted."""
+"""What happens to the exchange: before the server has seen the request, or after it has acted."""
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 LATE = 3.0
 """Seconds after which what is late arrives although nothing else has passed."""

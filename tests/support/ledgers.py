@@ -85,7 +85,7 @@ def module_of(name: str) -> ModuleType:
 
 
 def is_still(d: DurableDispatcher) -> bool:
-    """Say whether nothing goes on by itself: no step is under way, no turn is about to start or to settle."""
+    """Return whether nothing goes on by itself: no step is under way, no turn is about to start or settle."""
     if d._stepper.opening is not None or d._feed.is_joining():
         return False
     phases = [owned.turn.record.phase for owned in d._turns.owned.values()]

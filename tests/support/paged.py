@@ -39,7 +39,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def is_like(expected: str, printed: str) -> bool:
-    """Say whether a text is what a page shows: three dots are any text, on their own line any lines."""
+    """Return whether a text is what a page shows: three dots are any text, on their own line any lines."""
     lines = expected.strip().splitlines()
     pattern = "".join(
         r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\s*\n"

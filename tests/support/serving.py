@@ -1,4 +1,4 @@
-"""Real servers on loopback, lines that break, and a reader of event streams that is not the client's."""
+"""Real servers on loopback, connections that break, and a reader of event streams of its own."""
 
 from __future__ import annotations
 

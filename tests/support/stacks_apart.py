@@ -1,6 +1,6 @@
 """A program for the stacks that change the whole process: a life in one of them, in a process of its own.
 
-With the name of a stack: plays every scenario, those of the stack's own too, and prints what came of each.
+With the name of a stack: plays every scenario, those of the stack's own too, and prints the result of each.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ OF_THEIR_OWN: dict[str, dict[str, Scenario]] = {
 
 
 def play(stack: Stack) -> dict[str, str]:
-    """Play every scenario, and say what came of it; after one that hangs no other is played."""
+    """Play every scenario, and report the result; after one that hangs no other is played."""
     came: dict[str, str] = {}
     for name, scenario in (SCENARIOS | OF_THEIR_OWN[stack.name]).items():
         try:

@@ -234,7 +234,7 @@ IN_LINE: dict[str, tuple[tuple[dict[str, Any], ...], Property]] = {
         (*FOR_A, A_ENDS, told("end")),
         Property.EXACTLY_ONE_COMPLETE,
     ),
-    "a prompt for a turn that is over": (
+    "a prompt for a turn that has ended": (
         (*A_RUNS, A_ENDS, told("accept", "b", session="s", into="a")),
         Property.DECLARED_MOVE,
     ),

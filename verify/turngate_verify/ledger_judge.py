@@ -1,4 +1,4 @@
-"""Judges what a ledger holds when everything is over: by its history, its completions and its messages.
+"""Judges what a ledger holds at the end: by its history, its completions and its messages.
 
 What is asked for: every accept that a caller was told of has exactly one RunComplete; nothing is in flight;
 the history, in the order of the commits, keeps every promise; the messages agree with the outcomes.

@@ -3,7 +3,7 @@
 The abstract session judges the events. A recording does not show two things
 that it needs: the messages, and when a runner's call ended. The check assumes
 that these are as they should be: messages are written before the RunComplete,
-and the call is over before the next turn starts. Nor does a recording show
+and the call has ended before the next turn starts. Nor does a recording show
 whether a prompt may be folded, or whether an edit or a resume lets a run have a
 turn of its own that was for one turn alone: the check assumes that they do.
 

@@ -96,6 +96,6 @@ def chunks(session_id: str, kind: str, text: str) -> Iterator[dict[str, Any]]:
 
 
 def is_update(note: Note) -> bool:
-    """Say whether a note describes an update of the protocol."""
+    """Return whether a note describes an update of the protocol."""
     needed = UPDATES.get(note.kind)
     return needed is not None and isinstance(note.data, dict) and all(key in note.data for key in needed)

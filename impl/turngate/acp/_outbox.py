@@ -51,7 +51,7 @@ class ShownTurn:
     async def read(self, end: float) -> str:
         """Return the text that comes next, about as much as one update takes; "" if there is none.
 
-        Never waits for text that is yet to be written. A turn of another process has none before it is over.
+        Never waits for text that is yet to be written. A turn of another process has none before its end.
         """
         run, text = self.prompt.run, ""
         while run is not None and self.sent < end and len(text) < CHUNK:

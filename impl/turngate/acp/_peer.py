@@ -49,7 +49,7 @@ class Prompt:
         """Set when the client may be asked something about the turn: it comes after what was shown before."""
 
     def is_over(self) -> bool:
-        """Say whether the turn has ended, or a cancel covers it."""
+        """Return whether the turn has ended, or a cancel covers it."""
         turn = None if self.run is None else self.run.turn
         return turn is None or turn.covered
 
@@ -85,7 +85,7 @@ class Questions:
             del self._asked[number]
 
     def is_open(self, message: dict[str, Any]) -> bool:
-        """Say whether a message of `ask` still needs an answer."""
+        """Return whether a message of `ask` still needs an answer."""
         question = self._asked.get(message["id"])
         return question is not None and not question.answer.done()
 

@@ -231,7 +231,7 @@ class AcpServer:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Say whether two request ids are the same: 1 is neither "1" nor 1.0 nor true."""
+    """Return whether two request ids are the same: 1 is neither "1" nor 1.0 nor true."""
     return type(one) is type(other) and one == other
 
 

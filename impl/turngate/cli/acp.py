@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def is_meant(arguments: list[str]) -> bool:
-    """Say whether ``turngate serve`` is called for an editor."""
+    """Return whether ``turngate serve`` is called for an editor."""
     return "--acp" in arguments[: arguments.index("--") if "--" in arguments else None]
 
 
@@ -66,7 +66,7 @@ def _parser() -> _Parser:
         "--on-death",
         default="fail",
         choices=("fail", "retry"),
-        help="with a ledger: what becomes of a turn whose process died (default: fail)",
+        help="with a ledger: what happens to a turn whose process died (default: fail)",
     )
     parser.add_argument(
         "--when-busy",

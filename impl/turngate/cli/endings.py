@@ -17,7 +17,7 @@ class BadInput(Exception):
 
 
 def note_interrupt() -> None:
-    """Remember that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
+    """Remember that Ctrl-C was pressed, whatever happens to the exception that it raises."""
     global _pressed  # noqa: PLW0603 - there is one keyboard
     _pressed = True
 

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _handle_interrupts() -> None:
-    """Know that Ctrl-C was pressed, whatever becomes of the exception that it raises."""
+    """Know that Ctrl-C was pressed, whatever happens to the exception that it raises."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGALRM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)

@@ -101,7 +101,7 @@ def load_runner(target: str) -> Any:
 
 
 def _is_plain(runner: Any) -> bool:
-    """Say whether a runner is a plain function, so that what it returns could hardly be awaited."""
+    """Return whether a runner is a plain function, so that what it returns could hardly be awaited."""
     function = inspect.unwrap(runner)
     while isinstance(function, functools.partial):
         function = inspect.unwrap(function.func)
@@ -123,7 +123,7 @@ def ledger_at(place: str) -> Ledger:
 
 
 def is_at_an_address(place: str) -> bool:
-    """Say whether a ledger is in a database, not in a file."""
+    """Return whether a ledger is in a database, not in a file."""
     return place.startswith(_POSTGRES)
 
 

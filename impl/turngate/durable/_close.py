@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _REMINDER: Final = 2.0
 """Seconds after which a close that still waits names the turns, and interrupts their runners again."""
 _PATIENCE: Final = 10.0
-"""Seconds after `finish` for which a close tries to put on record what became of the turns, at most."""
+"""Seconds after `finish` for which a close tries to put on record what happened to the turns, at most."""
 _LOOKS_EVERY: Final = 0.1
 """Seconds after which a close looks again what it waits for, once `finish` is over."""
 _MOMENT: Final = 1.0

@@ -120,7 +120,7 @@ class DurableDispatcher:
 
     runner          called once per turn; see `Turn`
     ledger          `SqliteLedger(path)` or `PostgresLedger(dsn)`, of this dispatcher alone
-    on_death        what becomes of a turn whose process died: "fail", its runs complete with the outcome
+    on_death        what happens to a turn whose process died: "fail", its runs complete with the outcome
                     "lost"; "retry", it runs again from the beginning, three times at most
     lease           seconds after which a process that is not heard of counts as dead
     poll            seconds after which everything is looked at again that no hint has told of
@@ -488,12 +488,12 @@ class DurableDispatcher:
         return await self._ledger.epoch()
 
     async def continues_life(self, life: str) -> bool:
-        """Say whether the keys of that life are remembered here; not if an older copy of the ledger is."""
+        """Return whether the keys of that life are remembered here; not if an older copy of the ledger is."""
         await self._stepper.ready()
         return await self._ledger.epoch_end(life) is not None
 
     async def knows_key(self, key: str) -> bool:
-        """Say whether a call under this key is remembered."""
+        """Return whether a call under this key is remembered."""
         key = check_key(key)
         await self._stepper.ready()
         return await self._ledger.find_key(key) is not None
@@ -610,7 +610,7 @@ class DurableDispatcher:
     # Looking on.
 
     async def is_busy(self, session_id: str | None = None) -> bool:
-        """Say whether a turn is active in the session, or in any."""
+        """Return whether a turn is active in the session, or in any."""
         await self._stepper.ready()
         views = await self._ledger.view(session_id)
         return any(each.session is not None and each.session.lead is not None for each in views)
@@ -630,12 +630,12 @@ class DurableDispatcher:
         return 0 if loaded.session is None else loaded.session.mark
 
     async def sessions(self) -> list[SessionView]:
-        """Look at every session that has something in flight, all at one moment."""
+        """Return a view of every session that has something in flight, all at one moment."""
         await self._stepper.ready()
         return [self._view(loaded) for loaded in await self._ledger.view(None)]
 
     async def session(self, session_id: str) -> SessionView:
-        """Look at a session, which may be quiet.
+        """Return a view of a session, which may be quiet.
 
         Of a turn in another process, `text` is that of its last checkpoint.
         """

@@ -260,7 +260,7 @@ class Recovery:
 
 
 def _log_recovered(session_id: str, recovered: Recovered) -> None:
-    """Log what became of a turn that a process has left behind, a line for each run."""
+    """Log what happened to a turn that a process has left behind, a line for each run."""
     level, outcome = {
         "lost": (logging.WARNING, "is lost: the process that ran its turn died"),
         "retried": (logging.WARNING, "runs again, attempt %d of %d: the process that ran its turn died"),

@@ -60,7 +60,7 @@ class Fenced(TurngateError):
 
 
 class Recovered(NamedTuple):
-    """What became of a turn whose process died, or that belonged to no process."""
+    """What happened to a turn whose process died, or that belonged to no process."""
 
     what: Literal["lost", "retried", "cancelled", "taken over"]
     runs: tuple[str, ...]

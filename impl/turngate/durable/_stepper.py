@@ -2,7 +2,7 @@
 
 Rule 1. A step and its effects belong together. They run in a task that only the stepper knows, so a caller
 that is cancelled between the two leaves no turn that is never started. Rule 2. A process whose lease is lost,
-or that cannot learn what became of a step, gives up its turns and takes a new name. What it held under the
+or that cannot learn what happened to a step, gives up its turns and takes a new name. What it held under the
 old one is found by the next process that looks, itself included, like that of any other process that has
 died. Rule 3. Effects come after the save. Rule 4. A ledger that raises something unexpected after it was
 given a step to save has not said whether the step was saved. That is rule 2.
@@ -168,7 +168,7 @@ class Stepper:
         self.under_way = 0
         """How many steps are under way, those included that wait to be sent."""
         self.idle = Waiters()
-        """Woken when no step is under way, or when a turn is over."""
+        """Woken when no step is under way, or when a turn has ended."""
         self.last_position = 0
         """The highest position of a step of this process."""
         self.opening: Task[None] | None = None
@@ -386,6 +386,6 @@ class Stepper:
 
 
 def _is_cancelled(exc: BaseException) -> bool:
-    """Say whether an exception is there because the current task was cancelled."""
+    """Return whether an exception is there because the current task was cancelled."""
     task = asyncio.current_task()
     return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -78,7 +78,7 @@ class KnownRuns:
             self.unlooked.add(run.run_id)
 
     def has_hook(self, run_id: str) -> bool:
-        """Say whether an `on_complete` of this process waits for the RunComplete."""
+        """Return whether an `on_complete` of this process waits for the RunComplete."""
         handle = self.handles.get(run_id)
         return handle is not None and handle.on_complete is not None
 
@@ -218,7 +218,7 @@ class OwnedTurn:
     """How much of the text, and which data beside it, the ledger has."""
 
     def is_over(self) -> bool:
-        """Say whether the runner is over, or will not be called."""
+        """Return whether the runner has ended, or will not be called."""
         return self.turn.record.phase is SETTLING or self.turn.given_up
 
 
@@ -304,7 +304,7 @@ class LedgerTurns:
             self.runner.interrupt(turn)
 
     def let_go(self, turn: Turn) -> None:
-        """Forget a turn that is over, or that another process has now."""
+        """Forget a turn that has ended, or that another process has now."""
         self.owned.pop(turn.fence, None)
         for run in turn.members:
             run.turn = None
@@ -314,7 +314,7 @@ class LedgerTurns:
     # What turns tell.
 
     async def begin(self, turn: Turn) -> bool:
-        """Say whether the runner may be called; with places, note on record that it is about to be."""
+        """Return whether the runner may be called; with places, note on record that it is about to be."""
         if self._has_places and not turn.covered:
             await self._begin_on_record(turn)
         if turn.covered or turn.given_up:
@@ -340,7 +340,7 @@ class LedgerTurns:
                 return
 
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        """Take what came of the runner."""
+        """Take the result of the runner."""
         record = turn.record
         record.phase = SETTLING
         record.text = "".join(turn.output.parts) if text is None else text

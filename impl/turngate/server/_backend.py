@@ -78,7 +78,7 @@ class Backend(Protocol):
         ...
 
     def has_room(self, session_id: str, sessions_limit: int) -> bool:
-        """Say whether a prompt may come: its session is in flight, or fewer than the limit are."""
+        """Return whether a prompt may come: its session is in flight, or fewer than the limit are."""
         ...
 
     async def begin(self, log: EventLog) -> None:

@@ -331,7 +331,7 @@ class Handlers:
 
     @_endpoint("GET", "/v1/sessions", models.SessionsBody)
     async def sessions(self, request: Request) -> Answer:
-        """Look at every session that has something in flight."""
+        """Return a view of every session that has something in flight."""
         place, sessions = await self.log.look()
         return models.encode_around(sessions, cursor=str(place))
 
@@ -380,7 +380,7 @@ class Handlers:
 
     @_endpoint("GET", "/readyz", models.StatusBody, "shutting-down", is_open=True)
     async def ready(self, request: Request) -> Answer:
-        """Say whether the server takes prompts."""
+        """Return whether the server takes prompts."""
         if self.closing:
             raise Problem("shutting-down")
         return {"status": "ready"}

@@ -84,7 +84,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address to listen on can be reached from this machine only."""
+    """Return whether an address to listen on can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

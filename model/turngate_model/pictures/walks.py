@@ -37,7 +37,7 @@ NOTHING = View({}, {}, {})
 
 
 class Moment(NamedTuple):
-    """One step of a walk: who did what, in which session, and what came of it."""
+    """One step of a walk: who did what, in which session, and the result."""
 
     session: int
     actor: str
@@ -74,7 +74,7 @@ class _World:
         return self.sessions[session]
 
     def has(self, session: int, action: Action) -> bool:
-        """Say whether this step could be taken now."""
+        """Return whether this step could be taken now."""
         held, abstract = self.at(session)
         mechanism = self.design(unseen)
         if action.name == "accept":

@@ -26,7 +26,7 @@ test('a burst is called without a wait in between', async () => {
 });
 
 test('a promise that is settled counts as complete before the next turn starts', async () => {
-  // The lock is passed on before the caller of the first hears that its turn is over.
+  // The lock is passed on before the caller of the first hears that its turn has ended.
   const make = (port) => {
     let last = Promise.resolve();
     return {

@@ -115,7 +115,7 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
         design = EVERY_DESIGN.get(name) or DURABLE_DESIGNS.get(name) or LIMB_DESIGNS[name]
         assert set(found["by"]) <= set(map(str, design.breaks))
         assert found["steps"] >= 2 or name in LIMB_DESIGNS
-        # On a ledger a design shows in what comes of it, which may be another property.
+        # On a ledger a design shows in the result, which may be another property.
         breaks = [*DurableProperty, *Property] if name in DURABLE_DESIGNS else design.breaks
         assert any(found["real"].startswith(broken) for broken in breaks)
     see_that_processes_hold_and_are_counted(thoroughness, told)

@@ -34,7 +34,7 @@ class Probed(NamedTuple):
 
 
 async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
-    """Have an agent answer one prompt; find out what becomes of a prompt behind a busy session, if asked to.
+    """Have an agent answer one prompt; find out what happens to a prompt behind a busy session, if asked to.
 
     Raises Unusable if it does not answer, or never asks the stub model.
     """

@@ -133,7 +133,7 @@ def refuted(name: str) -> Exploration[DurableBounds]:
 
 @dataclass
 class DurableVerification:
-    """What came of checking the model of processes."""
+    """The result of checking the model of processes."""
 
     models: list[Exploration[DurableBounds]] = field(default_factory=list)
     designs: dict[str, Exploration[DurableBounds]] = field(default_factory=dict)

@@ -165,7 +165,7 @@ def _write_page(path: Path, has_more: bool) -> int:
 
 
 def _refuse(processes: dict[str, Any]) -> None:
-    """Refuse bounds on what there is not: processes, and what becomes of them."""
+    """Refuse bounds on what there is not: processes, and what happens to them."""
     for name, value in processes.items():
         if value is not None:
             raise ValueError(f"--{name.replace('_', '-')} is for --durable")

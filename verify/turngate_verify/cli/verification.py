@@ -1,4 +1,4 @@
-"""What came of ``turngate verify``: the verdict on each property, and how it is printed."""
+"""The result of ``turngate verify``: the verdict on each property, and how it is printed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Verification:
         return min("unknown" if unsure else "holds", of_processes, key=worst.index)
 
     def is_model_only(self, each: AnyProperty) -> bool:
-        """Say whether no check of the property has looked at the code of a dispatcher."""
+        """Return whether no check of the property has looked at the code of a dispatcher."""
         return self.checks[each].keys() <= IN_THE_MODEL
 
     @property

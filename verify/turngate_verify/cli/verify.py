@@ -165,7 +165,7 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
 
 
 Check: TypeAlias = Callable[[Verification, DriverLine], None]
-"""Waits for what a driver has started, and says what came of it."""
+"""Waits for what a driver has started, and says the result."""
 
 
 def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:

@@ -23,7 +23,7 @@ _TIMERS = 1_250
 """The most timers that run out while ``wait`` lets time pass: a poller takes no longer than others."""
 _TOLD = ("fold", "finish", "fail")
 _NOT_NOTED = 1 << 30
-"""The number of a note that is gone, for the window is over."""
+"""The number of a note that is gone, for the window has ended."""
 _SHOW_FAILURE = ": an adapter that waits for a run shows how it failed with self.completed(run, error=...)"
 
 
@@ -97,7 +97,7 @@ class AsyncioSubject(Operations):
         self.hasty = False
         """Whether a run was said to be queued while a timer was left that might have started it."""
         self.disturbed = False
-        """Whether the time that a patient subject let pass has changed what became of other runs."""
+        """Whether the time that a patient subject let pass has changed what happened to other runs."""
         with self.loop:
             self.start()
 

@@ -1,6 +1,6 @@
 """Playing a program again without what should make no difference, and comparing what is seen.
 
-What is compared is what becomes of each run in each step. Nothing fixes the
+What is compared is what happens to each run in each step. Nothing fixes the
 order in which two runs are told of, or the words of an error.
 """
 

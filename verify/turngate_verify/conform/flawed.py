@@ -735,7 +735,7 @@ class OldPrompt(Flawed):
 class IntoAnyTurn(Flawed):
     """A prompt for one turn that is like any other."""
 
-    sentence = "a prompt for one turn alone waits on when that turn is over"
+    sentence = "a prompt for one turn alone waits on when that turn has ended"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.EXACTLY_ONE_COMPLETE, _P.DECLARED_MOVE)
     needs: ClassVar[tuple[str, ...]] = ("into",)
 

@@ -124,7 +124,7 @@ class Subject(Protocol):
 
     Every operation returns when the subject is at rest: nothing more will
     happen until the next operation. ``run`` in the last three is the lead run
-    of an active turn; they do nothing when its runner is over already.
+    of an active turn; they do nothing when its runner has ended already.
     """
 
     @property

@@ -32,7 +32,7 @@ class RealtimeSubject(Operations):
     """A subject that runs on a real loop, and may have sockets, threads and processes.
 
     An adapter overrides the ``do_`` operations that its dispatcher has. Each
-    returns when the dispatcher has taken the call in, not when the run is over:
+    returns when the dispatcher has taken the call in, not when the run has ended:
     ``self.watch`` waits for that. ``self.runner`` is the work of a run, for a
     runner on any loop; ``self.work_in_thread`` is the same for a thread. Sessions
     and runs of several subjects meet in one server, so name them by

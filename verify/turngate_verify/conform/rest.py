@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def told_of(shown: Sequence[Observed]) -> set[str]:
-    """Return the runs of which was shown what became of them: a move that is refused says nothing of that."""
+    """Return the runs whose fate is shown; a move that is refused says nothing about it."""
     return {event.run for event in shown if not (isinstance(event, Refused) and event.operation)}
 
 

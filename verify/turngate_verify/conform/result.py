@@ -72,7 +72,7 @@ class Played(NamedTuple):
     hasty: bool = False
     """Whether a run counted as queued though a timer might still have started it."""
     disturbed: bool = False
-    """Whether waiting for such a timer has changed what became of other runs."""
+    """Whether waiting for such a timer has changed what happened to other runs."""
     raced: bool = False
     """Whether an operation was called before the one ahead of it was at rest."""
     moments: tuple[Moment, ...] = ()

@@ -359,7 +359,7 @@ class Sessions:
         return Violation(Property.NO_STRAND if stranded else Property.EXACTLY_ONE_COMPLETE, said)
 
     def _in_its_words(self, session: AbstractSession, owed: Violation) -> Violation:
-        """Say what became of a run that should have started, or should have been dropped."""
+        """Say what happened to a run that should have started, or should have been dropped."""
         if owed.property is Property.NO_STRAND:
             gone = session.covered | session.cleared | session.held | self._left_behind(session)
             waiting = [run for run in session.queue if run not in gone]
@@ -396,7 +396,7 @@ class Sessions:
         return [run for run in self.at_work if run in session.states and run != session.lead]
 
     def _notice_the_end(self, session: AbstractSession) -> None:
-        """Note that the runner of the active turn is over, or was never called, if that can be seen.
+        """Note that the runner of the active turn has ended, or was never called, if that can be seen.
 
         A runner that has not been called yet may wait for a place, as long as another is at work.
         """

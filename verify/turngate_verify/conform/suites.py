@@ -251,14 +251,14 @@ class Suite:
         for violation, after in played.late:
             broken.setdefault(violation.property, (violation, min(after, length)))
         if played.raced:
-            # When operations overlap, what becomes of each run may differ, and still be right.
+            # When operations overlap, what happens to each run may differ, and still be right.
             return Examined(played, broken | _by_property(played.violations, length), set(played.exercised))
         differing, exercised = compared(program[:length], played, play)
         broken |= _by_property((*played.violations, *differing), length)
         return Examined(played, broken, set(played.exercised) | exercised)
 
     def play(self, program: Program) -> Played:
-        """Play a program, or return what came of it before."""
+        """Play a program, or return the earlier result."""
         known = self._known.get(program)
         if known is None:
             known = self._known[program] = self.play_anew(program)

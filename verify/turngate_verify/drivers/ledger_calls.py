@@ -68,7 +68,7 @@ BACKGROUND = frozenset(
 )  # fmt: skip
 """Methods whose failures no caller and no subscriber ever sees."""
 NAMING = frozenset(("register", "keep_alive", "retire"))
-"""Methods after whose failure a name may count as alive until its lease is over."""
+"""Methods after whose failure a name may count as alive until its lease has expired."""
 _POLLS = 6
 """How many times all processes look again when nothing is in flight any more."""
 _CLOSING = 40
@@ -84,7 +84,7 @@ class Case(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of all cases, and which calls were spoiled in which ways."""
+    """The results of all cases, and which calls were spoiled in which ways."""
 
     played: int
     spoiled: Counter[tuple[str, str]]

@@ -4,7 +4,7 @@
     odd     it raises something unexpected, once
     lost    the answer to a save is lost (another message that is lost is like one that did not arrive)
     kill    the process dies; another one is there
-    lease   the lease of the process is over, and it notices later
+    lease   the lease of the process has expired, and it notices later
     cancel  the caller is cancelled
 
 Each program is played once for each fault and each point at which it could strike process 0, until the fault
@@ -105,7 +105,7 @@ ONCE = {
 
 
 class Found(NamedTuple):
-    """What came of all the points of all programs."""
+    """The results of all the points of all programs."""
 
     played: int
     wrong: str
@@ -196,7 +196,7 @@ def _done_twice(world: LedgerWorld, once: tuple[str, ...]) -> list[str]:
 
 
 def judged(world: LedgerWorld) -> list[str]:
-    """Return what is wrong when everything is over, and leave the world."""
+    """Return what is wrong at the end, and leave the world."""
     wrong = [] if world.is_quiet() else ["ADOPTED: something is in flight for ever"]
     task = world.start(problems(MemoryLedger(world.tables), world.acknowledged))
     world.loop.settle()

@@ -7,8 +7,8 @@ depth first, except behind a state that has been met before; so a scenario is ex
 reached, and which of the two is part of the answer.
 
 The faults, each as often as the scenario says: `kill`, a process dies between two messages, and some time
-later its lease is over; `lease`, a process counts as dead, and notices some time later; `lose`, the answer to
-a save is lost.
+later its lease expires; `lease`, a process counts as dead, and notices some time later; `lose`, the answer
+to a save is lost.
 
 The judges: the history in the order of the commits, the completions and the messages (see `ledger_judge`);
 what each caller was told; and the clock: a runner is called only while its lead is active on record, and no
@@ -56,7 +56,7 @@ class Scenario(NamedTuple):
 
 @dataclass
 class Explored:
-    """What came of trying every choice: whether all were tried, and the first thing that went wrong."""
+    """The result of trying every choice: whether all were tried, and the first thing that went wrong."""
 
     schedules: int = 0
     states: int = 0
@@ -167,7 +167,7 @@ class _Stage:
                 self.wrong.append(f"ONE_TURN: the runner of {row.run_id} is called while another one runs")
 
     def _lives(self, process: int) -> bool:
-        """Say whether a process runs and is not given up."""
+        """Return whether a process runs and is not given up."""
         return (
             not self.ledgers[process].is_dead
             and self.dispatchers[process]._stepper.name in self.tables.workers
@@ -213,17 +213,17 @@ class _Stage:
                 self.ledgers[0].is_dead = True
                 self.tables.gates = [gate for gate in self.tables.gates if gate.process != 0]
             elif kind == "bury":
-                words = "the lease of process 0, which is dead, is over"
+                words = "the lease of process 0, which is dead, has expired"
                 self.tables.workers.discard(self.dispatchers[0]._stepper.name)
             elif kind == "look":
                 words = "process 1 looks after things"
                 self.looks -= 1
                 self.loop.advance(1.1)
             elif kind == "notice":
-                words = "process 0 notices that its lease is over"
+                words = "process 0 notices that its lease has expired"
                 self.ledgers[0].notice()
             else:
-                words = "the lease of process 0 is over"
+                words = "the lease of process 0 has expired"
                 self.tables.workers.discard(self.dispatchers[0]._stepper.name)
         if kind in ("lose", "kill", "lease"):
             self.faults.remove(kind)  # type: ignore[arg-type]  # it is one of these
@@ -242,7 +242,7 @@ class _Stage:
         self.loop.settle()
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is in flight and no call is under way in a process that lives."""
+        """Return whether nothing is in flight and no call is under way in a process that lives."""
         flying = any(row.state is not State.COMPLETE for row in self.tables.runs.values())
         return not flying and not self.tables.gates
 
@@ -279,7 +279,7 @@ class _Stage:
     # Judging.
 
     def judge(self) -> list[str]:
-        """Return what went wrong, when everything is over."""
+        """Return what went wrong, at the end."""
         wrong = [*self.wrong, *(str(problem) for problem in self.loop.problems)]
         if not self.is_quiet():
             wrong.append("ADOPTED: something is in flight for ever")

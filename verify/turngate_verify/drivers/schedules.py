@@ -311,7 +311,7 @@ class _Explorer:
         ]
 
     def _arrive(self, stage: Stage, parent: int) -> tuple[bool, int]:
-        """Say whether the explorer has met this moment before, and return its number."""
+        """Return whether the explorer has met this moment before, and return its number."""
         numbers = self._numbers
         fresh = len(numbers)
         number = numbers.setdefault(fingerprint(stage), fresh)

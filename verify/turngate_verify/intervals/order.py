@@ -166,7 +166,7 @@ class _Search(Generic[S]):
         return found
 
     def _walk(self) -> bool:
-        """Try everything that is on the stack; return whether the search is over."""
+        """Try everything that is on the stack; return whether the search has ended."""
         items, stack = self._items, self._stack
         while stack:
             frame = stack[-1]
@@ -193,7 +193,7 @@ class _Search(Generic[S]):
     def _visit(
         self, base: int, mask: int, state: S, order: _Placed | None, length: int, certain: int
     ) -> bool:
-        """Visit a configuration; return whether the search is over."""
+        """Visit a configuration; return whether the search has ended."""
         while mask & 1:
             mask >>= 1
             base += 1

@@ -148,12 +148,12 @@ class TailedFile:
         self._lines.forget()
 
     def _is_another_text(self) -> bool:
-        """Say whether what was read last is not in its place any more."""
+        """Return whether what was read last is not in its place any more."""
         before = self._place - len(self._mark)
         return os.pread(self._file, len(self._mark), before) != self._mark
 
     def _another_has_begun(self) -> bool:
-        """Say whether another file has the name, and something is in it."""
+        """Return whether another file has the name, and something is in it."""
         try:
             named = os.stat(self._path)
         except OSError:

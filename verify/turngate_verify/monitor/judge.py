@@ -206,7 +206,7 @@ class Monitor:
         return ()
 
     def _beside_unseen(self, session: WatchedSession, said: RecordedLine, shown: Shown) -> bool:
-        """Say whether a line names another run that is not known; refuse one of another session."""
+        """Return whether a line names another run that is not known; refuse one of another session."""
         if not said.beside:
             return False
         beside = self._session_of.get(said.beside)
@@ -218,7 +218,7 @@ class Monitor:
         return beside is None and self._is_unseen(said.beside)
 
     def _is_unseen(self, run: str) -> bool:
-        """Say whether a run may be in flight although its accept was not seen."""
+        """Return whether a run may be in flight although its accept was not seen."""
         past = self._past.get(run)
         return run not in self._session_of and (past is None or not past.lines)
 

@@ -1,7 +1,7 @@
 """One session as the monitor knows it: from the middle, with runs in it that it has not seen.
 
 Everything is known of a run whose accept was seen: what came before the accept does not concern it. So a
-cancel that covers it, a hold, its place among the other known runs and what became of it are judged from
+cancel that covers it, a hold, its place among the other known runs and what happened to it are judged from
 the first line on. What is not known is whether an unseen run occupies the session. Only one kind of line
 depends on that: an ``enter`` as queued, for which an unseen run may be the reason. It counts as a breach
 only while the session is *settled*:
@@ -181,7 +181,7 @@ class WatchedSession:
 
 
 def _shows(broken: Property, told: list[Shown]) -> bool:
-    """Say whether these lines break this property at the last of them, whatever was before the first."""
+    """Return whether these lines break this property at the last of them, whatever was before the first."""
     session = WatchedSession("")
     found: list[Violation | None] = []
     for shown in told:

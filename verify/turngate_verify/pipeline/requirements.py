@@ -43,7 +43,7 @@ class AtStake(NamedTuple):
 _P = Property
 _MODEL = Requirement(hidden="it is about the machine itself, which no operation of the port shows")
 _NO_SEQUENCE = Requirement(hidden="the port shows no sequence numbers")
-_STEPS = Requirement(hidden="it is about one step; the port shows what comes of it, and races are told apart")
+_STEPS = Requirement(hidden="it is about one step; the port shows the result, and races are told apart")
 _STORE = Requirement(hidden="the kit does not play the store")
 _NO_RELEASE = Requirement(hidden="the port has no release and no shutdown")
 _NO_PLACES = Requirement(hidden="the port has no limit on runner calls")

@@ -33,7 +33,7 @@ class SideStep(NamedTuple):
     label: str
     is_broken: bool
     said: str
-    """What came of the step, or why there is none."""
+    """The result of the step, or why there is none."""
     rows: list[StateRow]
     verdict: str
     """What is broken now, or what is so instead; empty before the end."""

@@ -230,7 +230,7 @@ def vector_of(node: Node, scope: Scope) -> Vector:
 
 
 def enters_at_once(program: Program) -> bool:
-    """Say whether every run enters right after its accept, so that two phases show no more than one."""
+    """Return whether every run enters right after its accept, so that two phases show no more than one."""
     return all(
         first.name not in TAKING_IN or (second.name == "enter" and second.run == first.run)
         for first, second in pairwise((*program, Op("clear", "")))

@@ -39,7 +39,7 @@ def judged(program: Sequence[Op], script: Sequence[Shown], features: Features) -
 
 
 def allowed(program: Sequence[Op], script: Sequence[Shown], features: Features) -> bool:
-    """Say whether the judge has nothing against what was seen."""
+    """Return whether the judge has nothing against what was seen."""
     judge = judged(program, script, features)
     return not judge.violations and not judge.late
 

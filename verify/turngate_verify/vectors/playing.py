@@ -25,7 +25,7 @@ class Difference(NamedTuple):
 
 
 def can_play(features: Features, vector: Vector) -> bool:
-    """Say whether a subject has the features that a vector needs."""
+    """Return whether a subject has the features that a vector needs."""
     return set(vector.needs) <= set(features.names)
 
 

@@ -81,7 +81,7 @@ def asked(op: Op) -> dict[str, str | None]:
 
 
 def is_seen(should: Shown, shown: Shown) -> bool:
-    """Say whether these events are what should be seen: the same events in this order, what is free aside."""
+    """Return whether these are the events that should be seen, in this order; free keys do not count."""
     return len(should) == len(shown) and all(
         as_record(expected).items() <= (as_record(event) | _reason(event)).items()
         for expected, event in zip(should, shown, strict=True)

@@ -83,7 +83,7 @@ class ScriptedRunner:
         self._monitor.errors.append(AssertionError(what))
 
     def is_running(self, turn: Turn) -> bool:
-        """Say whether the call for this turn still goes on."""
+        """Return whether the call for this turn still goes on."""
         player = self.players.get(turn.run.run_id)
         return player is not None and player.turn is turn
 
@@ -117,7 +117,7 @@ class ScriptedRunner:
 
     def _expect_allowed(self, turn: Turn, what: str, allowed: bool, *, went: bool) -> None:
         if went and not allowed:
-            late = f"the turn of {turn.run.run_id} takes a {what} when its runner is over: it should refuse"
+            late = f"the turn of {turn.run.run_id} takes a {what} when its runner has ended: it should refuse"
             self._monitor.violate(Property.LAST_WORD, late)
         elif allowed and not went:
             early = f"the turn of {turn.run.run_id} refuses a {what} while its runner is called"
@@ -291,7 +291,7 @@ class Store:
         self._inner = MemoryMessages()
 
     async def put(self, messages: Sequence[Message]) -> None:
-        """Write as planned, and tell the monitor what came of it."""
+        """Write as planned, and tell the monitor the result."""
         self.calls += 1
         reason: Any = "unwritten"
         given, messages = messages, tuple(messages)

@@ -151,7 +151,7 @@ class Callers:
         return covered
 
     def knows(self, run_id: str) -> bool:
-        """Say whether the dispatcher must know a run."""
+        """Return whether the dispatcher must know a run."""
         return run_id in self.runs
 
     def _cancel(
@@ -183,7 +183,7 @@ class Callers:
         return covered
 
     def _was_called(self, lead: str) -> bool:
-        """Say whether the runner was called for a turn, or never will be, as the turn is being written."""
+        """Return whether the runner was called for a turn, or never will be, as the turn is being written."""
         return self.runs[lead].seq in self.monitor.called | self.monitor.settling
 
     def cancel_all(self) -> None:

@@ -42,7 +42,7 @@ def finish(world: World) -> None:
 
 
 def come_to_rest(world: World, closing: asyncio.Task[None] | None = None) -> None:
-    """Run callbacks, and let one thing after the other go on, until nothing waits or the close is over."""
+    """Run callbacks, and let one thing after the other go on, until nothing waits or the close has ended."""
     for _ in range(_MOST_ROUNDS):
         world.loop.settle()
         if (closing is not None and closing.done()) or not _go_on(world):
@@ -100,7 +100,7 @@ def _expect_all_complete(world: World) -> None:
 
 
 def _expect_nothing_left(world: World, closing: asyncio.Task[None]) -> None:
-    """Expect that the close is over, the recording has its end, and every task ended well."""
+    """Expect that the close has ended, the recording has its end, and every task ended well."""
     expect(closing.done(), "the dispatcher does not close")
     expect(world.monitor.ended, "the recording has no end")
     left = [task.get_name() for task in world.loop.tasks if not task.done()]

@@ -39,7 +39,7 @@ class Follower:
         return self.reading
 
     def read_rest(self, loop: VirtualLoop) -> None:
-        """Read what is left of something that is over: to do so must not wait."""
+        """Read what is left of something that has ended: to do so must not wait."""
         expect(not self.waits, f"who follows {self} still waits")
         loop.call(self._read(to_end=True))
 
@@ -162,5 +162,5 @@ class MessagesFollower(Follower):
 
 
 def is_expired(number: int, completed: list[int], kept: int) -> bool:
-    """Say whether what comes behind the completion of this number is no longer all kept."""
+    """Return whether what comes behind the completion of this number is no longer all kept."""
     return number < len(completed) - kept

@@ -74,7 +74,7 @@ FACTORIES: dict[str, Callable[[Any, Any], Made]] = {
 
 
 def conducts(coroutine: Any) -> bool:
-    """Say whether a coroutine conducts a turn."""
+    """Return whether a coroutine conducts a turn."""
     return getattr(coroutine, "__qualname__", "") == TurnRunner._conduct.__qualname__
 
 

@@ -1,6 +1,6 @@
 """What callers do to the prompts that wait on a ledger, and what they may count on afterwards.
 
-Callers, in any process, send, hold, move and edit prompts, and are told what came of it. What is on record is
+Callers, in any process, send, hold, move and edit prompts, and are told the result. What is on record is
 judged elsewhere. Here three promises are judged by what callers and runners were told:
 
 HELD       a run that a receipt names as held goes to no runner, until a call that may resume it begins
@@ -41,7 +41,7 @@ class _Call:
         return self.ended is not None or self.open > 0
 
     def is_over_before(self, other: _Call) -> bool:
-        """Say whether it can do nothing any more once the other has begun."""
+        """Return whether it can do nothing any more once the other has begun."""
         return not self.open and (self.ended is None or self.ended < other.began)
 
 
@@ -203,7 +203,7 @@ class LedgerLine:
         return tuple((session, *sorted(runs)) for session, runs in sorted(self._held.items()) if runs)
 
     def problems(self, messages: Iterable[Message]) -> list[str]:
-        """Return what is wrong when everything is over."""
+        """Return what is wrong at the end."""
         for message in messages:
             if message.role == "user":
                 self._prompts[message.run_id].given.append(message.text)

@@ -1,6 +1,6 @@
 """Those who look on in a world of a ledger: they subscribe, follow cursors, wait, have hooks and callbacks.
 
-What each of them was told is judged by what is on record when everything is over. A fault entitles a caller
+What each of them was told is judged by what is on record at the end. A fault entitles a caller
 to an error, and a subscriber to be cut off. It never excuses a RunComplete that is told twice, or silence.
 """
 
@@ -273,11 +273,11 @@ class Onlookers:
         ]
 
     def _left_runs(self, process: int) -> bool:
-        """Say whether a process was closed that may have left runs to others."""
+        """Return whether a process was closed that may have left runs to others."""
         return self.leaves_runs and process in self._closed_early
 
     def _is_behind(self, subscriber: _Subscriber, position: int) -> bool:
-        """Say whether another process has done it before the ledger could be asked where to begin."""
+        """Return whether another process has done it before the ledger could be asked where to begin."""
         if not self.begin_late:
             return False
         feed = self.world.dispatchers[subscriber.process]._feed

@@ -201,14 +201,14 @@ class LedgerWorld:
     # Faults.
 
     def lives(self, process: int) -> bool:
-        """Say whether a process runs and is not given up."""
+        """Return whether a process runs and is not given up."""
         return (
             not self.ledgers[process].is_dead
             and self.dispatchers[process]._stepper.name in self.tables.workers
         )
 
     def kill(self, process: int) -> None:
-        """Let a process die: nothing that it does counts any more, and its lease is over."""
+        """Let a process die: nothing that it does counts any more, and its lease has expired."""
         self.ledgers[process].is_dead = True
         self.tables.workers.discard(self.dispatchers[process]._stepper.name)
         self.players = {lead: each for lead, each in self.players.items() if each.process != process}
@@ -228,7 +228,7 @@ class LedgerWorld:
         self.loop.settle()
 
     def is_quiet(self) -> bool:
-        """Say whether nothing is in flight."""
+        """Return whether nothing is in flight."""
         return all(row.state is State.COMPLETE for row in self.tables.runs.values())
 
     def let_end(self) -> None:

@@ -107,7 +107,7 @@ class Monitor:
         """The outcome of each run, cancelled and error, as recorded."""
         self._unread_outcomes = False
         self._texts: dict[str, str] = {}
-        """The text of each turn whose runner is over, by its lead run."""
+        """The text of each turn whose runner has ended, by its lead run."""
         self._streamed: dict[int, str] = {}
         """What a stream should give of each, by the sequence of the lead run."""
         self._kept: dict[int, object] = {}
@@ -146,7 +146,7 @@ class Monitor:
         event: Event
         if kind == "accept":
             if run in self.runs:
-                return  # a known run_id is accepted again: that is the same run, whatever becomes of it
+                return  # a known run_id is accepted again: that is the same run, whatever happens to it
             self.runs[run] = self._dispatcher._sessions.runs[run]
             self._texts.pop(run, None)
             self.prompts[run] = self.runs[run].prompt
@@ -192,7 +192,7 @@ class Monitor:
             self.observe(lead.session_id, Called(lead.run_id))
 
     def saw_runner_end(self, lead: Run, text: str, written: str, kept: object) -> None:
-        """Note that the runner of a turn is over: what it has produced, written and kept."""
+        """Note that the runner of a turn has ended: what it has produced, written and kept."""
         self._kept[lead.seq] = kept
         self._texts[lead.run_id] = text
         self._streamed[lead.seq] = written or text

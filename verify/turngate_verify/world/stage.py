@@ -146,7 +146,7 @@ class Stage:
     # What could be next.
 
     def options(self) -> list[Option]:
-        """Return everything that could happen next; none when the scenario is over."""
+        """Return everything that could happen next; none when the scenario has ended."""
         world = self.world
         ready = world.loop.ready
         options: list[Option] = []
@@ -176,7 +176,7 @@ class Stage:
         return options
 
     def _can(self, caller: int, operation: str) -> bool:
-        """Say whether a caller can do its next operation now."""
+        """Return whether a caller can do its next operation now."""
         if self._busy and caller in self._busy and not self._busy[caller].done():
             return False
         verb, _, run = operation.rpartition(" ")

@@ -42,7 +42,7 @@ class WaitingTurns:
                 yield Violation(Property.REFINES, idle)
 
     def waits(self, session: str) -> bool:
-        """Say whether the turn of a session has not been called, and is not covered."""
+        """Return whether the turn of a session has not been called, and is not covered."""
         return session in self._places.waiting
 
     def key(self) -> Hashable:

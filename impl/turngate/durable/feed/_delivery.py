@@ -30,7 +30,7 @@ class Beginning(NamedTuple):
     under_way: frozenset[int]
 
     def is_behind(self, position: int) -> bool:
-        """Say whether the position is before the beginning."""
+        """Return whether the position is before the beginning."""
         return self.moment.has(position) and position not in self.under_way
 
     def first(self) -> int:

@@ -178,7 +178,7 @@ class Feed:
     # What steps and turns of this process need, and report.
 
     def is_joining(self) -> bool:
-        """Say whether there is a subscription that steps must not overtake."""
+        """Return whether there is a subscription that steps must not overtake."""
         return self._moment_known is not None
 
     async def until_joined(self) -> None:
@@ -205,7 +205,7 @@ class Feed:
             self.wake()
 
     def listen(self) -> bool:
-        """Say whether there is any subscription, here or in another process."""
+        """Return whether there is any subscription, here or in another process."""
         return self.subscribers.listen() or self.relay.has_listeners()
 
     def stream(self, event: Delta | Note, size: int) -> None:
@@ -279,7 +279,7 @@ class Feed:
             log_or_propagate(exc, "delivering an event raised")
 
     def _is_for_hook(self, event: Event | Gap) -> bool:
-        """Say whether a hook of this process receives the RunComplete."""
+        """Return whether a hook of this process receives the RunComplete."""
         if not isinstance(event, RunComplete | Gap):
             return False
         return event.run_id in self.hooked or self._has_hook(event.run_id)

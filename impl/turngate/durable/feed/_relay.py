@@ -56,7 +56,7 @@ class StreamRelay:
     # Sending.
 
     def has_listeners(self) -> bool:
-        """Say whether another process may be listening."""
+        """Return whether another process may be listening."""
         return self._ledger.has_listeners()
 
     def send(self, event: Delta | Note) -> None:

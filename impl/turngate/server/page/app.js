@@ -186,7 +186,7 @@ async function hold(what, path) {
 const ofSession = () => `sessions/${encodeURIComponent(page.session)}`;
 const ofRun = run => `runs/${encodeURIComponent(run)}`;
 
-// Stop the turn that is shown, and no other: if it is over meanwhile, nothing happens.
+// Stop the turn that is shown, and no other: if it has ended meanwhile, nothing happens.
 async function stop() {
   const turn = known.session(page.session).lead;
   if (!turn) { tell('No turn runs.'); return; }

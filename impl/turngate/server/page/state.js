@@ -224,7 +224,7 @@ export class Known {
   look(data) {
     const listed = new Set();
     for (const view of data.sessions) this.see(view, listed);
-    // It is over, and how it ended was not told: then the server has begun anew, and is asked what it knows.
+    // It has ended, and how it ended was not told: then the server has begun anew, and is asked what it knows.
     for (const run of this.runs.values()) if (data.reset && !run.complete && !listed.has(run.id)) this.doubtful.add(run.id);
     for (const session of this.sessions.values()) {
       if (session.lead !== null && !listed.has(session.lead)) Object.assign(session, {lead: null, phase: null});
