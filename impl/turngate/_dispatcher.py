@@ -769,13 +769,13 @@ class Dispatcher:
         return handles
 
     def _core_of(self, turn: Turn) -> SessionCore:
-        """Return the core that may take something into the turn; raise TurnEnded if the runner is over."""
+        """Return the core that may take something into the turn; raise TurnEnded if the runner has ended."""
         self._loop.check_loop()
         turn.output.check_open("fold into")
         return self._sessions.core(turn.run.session_id)
 
     async def _blocks(self, run: Run) -> bool:
-        """Say whether the run cannot complete before the active turn of its session ends."""
+        """Return whether the run cannot complete before the active turn of its session ends."""
         if run.state is ACCEPTED:
             return not self._sessions.core(run.session_id).covers(run.record)
         return run.state is not CANCEL_ON_ENTRY and run.state is not COMPLETE

@@ -262,11 +262,11 @@ class Effects:
     # What turns tell.
 
     async def begin(self, turn: Turn) -> bool:
-        """Say whether the runner may be called: not if a cancel came first."""
+        """Return whether the runner may be called: not if a cancel came first."""
         return self._sessions.cores[turn.record.lead.session_id].begin(turn.record)
 
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        """Take what came of the runner."""
+        """Take the result of the runner."""
         output = turn.output
         produced = "".join(output.parts) if text is None else text
         self._sessions.cores[turn.record.lead.session_id].end(turn.record, produced, error, output.kept)
@@ -333,7 +333,7 @@ class Effects:
 
 
 def _is_released(effect: Effect) -> bool:
-    """Say whether the effect completes a run that could only have joined the turn, and had not entered."""
+    """Return whether the effect completes a run that could only have joined the turn, and had not entered."""
     if effect[0] != "publish" or effect[1].into is None:
         return False
     complete = effect[1].complete

@@ -124,7 +124,7 @@ class TurnStream(Protocol):
     """Takes what turns write and note."""
 
     def listen(self) -> bool:
-        """Say whether anyone receives it."""
+        """Return whether anyone receives it."""
         ...
 
     def stream(self, event: Delta | Note, size: int) -> None:

@@ -121,9 +121,9 @@ class Run:
         self.turn: Turn | None = None
         """The turn that the run is part of while it is active, if that runs in this process."""
         self.led_by: Run | None = None
-        """The lead of the turn that the run was folded into, once that is over."""
+        """The lead of the turn that the run was folded into, once that has ended."""
         self.pieces: Sequence[str] | None = None
-        """The text of the turn that the run was part of, once that is over."""
+        """The text of the turn that the run was part of, once that has ended."""
         self.version = 0
         """On a ledger: the version of the session at which the run was last seen."""
         self.waiters = Waiters()
@@ -245,7 +245,7 @@ class Run:
     def add_done_callback(self, callback: OnComplete) -> None:
         """Have `callback` called once, with the RunComplete, whichever way the run ends.
 
-        It is called beside the subscribers and beside `on_complete`, and soon if the run is complete already.
+        It is called in addition to the subscribers and `on_complete`; soon, if the run is complete already.
         What it raises is logged. It must not be a coroutine function. On a ledger, raises UnknownRun if the
         run is known to be purged; if it is purged later, before this process has read its outcome, an error
         is logged and nothing is called.
@@ -345,7 +345,7 @@ class Turn:
     def write(self, text: str) -> None:
         """Stream text to the subscribers; it is the turn's text if the runner returns none.
 
-        May be called from a thread that the runner started. Raises TurnEnded once the runner is over.
+        May be called from a thread that the runner started. Raises TurnEnded once the runner has ended.
         """
         self.output.write(text)
 
@@ -359,12 +359,12 @@ class Turn:
         self.output.emit(kind, data)
 
     def keep(self, data: object) -> None:
-        """Keep JSON data beside the text of the assistant message, written in the same write.
+        """Keep JSON data with the text of the assistant message, written in the same write.
 
         The data are taken at the call, and the last call wins, whatever the outcome of the turn. What is not
         JSON, or nested more than 200 levels deep, raises TypeError. Never waits, so it may be called while
         the turn is being cancelled, and from a thread that the runner started. Raises TurnEnded once the
-        runner is over.
+        runner has ended.
         """
         self.output.keep(data)
 
@@ -389,7 +389,7 @@ class Turn:
 
         For what must not be cut short by a second cancel: `except CancelledError: await turn.clean_up(...)`.
         Raises TimeoutError when it takes longer than `within` seconds. An interrupt that came meanwhile is
-        raised when it is over. It runs in a task of its own.
+        raised when it has ended. It runs in a task of its own.
         """
         within = seconds("within", within)
         self.home.check_loop()
@@ -571,7 +571,7 @@ class TurnOutput:
         self._send_or_schedule(is_first)
 
     def keep(self, data: object) -> None:
-        """Keep JSON beside the text; the last one counts."""
+        """Keep JSON with the text; the last one counts."""
         text = encode(data, "turn.keep")
         with self._lock:
             self.check_open("keep in")
@@ -583,16 +583,16 @@ class TurnOutput:
             return self.length, "".join(self.parts), self.kept
 
     def close(self) -> None:
-        """Take nothing more: the runner is over. What threads have written until now is part of the turn."""
+        """Take nothing more: the runner has ended. What threads have written by now is part of the turn."""
         with self._lock:
             self.is_closed = True
         if self._unsent:
             guard("sending what threads have written", self._send)
 
     def check_open(self, what: str) -> None:
-        """Raise TurnEnded if the runner is over."""
+        """Raise TurnEnded if the runner has ended."""
         if self.is_closed:
-            raise TurnEnded(f"{what} the turn of run {self._run_id}, which is over")
+            raise TurnEnded(f"{what} the turn of run {self._run_id}, which has ended")
 
     def _send_or_schedule(self, is_first: bool) -> None:
         """Send at once on the loop; from a thread have the loop send, unless it will do so anyway."""

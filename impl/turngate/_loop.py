@@ -53,7 +53,7 @@ class HomeLoop:
         self._thread = 0
 
     def is_running_here(self) -> bool:
-        """Say whether the caller is on the dispatcher's loop."""
+        """Return whether the caller is on the dispatcher's loop."""
         return self.loop is not None and running_loop() is self.loop
 
     def check_loop(self) -> AbstractEventLoop:
@@ -121,7 +121,7 @@ class HomeLoop:
 
 
 def _lives(task: asyncio.Task[object]) -> bool:
-    """Say whether a task goes on, unlike all those on a loop that ends."""
+    """Return whether a task goes on, unlike all those on a loop that ends."""
     if task.cancelling() or isinstance(task, StandIn | CleanUp) or task in _ENDING:
         return False
     return getattr(task.get_coro(), "__name__", "") not in _OWN_TASKS
@@ -139,7 +139,7 @@ async def clean_up(awaitable: Awaitable[T], within: float) -> T:
 
     There are four ways to end. The awaitable returns: so does this. It raises: so does this. The time is up:
     it is cancelled, and TimeoutError is raised. The caller was cancelled meanwhile: then CancelledError is
-    raised when it is over, whichever of the three it was.
+    raised when it has ended, whichever of the three it was.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within

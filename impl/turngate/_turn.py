@@ -4,7 +4,7 @@ The task factory of the loop, whatever that is, makes the task. There are three 
 
 1. The task comes to its first step. From there on it sees to the end of the turn: whatever the runner and
    the host do, the turn ends.
-2. The task is over without having come to its first step: it was cancelled before it, or the factory never
+2. The task has ended without having come to its first step: it was cancelled before it, or the factory never
    ran it. Then a plain task ends the turn, without the runner.
 3. There is no task: the factory raised, or returned something else. It may have made one all the same, so a
    step of the loop later it is case 1 or case 2. On a closed loop the turn ends at once.
@@ -52,7 +52,7 @@ def current_turn() -> Turn | None:
     reference = _TURN.get(None)
     turn = None if reference is None else reference()
     if turn is not None and turn.record.phase is SETTLING and current_task() is not turn.task:
-        return None  # the runner is over, so it waits for nothing any more
+        return None  # the runner has ended, so it waits for nothing any more
     return turn
 
 
@@ -60,11 +60,11 @@ class TurnHost(Protocol):
     """What the dispatcher does at the beginning and at the end of each turn."""
 
     async def begin(self, turn: Turn) -> bool:
-        """Say whether the runner may be called: not if a cancel came first."""
+        """Return whether the runner may be called: not if a cancel came first."""
         ...
 
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        """Take what came of the runner."""
+        """Take the result of the runner."""
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Put the outcome on record and complete the runs; with `wait`, return when that is done."""
@@ -241,7 +241,7 @@ class TurnRunner:
         turn.home.turn_host.settle_at_once(turn)
 
     def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
-        """End the turn if its task is over and has not begun to conduct it."""
+        """End the turn if its task has ended and has not begun to conduct it."""
         if turn.task is None:
             why = guard("what the task factory returned", self._why_unbegun, turn, made)
             self._conduct_without_runner(turn, str(why or ENDED_UNBEGUN))
@@ -301,7 +301,7 @@ def _failure(exc: BaseException, turn: Turn) -> tuple[str, ProcessExit | None]:
 
 
 def is_current(task: asyncio.Task[None] | None) -> bool:
-    """Say whether the caller is in the task; not when its coroutine is being closed from outside."""
+    """Return whether the caller is in the task; not when its coroutine is being closed from outside."""
     try:
         return current_task() is task
     except RuntimeError:  # no loop is running

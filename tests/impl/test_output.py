@@ -41,11 +41,11 @@ async def test_a_turn_that_is_over_takes_nothing() -> None:
     heard = Heard()
     heard.output.keep({"n": 1})
     heard.output.close()
-    with pytest.raises(TurnEnded, match="write to the turn of run r, which is over"):
+    with pytest.raises(TurnEnded, match="write to the turn of run r, which has ended"):
         heard.output.write("late")
-    with pytest.raises(TurnEnded, match="emit from the turn of run r, which is over"):
+    with pytest.raises(TurnEnded, match="emit from the turn of run r, which has ended"):
         heard.output.emit("kind", None)
-    with pytest.raises(TurnEnded, match="keep in the turn of run r, which is over"):
+    with pytest.raises(TurnEnded, match="keep in the turn of run r, which has ended"):
         heard.output.keep({"n": 2})
     assert heard.events == []
     assert heard.output.so_far() == (0, "", '{"n": 1}')
