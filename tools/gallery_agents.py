@@ -171,7 +171,7 @@ def _about(agent: Agent, result: Mapping[str, Any]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for judged in JUDGED:
         if _verdict(result, judged) == "unknown":
-            why = result["properties"].get(judged, {}).get("why", "the kit does not judge it")
+            why: str = result["properties"].get(judged, {}).get("why", "the kit does not judge it")
             reasons.setdefault(WHY.get(why, why), []).append(judged)
     yield from (f"* Not put to the test: {', '.join(alike)} ({why})." for why, alike in reasons.items())
 

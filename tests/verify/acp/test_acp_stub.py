@@ -111,7 +111,7 @@ async def test_each_api_is_answered(api: Callable[..., tuple[str, Said]], stream
             case (4,):
                 tool = shell_tool(call.asked.tools, "true")
                 assert tool == ("run_shell", {"command": "true", "timeout": 60000})
-                call.use(*tool)
+                call.use("run_shell", {"command": "true", "timeout": 60000})
             case _:
                 call.fail("no luck")
 

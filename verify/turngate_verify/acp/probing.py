@@ -44,7 +44,7 @@ async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
         notes.append(f"lines on its standard output that are no messages, such as {rig.agent.first_noise!r}")
     if not has_policy:
         return Probed("unknown", notes)
-    seen = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
+    seen: set[Policy] = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
     policy: Policy = seen.pop() if len(seen) == 1 else "unknown"
     notes.append(
         f"a prompt behind a busy session {IN_WORDS[policy]}: the protocol does not say what it should do"
@@ -74,7 +74,7 @@ async def _first_answer(rig: Rig, session: str) -> list[str]:
 
 
 async def _behind_a_busy_session(rig: Rig) -> Policy:
-    """Send a prompt while another is at work, and see what comes of both."""
+    """Send a prompt while another is at work, and see what happens to both."""
     session = await rig.open_session()
     a = rig.prompt(session, "a", lambda call: None)
     try:

@@ -51,7 +51,7 @@ def is_scenario(text: str) -> bool:
 def parsed_scenario(text: str) -> Scenario:
     """Return the scenario that is written in a text."""
     _, *words = text.split()
-    kind = next((each for each in _KINDS if words[:1] == [each]), None)
+    kind: Kind | None = next((each for each in _KINDS if words[:1] == [each]), None)
     if kind is None:
         raise BadProgram(f"{text!r} is no scenario; after 'wire' there is one of {', '.join(_KINDS)}")
     rest = words[1:]
