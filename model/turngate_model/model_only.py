@@ -1,8 +1,8 @@
 """What is not checked everywhere yet: holds, moves, edits, and prompts for one turn alone.
 
-The dispatcher in memory is held to them, and the proof has them. The witness of the durable explorer and the
-conformance kit do not look at PROPERTIES yet. `turngate verify` puts none of DESIGNS into the real dispatcher, and
-says that UNCHECKED is left out. When they have them, this module goes.
+The dispatcher in memory is held to them, and the proof has them. The witness of the durable explorer and
+the conformance kit do not look at PROPERTIES yet. `turngate verify` puts none of DESIGNS into the real
+dispatcher, and says that UNCHECKED is left out. When they have them, this module goes.
 """
 
 from __future__ import annotations
