@@ -124,7 +124,9 @@ def test_a_disk_that_is_full_is_one_line_and_no_verdict() -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_what_is_left_to_write_at_the_end_changes_no_code() -> None:
     with open("/dev/full", "w") as full:
-        done = program("sys.stdout.write('left')", "serve", "--port", "x", output=full.fileno())
+        leaving = "lambda: (sys.stdout.write('left'), run())[1]"
+        before = f"from turngate.cli import entry; run = entry._run; entry._run = {leaving}"
+        done = program(before, "serve", "--port", "x", output=full.fileno())
     assert done.returncode == 2
     assert "'x' is not a valid integer" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -137,8 +137,8 @@ def test_left_while_a_turn_writes_the_row_that_grows_is_not_lost(server: Process
     terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
     terminal.until("Enter sends")
     terminal.type("  \rsoup\r")  # a line of nothing is no prompt
+    terminal.until("about soup")
     terminal.until("a turn runs")
-    terminal.seen = ""
     terminal.type("\x04")
     assert terminal.end() == 0
     assert "about soup" in terminal.seen
@@ -148,13 +148,13 @@ def test_left_while_a_turn_writes_the_row_that_grows_is_not_lost(server: Process
 def test_a_terminal_that_goes_away_ends_the_chat_in_order(server: Process, tmp_path: Path) -> None:
     code = tmp_path / "code"
     command = shlex.join([sys.executable, "-m", "turngate", "chat", server.url])
-    terminal = Terminal("/bin/sh", "-c", f"trap '' HUP; {command}; echo $? >{code}.new; mv {code}.new {code}")
+    terminal = Terminal("/bin/sh", "-c", f"trap '' HUP; {command}; echo $? >{code}")
     terminal.until("Enter sends")
     terminal.type("quick\r")
     terminal.until(r"-- finished \(quick\)")
     os.close(terminal.number)
     deadline = time.monotonic() + 60
-    while not code.exists():
+    while not (code.exists() and code.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert code.read_text() == "0\n"
