@@ -3,7 +3,8 @@
 A layer with a floor must reach it. What a missing program leaves out is said and not judged: without
 PostgreSQL no test runs the engine of that name. The exit code is 1 when a layer is below its floor, or
 that of pytest when a test fails. `--ledgers` measures the ledgers, too, which have no floor yet;
-`--again` reports on the data of the last run.
+`--floors` runs the tests of the layers with a floor and reports on these alone; `--again` reports on the
+data of the last run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ import coverage
 ROOT: Final = Path(__file__).resolve().parent.parent
 MARKED: Final = "dispatcher or server or acp or command"
 """The tests that count, by their markers."""
+
+
+FLOORED: Final = (
+    "tests/impl",
+    *(f"tests/server/test_client_{rules}.py" for rules in ("rules", "stream_rules", "text_rules")),
+)
+"""The tests by which the layers with a floor are judged."""
 
 
 class Layer(NamedTuple):
@@ -59,13 +67,15 @@ def main(arguments: Sequence[str]) -> int:
     if "--again" not in arguments:
         marked = f"{MARKED} or ledger" if "--ledgers" in arguments else MARKED
         command = [sys.executable, "-m", "pytest", "--quiet", "--cov", "--cov-report=", "-n", "auto"]
-        command += ["--dist", "worksteal", "-m", marked]
+        command += ["--dist", "worksteal", *(FLOORED if "--floors" in arguments else ("-m", marked))]
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             return code
     missing = {name: files for program, (name, files) in NEEDS.items() if not is_there(program)}
     unjudged = [each for files in missing.values() for each in files]
     below = []
     for layer in LAYERS if "--ledgers" in arguments else LAYERS[:-1]:
+        if layer.floor is None and "--floors" in arguments:
+            continue
         print(f"\n{layer.name}: {'no floor yet' if layer.floor is None else f'{layer.floor:g} % or more'}")
         data = coverage.Coverage(data_file=str(ROOT / ".coverage"), config_file=str(ROOT / "pyproject.toml"))
         data.load()
