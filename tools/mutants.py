@@ -114,8 +114,8 @@ LAYERS: Final = {
 QUICK: Final = 25  # tests that are asked first: they are quick, and notice most
 WORKERS: Final = 3  # one of them waits, most of the time
 SECONDS: Final = 600.0  # for all tests of one mutant
-TIMES: Final = 5  # a test has hung after so many times the seconds that it takes without a mutant,
-HANG: Final = 10.0  # and not before so many seconds
+TIMES: Final = 5  # a test has hung after this many times the seconds that it takes without a mutant,
+HANG: Final = 10.0  # and not before this many seconds
 PATIENCE: Final = 3  # a mutant is tried so often, with twice the time, where the clean test is as slow
 SEED: Final = 24
 HUNG: Final = re.compile(r"^E +TimeoutError$|^Timeout \(", re.MULTILINE)  # how that is said
@@ -504,7 +504,7 @@ def main(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     parser = argparse.ArgumentParser(description="Test mutants of modules.")
     parser.add_argument("chosen", nargs="*", help="modules, folders of modules, and lines")
-    parser.add_argument("--sample", type=int, metavar="N", help="test so many of their mutants, by chance")
+    parser.add_argument("--sample", type=int, metavar="N", help="test N of their mutants, chosen at random")
     parser.add_argument("--same-reach", action="store_true", help="which test reaches what has not changed")
     asked = parser.parse_args(arguments)
     lines = {int(each) for each in asked.chosen if each.isdigit()}

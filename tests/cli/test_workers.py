@@ -68,7 +68,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, *begins: Begin) -> Iterator[lis
 
 
 def served(count: int, then: Callable[[], None]) -> int:
-    """Run so many workers; `then` is called when every one of them serves."""
+    """Run this many workers; `then` is called when every one of them serves."""
     with socket.socket() as listener:
         return Workers([], count, listener).run(then)
 

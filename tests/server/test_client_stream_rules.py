@@ -35,7 +35,7 @@ def heard(
 
 
 def taking(count: int) -> Callable[[EventStream], Awaitable[list[Any]]]:
-    """Return a script that takes so many events."""
+    """Return a script that takes this many events."""
 
     async def take(events: EventStream) -> list[Any]:
         return [await anext(events) for _ in range(count)]

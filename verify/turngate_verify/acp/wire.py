@@ -26,18 +26,18 @@ from turngate_verify.conform.result import FlakyFinding
 _COMES_BACK = 3
 """What was found must come back this many times."""
 _TRIES = 12
-"""So many replays are made for that."""
+"""How many replays are made for that, at most."""
 _IN_VAIN = 5
 """After this many replays in which nothing came back, no more are made."""
 _CANDIDATES = 2
-"""So many scenarios that broke a property are replayed before it counts as flaky."""
+"""How many scenarios that broke a property are replayed before it counts as flaky."""
 ROUNDS = 3
 _POLL = 0.01
 NO_RESPONSE = "no response"
 
 
 class _Said:
-    """A step that is being told: what the driver did, and what has come of it so far."""
+    """A step that is being told: what the driver did, and what was seen since."""
 
     def __init__(self, place: int, action: Action, words: str) -> None:
         self.place = place

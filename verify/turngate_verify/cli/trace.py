@@ -44,7 +44,7 @@ from turngate_verify.words import counted
     type=click.IntRange(1),
     default=REMEMBERED,
     show_default=True,
-    help="With --follow: so many complete runs, at least, are known again.",
+    help="With --follow: how many complete runs are known again, at least.",
 )
 @click.option(
     "--metrics-file",

@@ -72,7 +72,7 @@ def run_ledger_rules(
     """Play programs up to the first in which something is wrong; the same seed gives the same programs."""
     reached = set[str]()
     for number in range(examples):
-        program = drawn(random.Random(f"{seed} {number}"), rules)  # noqa: S311 - nobody has to guess it
+        program = drawn(random.Random(f"{seed} {number}"), rules)  # noqa: S311 - not a secret
         wrong, seen = play(program, on_death=on_death, make=make)
         reached |= seen
         if wrong:
@@ -97,7 +97,7 @@ def _shorter(program: Program, fails: Callable[[Program], bool]) -> Program:
 
 
 def drawn(dice: random.Random, most: int) -> Program:
-    """Return a program of up to so many rules."""
+    """Return a program of at most this many rules."""
     return [
         (_RULES[dice.choice(_WEIGHTED)](dice), dice.random() < 0.6) for _ in range(dice.randint(10, most))
     ]

@@ -5,7 +5,7 @@
 `path-identity`             two names of one file are taken for two files
 `deaf-follower`             a background task that has failed stays dead
 `cursor-of-another-life`    a cursor of another ledger is read as one of this ledger
-`snapshot-then-subscribe`   what happens between a subscription and its beginning is told to nobody
+`snapshot-then-subscribe`   what happens between a subscription and its beginning is lost
 `purge-past-reader`         a reader is not told that a purge took what it has not read
 """
 

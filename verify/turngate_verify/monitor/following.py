@@ -19,7 +19,7 @@ CHUNK = 1 << 20
 LONGEST = 1 << 24
 """A line with more bytes than this is not kept until its end: it counts as unreadable."""
 _MARK = 256
-"""So many bytes before the place that was read last are compared."""
+"""How many bytes before the last position are compared."""
 
 
 class Whole(NamedTuple):

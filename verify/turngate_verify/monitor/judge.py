@@ -20,7 +20,7 @@ from turngate_verify.trace import after_the_end
 from turngate_verify.trace_lines import COMMANDS, BadRecording, RecordedLine, read_line
 
 REMEMBERED = 20_000
-"""So many complete runs, at least, are known again when a line names them."""
+"""How many complete runs, at least, are known again when a line names them."""
 
 
 class Accusation(NamedTuple):

@@ -11,7 +11,7 @@ from turngate_verify.drivers.rules.callers import MOST_ACCEPTED, CallerRules
 from turngate_verify.drivers.rules.example import QUEUE_LIMIT, one_of, rule, when
 
 _UNTIL_WRITTEN = 12
-"""Within so many callbacks the messages of a turn are being written, once its runner has returned."""
+"""Within this many callbacks the messages of a turn are being written, once its runner has returned."""
 
 
 class LineRules(CallerRules):
