@@ -262,12 +262,12 @@ _OF_THE_LIMBS: tuple[Design[Property], ...] = (
     ),
     Design(
         "snapshot-then-subscribe",
-        "A caller sees a snapshot and subscribes; what happens between the two is told to nobody.",
+        "A caller sees a snapshot and subscribes; no subscriber receives what happens between the two.",
         (_P.EXACTLY_ONE_COMPLETE,),
     ),
     Design(
         "purge-past-reader",
-        "A purge takes completions that a reader has not read, and the reader is not told.",
+        "A purge takes completions that a reader has not read, and the reader does not learn of it.",
         (_P.EXACTLY_ONE_COMPLETE,),
     ),
 )

@@ -273,7 +273,7 @@ def test_a_turn_given_up_for_dead_finishes_all_the_same() -> None:
         "P1 saves: take over the turn of a, whose process is dead; RunComplete of a: lost",
         "P1 saves: finish the turn of a; RunComplete of a: finished",
     ]
-    assert example.what == "this turn of a was given up for dead, or is over: it should change nothing"
+    assert example.what == "this turn of a was given up for dead, or has ended: it should change nothing"
     assert len(result.counterexamples[Property.EXACTLY_ONE_COMPLETE].steps) == 6
 
 
@@ -300,7 +300,7 @@ def test_what_was_accepted_is_orphaned_when_every_process_dies() -> None:
         "P1 comes back, under a new name",
         "the dead process is given up",
     ]
-    assert example.what == "a is accepted, and waits for a process that is no more"
+    assert example.what == "a is accepted, and waits for a process that is gone"
 
 
 def test_a_cancel_done_twice_does_not_look_like_two_cancels() -> None:

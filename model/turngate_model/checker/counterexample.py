@@ -28,14 +28,14 @@ class PlayedStep(NamedTuple):
     words: str = ""
     """The step in words, if action and events do not say it all."""
     state: dict[str, str] | None = None
-    """What everybody has after the step, in words, if the step has kept it."""
+    """What the ledger and each process hold after the step, in words, if the step has kept it."""
 
     def __str__(self) -> str:
-        """Say the step and its consequences in the words of SPEC.md."""
+        """Return the step and its consequences in the words of SPEC.md."""
         if self.words:
             return self.words
         at_once = ", and in the same moment" if self.at_once else ""
-        return told(self.action) + _outcome(self.action, self.events) + at_once
+        return in_words(self.action) + _outcome(self.action, self.events) + at_once
 
 
 class Counterexample(NamedTuple):
@@ -89,8 +89,8 @@ def replay(
     return Counterexample(violation.property, said, tuple(steps))
 
 
-def told(action: Action) -> str:
-    """Say an action in the words of SPEC.md."""
+def in_words(action: Action) -> str:
+    """Return an action in the words of SPEC.md."""
     match action.name, action.how:
         case "accept", "fold":
             return f"accept {action.run}"
@@ -150,7 +150,7 @@ def _outcome(action: Action, events: tuple[Event, ...]) -> str:
 
 
 def consequences(events: tuple[Event, ...]) -> str:
-    """Say the consequences of a step in the words of SPEC.md."""
+    """Return the consequences of a step in the words of SPEC.md."""
     seen = []
     for event in events:
         match event:

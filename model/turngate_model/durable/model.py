@@ -29,9 +29,9 @@ from turngate_model.checker.bounds import BUDGETS, DurableBounds
 from turngate_model.checker.counterexample import Counterexample
 from turngate_model.checker.exercised import Witness, required
 from turngate_model.durable import judges
+from turngate_model.durable.in_words import step_in_words
 from turngate_model.durable.mechanism import DurableMechanism, DurableStep
 from turngate_model.durable.records import ModelWorld, permuted
-from turngate_model.durable.told import told_step
 from turngate_model.durable.witness import JUDGED, LedgerWitness, needs_of
 from turngate_model.properties import AnyProperty, AnyViolation, Property
 
@@ -134,7 +134,7 @@ class DurableModel:
         called = list(range(1, self.bounds.processes + 1))
         steps = []
         for step in way:
-            steps.append(told_step(step, self.sessions, called))
+            steps.append(step_in_words(step, self.sessions, called))
             order = in_order(step.world)[1] if self._symmetry else None
             called = [called[place] for place in order] if order else called
         return Counterexample(violation.property, violation.what, tuple(steps))

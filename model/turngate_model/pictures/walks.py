@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from turngate_model.abstract_session import AbstractSession
-from turngate_model.checker.counterexample import PlayedStep, told
+from turngate_model.checker.counterexample import PlayedStep, in_words
 from turngate_model.checker.steps import JudgedStep, Shared, at_rest, take, unseen
 from turngate_model.history import (
     Accept,
@@ -150,7 +150,7 @@ def _moment(
     step: PlayedStep, events: tuple[Event, ...], view: View, broken: tuple[Violation, ...] = ()
 ) -> Moment:
     action = step.action
-    return Moment(step.session, action.actor, told(action), events, view, broken, about=action.run)
+    return Moment(step.session, action.actor, in_words(action), events, view, broken, about=action.run)
 
 
 def _sound_form(world: _World, step: PlayedStep) -> Action | None:

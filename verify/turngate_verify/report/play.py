@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Design, Mechanism, Property
 from turngate_model.checker import Bounds, Exploration
-from turngate_model.checker.counterexample import consequences, told
+from turngate_model.checker.counterexample import consequences, in_words
 from turngate_model.checker.graph import SessionGraph, TooLarge
 from turngate_model.mechanism import Action
 from turngate_model.pictures import refute
@@ -121,7 +121,7 @@ def space(
         "words": tables.words.items,
         "outcomes": tables.outcomes.items,
         "broken": tables.broken.items,
-        "actions": [[*action, told(action)] for action in tables.actions.items],
+        "actions": [[*action, in_words(action)] for action in tables.actions.items],
         "mechanisms": mechanisms,
         "sentences": {str(each): each.sentence for each in Property},
         "colours": {str(state): colour for state, colour in COLOURS.items()},
