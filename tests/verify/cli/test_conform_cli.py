@@ -34,7 +34,7 @@ def turngate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, captured.out, captured.err
 
 
-def test_a_violation_is_told_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_violation_is_printed_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, LOCK, *QUICK)
     assert code == 1
     assert "   3  cancel: RunComplete of a: cancelled, b becomes active\n" in out
@@ -48,7 +48,7 @@ def test_a_violation_is_told_and_can_be_replayed(capsys: pytest.CaptureFixture[s
     assert "b becomes active" in out
 
 
-def test_a_replay_that_breaks_nothing_is_told_and_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_that_breaks_nothing_says_so_and_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, "--replay", "accept a, cancel", LOCK)
     assert code == 3
     assert "   2  cancel: RunComplete of a: cancelled\n" in out
@@ -147,11 +147,11 @@ BAD_INPUT = {
     "nothing": ([], "give either a target, module:Class, or '--' and a command"),
     "no command": (["--"], "give either a target"),
     "both": ([LOCK, "--", "node"], "give either a target"),
-    "no class": (["session_lock"], "is no target; give module:Class or path.py:Class"),
+    "no class": (["session_lock"], "is not a target; give module:Class or path.py:Class"),
     "no file": (["nowhere.py:Subject"], "there is no file nowhere.py"),
     "no module": (["nowhere.at_all:Subject"], "nowhere.at_all cannot be imported"),
     "no such class": (["session_lock:Nope"], "session_lock has no Nope"),
-    "not a class": (["session_lock:__doc__"], "makes no subject: it cannot be called"),
+    "not a class": (["session_lock:__doc__"], "cannot make a subject: it is not callable"),
     "not a program": (
         [LOCK, "--replay", "accept a, jump"],
         "'jump' is no operation; there are accept, enter",

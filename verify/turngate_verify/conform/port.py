@@ -165,7 +165,7 @@ class Subject(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything. The subject is not used again."""
+        """Release everything. The subject is not used again."""
         ...
 
 
