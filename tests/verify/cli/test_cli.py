@@ -295,7 +295,7 @@ def test_explore_is_unknown_where_too_few_processes_die(capsys: pytest.CaptureFi
     assert code == 3
     assert "nothing puts DURABLE, ADOPTED to the test" in out
     arguments = ("explore", "--design", "no-version", "--loads", "0", "--prompts", "1")
-    reason = "within these bounds nothing breaks EXACTLY_ONE_COMPLETE or ONE_TURN or FULL_COVERAGE"
+    reason = "within these bounds no-version does not break EXACTLY_ONE_COMPLETE or ONE_TURN or FULL_COVERAGE"
     code, told = json_of(capsys, *arguments)
     assert (code, told["verdict"]) == (3, "unknown")
     assert told["reasons"][0].startswith(reason)
