@@ -40,8 +40,8 @@ def test_a_violation_is_printed_and_can_be_replayed(capsys: pytest.CaptureFixtur
     assert "   3  cancel: RunComplete of a: cancelled, b becomes active\n" in out
     assert "  but b was accepted before the cancel: it must not become active by handoff\n" in out
     assert f"  replay: turngate conform --replay '{BROKEN}' {LOCK}\n" in out
-    assert "left out: fold: a turn takes no follow-ups in\n" in out
-    assert "every program of up to 8 operations in one session, but for" in out
+    assert "left out: fold: no follow-up can join a turn\n" in out
+    assert "every program of up to 8 operations in one session, except those" in out
     assert re.search(r"mid-flight: every program of up to \d operations with one gap", out)
     code, out, _ = turngate(capsys, "--replay", BROKEN, LOCK)
     assert code == 1
