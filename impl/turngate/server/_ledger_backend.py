@@ -285,16 +285,17 @@ class LedgerBackend:
     async def _last_until(self, wanted: str) -> list[str]:
         """Return the cursor of the last completion up to a position that is not in the log yet, if any."""
         d = self.dispatcher
-        async for _ in d.completions(
-            wanted, until=wanted
-        ):  # raises CursorExpired for a place of another ledger
+        # Raises CursorExpired for a position on another ledger.
+        async for _ in d.completions(wanted, until=wanted):
             pass
         while not self._is_over.is_set():
             passed = self.passed
             try:
                 return [each async for each, _ in d.completions(passed.completions, until=wanted)][-1:]
             except CursorExpired:  # a purge has passed the log, not the reader: the log begins anew
-                await self._until(lambda: self.passed is not passed or self._is_over.is_set())  # noqa: B023 - awaited here
+                while self.passed is passed and not self._is_over.is_set():
+                    self._changed.clear()
+                    await self._changed.wait()
         return []
 
     async def catch_up_with(self, place: Cursor) -> None:
