@@ -48,10 +48,10 @@ class Layer(NamedTuple):
 
 LAYERS: Final = (
     Layer("the dispatcher", ["*/impl/turngate/*.py"]),
-    Layer("client", ["*/turngate/client/*"]),
-    Layer("server", ["*/turngate/server/*"], 99.0),
-    Layer("ACP", ["*/turngate/acp/*"], 99.0),
-    Layer("command line", ["*/turngate/cli/*"], 98.0),
+    Layer("client", ["*/turngate/client/*"], 99.0),
+    Layer("server", ["*/turngate/server/*"], 98.0),
+    Layer("ACP", ["*/turngate/acp/*"], 98.0),
+    Layer("command line", ["*/turngate/cli/*"], 97.0),
     Layer(
         "ledgers",
         ["*/turngate/durable/*"],

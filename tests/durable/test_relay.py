@@ -73,14 +73,15 @@ async def test_pieces_that_follow_each_other_are_sent_as_one() -> None:
     told = Told()
     relay = relay_of(told)
     for event in (
-        delta("ab"), delta("c", 2), delta("e", 4), delta("", 5), delta("x", 5, run="q"),
-        delta("y", 6, run="q", session="other"), Note("s", "q", "k", {"n": 1}), delta("z", 6, run="q"),
+        delta("ab"), delta("c", 2), delta("e", 4), delta("", 5),
+        delta("x", 5, run="q"), delta("w", 6, run="q"), delta("y", 6, run="q", session="other"),
+        Note("s", "q", "k", {"n": 1}), delta("z", 6, run="q"),
         Note("s", "q", "k", 2), Note("s", "r", "k", 3),
     ):  # fmt: skip
         relay.send(event)
     await relay.flush()
     assert told.relayed == [[[
-        ["s", "r", 0, "abc"], ["s", "r", 4, "e"], ["s", "q", 5, "x"], ["other", "q", 6, "y"],
+        ["s", "r", 0, "abc"], ["s", "r", 4, "e"], ["s", "q", 5, "xw"], ["other", "q", 6, "y"],
         ["s", "q", 0, "k", {"n": 1}], ["s", "q", 6, "z"], ["s", "q", 1, "k", 2], ["s", "r", 0, "k", 3],
     ]]]  # fmt: skip
     await relay.flush()
@@ -158,6 +159,10 @@ def test_messages_are_as_long_as_they_may_be_and_no_longer() -> None:
     assert pack([], 99) == []
     assert pack([item, item], 2 * len(text) + 3) == [f"[{text},{text}]"]
     assert pack([item, item], 2 * len(text) + 2) == [f"[{text}]"] * 2
+    short: list[Any] = ["s", "r", 0, ""]
+    ends = json.dumps(short)
+    assert pack([item, short, short], len(text) + 2) == [f"[{text}]", *[f"[{ends}]"] * 2]
+    assert pack([item, short, short], 2 * len(ends) + 3) == [f"[{text}]", f"[{ends},{ends}]"]
     assert pack([item], len(text) + 2) == [f"[{text}]"]
     halves = [json.loads(message) for message in pack([item], len(text) + 1)]
     assert halves == [[["s", "r", 0, "01234"]], [["s", "r", 5, "56789"]]]
