@@ -7,7 +7,7 @@ far as it is a matter of record:
 1. A run that is cancelled on entry, and a covered turn whose runner was not called, settle in the same step.
 2. A turn that starts gets an owner and a new fence. It runs when the step is saved, never before.
 3. What its owner does to a turn (fold, begin, finish) counts only under the turn's fence: the number alone
-   decides. A turn that was given up for dead has been given another one, or is over.
+   decides. A turn that was given up for dead has been given another one, or has ended.
 
 Any process may take over what a dead one has left: `reap` ends the turn of a dead owner or runs it again,
 `claim` takes a turn that has no owner, `enter` lets in the run of a holder that is gone. Each is a step like
@@ -56,7 +56,7 @@ ATTEMPTS: Final = 3
 
 
 class Fenced(TurngateError):
-    """The turn was given up for dead: what its old owner wants to write is thrown away."""
+    """The turn was given up for dead: what its former owner wants to write is discarded."""
 
 
 class Recovered(NamedTuple):

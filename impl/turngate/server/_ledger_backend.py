@@ -282,12 +282,28 @@ class LedgerBackend:
         self._ahead.discard(run_id)
         return has_come
 
+    async def _last_until(self, wanted: str) -> list[str]:
+        """Return the cursor of the last completion up to a position that is not in the log yet, if any."""
+        d = self.dispatcher
+        # Raises CursorExpired for a position on another ledger.
+        async for _ in d.completions(wanted, until=wanted):
+            pass
+        while not self._is_over.is_set():
+            passed = self.passed
+            try:
+                return [each async for each, _ in d.completions(passed.completions, until=wanted)][-1:]
+            except CursorExpired:  # a purge has passed the log, not the reader: the log begins anew
+                while self.passed is passed and not self._is_over.is_set():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return []
+
     async def catch_up_with(self, place: Cursor) -> None:
         d = self.dispatcher
         end, wanted = await d.settled_cursor(), place.completions
         if d.cursor_order(wanted) > d.cursor_order(end):
             raise CursorExpired("this position is not on this ledger")
-        needed = [each async for each, _ in d.completions(self.passed.completions, until=wanted)][-1:]
+        needed = await self._last_until(wanted)
         ahead = set(place.ahead)
         if ahead:
             async for cursor, complete in d.completions(wanted, until=end):
