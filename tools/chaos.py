@@ -77,7 +77,7 @@ def unreliable(ledger: Any, dice: random.Random) -> Any:
 
 
 class Caller:
-    """Does what callers do, and writes down what it was told, when it was told."""
+    """Acts as a caller, and writes down every answer with its time."""
 
     def __init__(self, spec: str, seed: int, log: Path, quiet: Path, on_death: Any) -> None:
         self.random = random.Random(seed)
@@ -254,7 +254,7 @@ class Chaos:
         errors.close()
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        # What is seen to by others right after the kill may come before we are told that it has ended.
+        # Other processes may act right after the kill, before we learn that it has ended.
         self.ended_at[process.pid] = time.monotonic_ns()
         process.kill()
         process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import typing
 from pathlib import Path
@@ -17,6 +18,7 @@ from surroundings import ROOT
 from turngate import Dispatcher, Outcome, TurngateError, _errors
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
+from turngate_model.designs import DESIGNS
 from turngate_model.properties import DurableProperty, Property
 from turngate_verify.conform import Features
 from turngate_verify.conform.drills import drills
@@ -173,6 +175,15 @@ def test_the_annex_of_the_port_says_how_long_the_drills_are() -> None:
         f"The drills add {len(few)} to {len(many)} programs of {min(lengths)} to {max(lengths)} operations."
         in read("spec/port.md")
     )
+
+
+def test_the_annex_of_the_vectors_counts_the_designs() -> None:
+    with (ROOT / "vectors/minimal.jsonl").open(encoding="utf-8") as lines:
+        heading = json.loads(next(lines))
+    refuted, unshown = DESIGNS.keys() & heading["designs"], DESIGNS.keys() & heading["unshown"]
+    annex = " ".join(read("spec/vectors.md").split())
+    assert f"refutes {len(refuted)} of the {len(DESIGNS)} known-bad designs" in annex
+    assert f"The other {len(unshown)} designs cannot be seen from outside" in annex
 
 
 def test_numbers_and_nouns_agree() -> None:

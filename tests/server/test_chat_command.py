@@ -181,7 +181,7 @@ def test_a_keyboard_that_goes_away_ends_the_chat_in_order(server: Process) -> No
     os.close(screen)
 
 
-def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
+def test_the_chat_goes_on_when_the_server_is_gone(server: Process) -> None:
     terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
     terminal.until("Enter sends")
     terminal.type("quick\r")
@@ -216,7 +216,7 @@ def test_a_server_that_refuses_to_go_on_ends_the_chat_of_a_pipe(server: Process,
 
 def test_what_it_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["chat", "nowhere"]) == 2
-    assert "'nowhere' is no address" in capsys.readouterr().err
+    assert "'nowhere' is not an address" in capsys.readouterr().err
 
 
 # On a screen, as people see it.

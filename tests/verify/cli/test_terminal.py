@@ -240,7 +240,7 @@ def test_a_stream_that_is_closed_changes_no_verdict(tmp_path: Path) -> None:
     assert shell("turngate trace /nowhere 2>&-").returncode == 2
 
 
-def test_a_reader_who_goes_away_changes_no_verdict(tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
     good, bad = written(tmp_path / "good", GOOD), written(tmp_path / "bad", BAD)
     for path, code in ((good, 0), (bad, 1)):
         for options in ([], ["--json"]):
