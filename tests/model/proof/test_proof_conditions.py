@@ -13,10 +13,17 @@ import pytest
 
 from proving import asked, both_solvers
 from surroundings import ROOT
-from turngate_model import model_only
 from turngate_model.proof import INVARIANT, PARTS, ProofThoroughness, prove, prover, write_smt
 from turngate_model.proof import solvers as engine
-from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
+from turngate_model.proof.comparison import TieBounds
+from turngate_model.proof.conditions import (
+    THE_INVARIANT,
+    Condition,
+    ConditionStage,
+    conditions,
+    symbols_of,
+    where,
+)
 from turngate_model.proof.isolation import conditions_of_isolation
 from turngate_model.proof.prover import all_conditions, stages_of
 from turngate_model.proof.relation import Relation
@@ -24,6 +31,7 @@ from turngate_model.proof.smtlib import document
 from turngate_model.proof.solvers import SolverMissing, Way, solve
 from turngate_model.proof.steps import steps_of
 from turngate_model.proof.terms import not_
+from turngate_model.proof.vocabulary import SIGNATURE
 from turngate_model.properties import Property
 
 CONDITIONS = [*conditions()]
@@ -42,7 +50,7 @@ def test_every_property_and_every_step_has_conditions() -> None:
         == [*PARTS]
         == [
             THE_INVARIANT,
-            *(str(each) for each in Property if each not in model_only.PROPERTIES),
+            *map(str, Property),
             *(f"R-PLC-{nth}" for nth in range(1, 6)),
             "R-LIV-1",
         ]
@@ -52,11 +60,21 @@ def test_every_property_and_every_step_has_conditions() -> None:
     assert steps == {"at first", "between steps", *map(str, steps_of(Relation))}
 
 
-def test_every_clause_holds_at_first_and_is_kept_by_every_path() -> None:
-    paths = {each.where for each in CONDITIONS} - {"at first", "between steps"}
-    for clause in INVARIANT:
-        found = {each.where for each in CONDITIONS if each.says == clause.name and each.kind != "follows"}
-        assert found == paths | {"at first"}
+def test_every_clause_holds_at_first_and_is_kept_by_every_path_that_changes_what_it_speaks_of() -> None:
+    stage, found = ConditionStage(), {(each.where, each.says) for each in CONDITIONS if each.kind == "kept"}
+    for step in steps_of(Relation):
+        for path, _ in stage.paths(step):
+            changed = {name for name in SIGNATURE if path.world[name] is not stage.world[name]}
+            for clause in INVARIANT:
+                is_asked = (where(step, path), clause.name) in found
+                assert is_asked == bool(changed & symbols_of(clause)), clause.name
+    assert {each.says for each in CONDITIONS if each.kind == "first"} == {each.name for each in INVARIANT}
+
+
+def test_the_symbols_of_a_clause_are_those_that_it_asks() -> None:
+    clauses = {clause.name: clause for clause in INVARIANT}
+    assert symbols_of(clauses["accepted"]) == {"accepted", "state"}
+    assert symbols_of(clauses["queue-order"]) == {"queue", "ahead", "rank"}
 
 
 def test_the_clauses_are_those_of_the_report() -> None:
@@ -110,6 +128,9 @@ class Oracle:
     def check(self, text: str, settings: dict[str, str]) -> str:
         return self.says.pop(0)
 
+    def check_each(self, premises: str, goals: list[str]) -> list[str]:
+        return [self.says.pop(0) for _ in goals]
+
 
 @pytest.mark.parametrize(
     ("says", "answer"),
@@ -156,7 +177,7 @@ def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_whole_proof_without_the_teeth() -> None:
     both_solvers()
     begun: list[str] = []
-    thoroughness = ProofThoroughness((2, 1), None, teeth=False)
+    thoroughness = ProofThoroughness((TieBounds(2, 1),), None, teeth=False)
     proof = prove(thoroughness, begun.append)
     assert (proof.verdict, proof.problems) == ("holds", [])
     assert len(begun) == stages_of(thoroughness)
