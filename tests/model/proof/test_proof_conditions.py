@@ -20,6 +20,7 @@ from turngate_model.proof.conditions import (
     THE_INVARIANT,
     Condition,
     ConditionStage,
+    batches,
     conditions,
     symbols_of,
     where,
@@ -28,7 +29,7 @@ from turngate_model.proof.isolation import conditions_of_isolation
 from turngate_model.proof.prover import all_conditions, stages_of
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.smtlib import document
-from turngate_model.proof.solvers import SolverMissing, Way, solve
+from turngate_model.proof.solvers import SolverMissing, Way, discharge, solve
 from turngate_model.proof.steps import steps_of
 from turngate_model.proof.terms import not_
 from turngate_model.proof.vocabulary import SIGNATURE
@@ -181,6 +182,32 @@ def test_the_whole_proof_without_the_teeth() -> None:
     proof = prove(thoroughness, begun.append)
     assert (proof.verdict, proof.problems) == ("holds", [])
     assert len(begun) == stages_of(thoroughness)
+
+
+def test_the_work_is_shared_among_processes_and_comes_to_the_same() -> None:
+    jobs = [prover._Job(f"{number}", abs, (-number,)) for number in range(3)]
+    for processes in (1, 2):
+        begun: list[str] = []
+        came = dict(prover._work_through(jobs, begun.append, processes))
+        assert (came, sorted(begun)) == ({"0": 0, "1": 1, "2": 2}, ["0", "1", "2"])
+
+
+def test_what_goes_wrong_in_another_process_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        dict(prover._work_through([prover._Job("wrong", divmod, (1, 0))], lambda _name: None, 2))
+
+
+SOME = [each for each in OTHERS if each.where.startswith(("hold", "resume_run: busy", "move last"))][::7]
+
+
+def test_conditions_of_one_batch_are_proved_together_and_a_wrong_one_is_not() -> None:
+    batch = max(batches(SOME), key=len)
+    wrong = replace(batch[0], goal=not_(batch[0].goal))
+    assert len(batch) > 2
+    for solver in both_solvers():
+        asked(solver)
+        assert discharge(batch, solver) == ["proved"] * len(batch)
+        assert discharge([wrong, *batch[1:]], solver)[0] != "proved"
 
 
 def test_ctrl_c_while_z3_thinks_is_for_whoever_asked() -> None:
