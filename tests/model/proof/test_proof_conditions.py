@@ -129,7 +129,7 @@ class Oracle:
     def check(self, text: str, settings: dict[str, str]) -> str:
         return self.says.pop(0)
 
-    def check_each(self, premises: str, goals: list[str]) -> list[str]:
+    def check_each(self, premises: str, goals: list[str], effort: int) -> list[str]:
         return [self.says.pop(0) for _ in goals]
 
 
