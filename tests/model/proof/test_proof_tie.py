@@ -71,7 +71,7 @@ class Blind(Relation):
 
 
 class Choosy(Relation):
-    def start_next(self, s: Individual) -> None:
+    def start_next(self, s: Individual, first: Individual | None = None) -> None:
         queued = self.free(s)
         if self.path.branch(self.is_any(queued), "one is queued"):
             run = self.path.choose("any", queued.has, "any will do")
