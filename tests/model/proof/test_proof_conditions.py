@@ -31,7 +31,7 @@ from turngate_model.proof.relation import Relation
 from turngate_model.proof.smtlib import document
 from turngate_model.proof.solvers import SolverMissing, Way, discharge, solve
 from turngate_model.proof.steps import steps_of
-from turngate_model.proof.terms import not_
+from turngate_model.proof.terms import not_, parts_of
 from turngate_model.proof.vocabulary import SIGNATURE
 from turngate_model.properties import Property
 
@@ -130,11 +130,13 @@ class Oracle:
 
     def __init__(self, *says: str) -> None:
         self.says = [*says]
+        self.efforts: list[int] = []
 
     def check(self, text: str, settings: dict[str, str]) -> str:
         return self.says.pop(0)
 
     def check_each(self, premises: str, goals: list[str], effort: int) -> list[str]:
+        self.efforts.append(effort)
         return [self.says.pop(0) for _ in goals]
 
 
@@ -151,6 +153,13 @@ class Oracle:
 )
 def test_an_answer_is_read_for_what_it_is(says: tuple[str, ...], answer: str) -> None:
     assert solve(HANDOFF, Oracle(*says)).answer == answer
+
+
+def test_a_condition_is_asked_with_more_effort_until_it_is_proved() -> None:
+    parts = len(parts_of(HANDOFF.goal))
+    oracle = Oracle(*["unknown"] * parts, *["unsat"] * parts)
+    assert discharge([HANDOFF], oracle) == ["proved"]
+    assert oracle.efforts == [1, 6]
 
 
 def test_the_text_of_a_condition_is_whole_and_says_what_it_is() -> None:

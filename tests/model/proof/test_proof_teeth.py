@@ -27,7 +27,7 @@ def test_the_judge_objects_where_the_abstract_session_does(monkeypatch: pytest.M
     judged = compare_judges()
     judging._drawn.cache_clear()
     assert judged.difference == ""
-    assert len(judged.mistakes) == 44
+    assert len(judged.mistakes) == 57
 
 
 @pytest.mark.deep
@@ -96,7 +96,7 @@ def test_a_property_that_a_design_keeps_is_not_refuted() -> None:
 
 def test_a_path_that_nobody_takes_is_proved_to_be_so() -> None:
     never = [*paths_not_taken(set())]
-    assert len(never) == number_of_paths() == 34
+    assert len(never) == number_of_paths() == 57
     infeasible = "cancel_run: leads, accepted"
     (condition,) = [each for each in never if each.where == infeasible]
     (taken,) = [each for each in never if each.where == "release"]

@@ -10,8 +10,10 @@ from turngate_model import EVERY_DESIGN, Mechanism
 from turngate_model.checker import Bounds, Explorer, MemoryModel
 from turngate_model.proof import FLAWED, INVARIANT, NOT_SAID, comparison
 from turngate_model.proof.comparison import Came, TieBounds, compare, differences, sessions
+from turngate_model.proof.conditions import ConditionStage
 from turngate_model.proof.judge import Runs, only
 from turngate_model.proof.relation import Relation
+from turngate_model.proof.steps import steps_of
 from turngate_model.proof.terms import Formula, Individual, TurnPhase, choice, equal
 from turngate_model.properties import Property
 
@@ -20,6 +22,14 @@ def test_the_relation_is_the_mechanism_in_small() -> None:
     result = compare(None, TieBounds(2, 1))
     assert (result.difference, result.states, result.steps) == ("", 190, 2_341)
     assert not result.objections
+
+
+def test_a_path_has_the_same_words_for_plain_values_as_for_any_number_of_runs() -> None:
+    stage = ConditionStage()
+    known = {
+        (str(step), ", ".join(path.trail)) for step in steps_of(Relation) for path, _ in stage.paths(step)
+    }
+    assert compare(None, TieBounds(2, 0)).paths.keys() <= known
 
 
 @pytest.mark.deep
