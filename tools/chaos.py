@@ -54,6 +54,7 @@ from chaos_ledger import Life, PostgresStore, SqliteStore, hold, ledger_at  # no
 from chaos_sabotage import SABOTAGES  # noqa: E402 - found only now
 from chaos_worker import LEASE, Worker  # noqa: E402 - found only now
 from turngate import TurngateError  # noqa: E402 - found only now
+from verification_report import here  # noqa: E402 - found only now
 
 WORKERS = 3
 PATIENCE = 180.0
@@ -302,8 +303,8 @@ class Chaos:
     def come_to_rest(self) -> None:
         """Have callers stop, resume what is held, and wait until everything has come to its end."""
         self.end_holders()
-        self.quiet.touch()
         self.replace_the_dead()
+        self.quiet.touch()
         self.clients["callers"].join(PATIENCE)
         asyncio.run(self.resume_all())
         (self.folder / "settled").touch()
@@ -438,6 +439,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="turngate-chaos-"))
+    begun = {} if options.json is None else here()
     try:
         chaos = Chaos(options, folder)
         good = chaos.run()
@@ -456,6 +458,7 @@ def main() -> int:
         print(f"  {problem}")
     if options.json is not None:
         figures = {
+            **begun,
             "ledger": options.ledger,
             "seconds": options.seconds,
             "wrong": chaos.wrong,
