@@ -287,12 +287,10 @@ class LedgerBackend:
         return has_come
 
     async def _last_until(self, wanted: str) -> list[str]:
-        """Return the cursor of the last completion up to a place that is not in the log yet, if there is one."""
+        """Return the cursor of the last completion up to a place that the log does not have yet."""
         d = self.dispatcher
-        async for _ in d.completions(
-            wanted, until=wanted
-        ):  # raises CursorExpired for a place of another ledger
-            pass
+        async for _ in d.completions(wanted, until=wanted):
+            pass  # it raises CursorExpired for a place of another ledger
         while not self._is_over.is_set():
             passed = self.passed
             try:
