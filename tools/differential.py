@@ -55,7 +55,7 @@ KINDS = {
 # Programs.
 
 COMMANDS = {"finish", "fail", "write", "fold", "emit", "keep", "history", "stubborn", "tidy"}
-"""What a runner can be told to do."""
+"""The commands for a runner."""
 OF_RUNS = {"enter", "close", "wait", "stream", "callback", "find", "lead", "cancel_run", "cancel_handle"}
 
 

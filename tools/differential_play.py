@@ -33,7 +33,7 @@ Op = dict[str, Any]
 AT_ONCE = 6
 """Programs that are played at the same time: most of their time they wait."""
 PATIENCE = 8.0
-"""Seconds after which a world that has not come to rest is left as it is, and that is told."""
+"""Seconds after which a world that has not come to rest is abandoned and reported."""
 HEADERS = ("content-type", "location", "retry-after", "allow")
 
 

@@ -146,7 +146,7 @@ UNUSED: Final = {
         for before in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE")
         for after in ("Is", "IsNot")
     ),
-    # They need to be told the names of variables.
+    # They need the names of variables.
     "core/VariableInserter",
     "core/VariableReplacer",
 }
@@ -246,7 +246,7 @@ def _joined(lines: Iterable[str]) -> str:
 
 
 class Limits:
-    """Gives each test its time: one that spins or waits for ever ends with its process."""
+    """Gives each test a time limit: one that spins or hangs ends with its process."""
 
     def __init__(self, output: Path, seconds: dict[str, float]) -> None:
         self._output = output

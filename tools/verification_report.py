@@ -44,7 +44,7 @@ CHAOS = {
 """The rows about chaos, and the counts that each adds up."""
 
 
-def told(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
+def figures(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
     """Return the figures of a run as Markdown."""
     lines = [
         f"{when}, commit `{commit}`, {machine}, {result['seconds']:,.0f} seconds: **{result['verdict']}**.",
@@ -70,11 +70,13 @@ def told(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
 
 def _checks(checks: dict[str, dict[str, int]]) -> str:
     return ", ".join(
-        f"{name}: {number:,} {unit}" for name, counts in checks.items() for unit, number in counts.items()
+        f"{name}: {number:,} {unit.removesuffix('s') if number == 1 else unit}"
+        for name, counts in checks.items()
+        for unit, number in counts.items()
     )
 
 
-def told_of_chaos(runs: list[dict[str, Any]]) -> str:
+def figures_of_chaos(runs: list[dict[str, Any]]) -> str:
     """Return the figures of chaos on each engine as Markdown."""
     lines = [
         f"{ENGINES[run['ledger']]}: {run['when']}, commit `{run['commit']}`, {run['machine']}, "
@@ -127,7 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.chaos:
         runs = [json.loads(each.read_text(encoding="utf-8")) for each in options.chaos]
-        write(CHAOS_BEGIN, told_of_chaos(runs), CHAOS_END)
+        write(CHAOS_BEGIN, figures_of_chaos(runs), CHAOS_END)
         return 0
     file = options.file
     if file is None:
@@ -135,8 +137,7 @@ def main() -> int:
         text = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
     else:
         text = file.read_text(encoding="utf-8")
-    result = json.loads(text)
-    write(BEGIN, told(result, **here()), END)
+    write(BEGIN, figures(json.loads(text), **here()), END)
     return 0
 
 

@@ -235,7 +235,7 @@ async def test_a_reader_that_blocks_is_dropped_and_the_others_go_on() -> None:
 
 
 @in_loop
-async def test_there_are_so_many_streams_and_no_more() -> None:
+async def test_the_number_of_streams_is_limited() -> None:
     async with served(talkative, limits=small(streams_limit=2)) as (url, _):
         ears = [await Ear.open(url) for _ in range(2)]
         refused = await Ear.open(url)

@@ -1,4 +1,4 @@
-"""Event streams on a ledger that was restored, or purged: readers are told that something is missing."""
+"""Event streams on a ledger that was restored, or purged: readers learn that something is missing."""
 
 from __future__ import annotations
 
