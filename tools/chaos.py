@@ -54,10 +54,13 @@ from chaos_ledger import Life, PostgresStore, SqliteStore, hold, ledger_at  # no
 from chaos_sabotage import SABOTAGES  # noqa: E402 - found only now
 from chaos_worker import LEASE, Worker  # noqa: E402 - found only now
 from turngate import TurngateError  # noqa: E402 - found only now
+from verification_report import here  # noqa: E402 - found only now
 
 WORKERS = 3
 PATIENCE = 180.0
 """Seconds after which what should come by itself counts as missing, on however busy a machine."""
+LATE = 10.0
+"""Seconds for which a server may still have a prompt of a caller that was killed."""
 DECK = (
     *["kill"] * 8, "kill all", *["stop"] * 3, *["hold a transaction"] * 2, "back up", "restore",
     "stop a client", "kill a client",
@@ -92,6 +95,8 @@ class Chaos:
         """The processes of each life."""
         self.backup: tuple[float, float] | None = None
         self.deck: list[str] = []
+        self.gone: list[tuple[float, int]] = []
+        """Until when prompts of a caller that was killed may be on their way, and its process."""
         self.wrong: list[str] = []
 
     # Processes.
@@ -107,6 +112,8 @@ class Chaos:
 
     def replace_the_dead(self) -> None:
         """Start what is not running."""
+        while self.gone and self.gone[0][0] < time.monotonic():
+            (self.folder / "sending" / str(self.gone.pop(0)[1])).unlink(missing_ok=True)
         for process in [*self.workers]:
             if not process.is_alive():
                 self.done["deaths by themselves"] += 1
@@ -179,6 +186,7 @@ class Chaos:
                 name = self.random.choice([*self.clients])
                 self.clients[name].kill()
                 self.clients[name].join()
+                self.gone.append((time.monotonic() + LATE, self.clients[name].pid))
             case "hold a transaction":
                 kind = self.random.choice(self.store.KINDS)
                 self.holders.append(
@@ -302,8 +310,8 @@ class Chaos:
     def come_to_rest(self) -> None:
         """Have callers stop, resume what is held, and wait until everything has come to its end."""
         self.end_holders()
-        self.quiet.touch()
         self.replace_the_dead()
+        self.quiet.touch()
         self.clients["callers"].join(PATIENCE)
         asyncio.run(self.resume_all())
         (self.folder / "settled").touch()
@@ -438,6 +446,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="turngate-chaos-"))
+    begun = {} if options.json is None else here()
     try:
         chaos = Chaos(options, folder)
         good = chaos.run()
@@ -456,6 +465,7 @@ def main() -> int:
         print(f"  {problem}")
     if options.json is not None:
         figures = {
+            **begun,
             "ledger": options.ledger,
             "seconds": options.seconds,
             "wrong": chaos.wrong,

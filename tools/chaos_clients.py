@@ -38,7 +38,7 @@ class Roads(httpx2.AsyncBaseTransport):
         body = await request.aread()
         if self._random.random() < LOST:
             first, second = await asyncio.gather(
-                self._copy(request, body), self._copy(request, body), return_exceptions=True
+                self._copy(request, body), self._late_copy(request, body), return_exceptions=True
             )
             if isinstance(first, BaseException):
                 first, second = second, first
@@ -63,6 +63,10 @@ class Roads(httpx2.AsyncBaseTransport):
         )
         await answer.aread()
         return answer
+
+    async def _late_copy(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
+        await asyncio.sleep(self._random.random())  # others may come in between
+        return await self._copy(request, body)
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         ports = []
