@@ -3,9 +3,9 @@
 Run it with: python tools/soundness.py --executions 50000
 
 Every right dispatcher of tests/support/flights.py and other_flights.py, behind two adapters, and of
-line_flights.py, whose callers also hold, move and edit what waits, is checked with one seed after the other until the number of executions
-is reached. If the kit accuses one, the tool prints the program that
-replays it and exits with 1.
+line_flights.py, whose callers also hold, move and edit what waits, is checked with one seed after the other
+until the number of executions is reached. If the kit accuses one, the tool prints the program that replays it
+and exits with 1.
 """
 
 from __future__ import annotations
