@@ -131,7 +131,7 @@ async def test_an_asyncio_timeout_around_it_waits_too() -> None:
 
 
 @in_loop
-async def test_a_turn_that_nobody_has_interrupted_may_use_it() -> None:
+async def test_a_turn_that_is_not_interrupted_may_use_it() -> None:
     async def runner(turn: Turn) -> str:
         return await turn.clean_up(asyncio.sleep(0, "slept"))
 
@@ -243,7 +243,7 @@ async def test_what_it_raises_after_an_interrupt_is_logged(caplog: pytest.LogCap
 
 
 @in_loop
-async def test_something_that_somebody_else_cancels_is_over() -> None:
+async def test_an_awaitable_that_is_cancelled_elsewhere_is_over() -> None:
     runner = Cleaning(lambda: waits_for)
     async with Dispatcher(runner) as d:
         waits_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -269,7 +269,7 @@ async def test_it_belongs_to_the_loop_of_its_dispatcher() -> None:
 
 
 @in_loop
-async def test_a_task_factory_that_refuses_keeps_nobody_from_cleaning_up() -> None:
+async def test_a_task_factory_that_refuses_prevents_no_clean_up() -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no tasks today")
 
@@ -402,7 +402,7 @@ def test_at_the_end_of_asyncio_run_nothing_is_left(caplog: pytest.LogCaptureFixt
 
     async def main() -> None:
         d = Dispatcher(runner)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         run = await cleaning(d)
         run.add_done_callback(received.append)
 
@@ -431,7 +431,7 @@ def test_while_a_loop_is_torn_down_a_clean_up_keeps_no_queue_going(first: str) -
 
     async def main() -> None:
         d = Dispatcher(either)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         await d.submit("cleans", "p", run_id="cleans")
         await d.submit("s", "active", run_id="s")
         await d.submit("s", "queued", when_busy="queue")
@@ -460,7 +460,7 @@ def test_a_clean_up_that_is_closed_with_its_turn(kind: type[MemoryMessages]) -> 
 
     async def main() -> Run:
         d = Dispatcher(runner, messages=kind())
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         run = await cleaning(d)
         run.add_done_callback(received.append)
         return run

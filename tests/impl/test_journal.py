@@ -145,7 +145,7 @@ async def test_every_move_is_logged_at_debug_level_with_what_it_is_about(caplog:
 
 
 @in_loop
-async def test_those_who_subscribed_to_moves_have_no_business_with_the_end_of_the_recording(
+async def test_subscribers_to_moves_do_not_receive_the_end_of_the_recording(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     entries: list[dict[str, Any]] = []
@@ -165,21 +165,21 @@ def test_to_cancel_a_run_of_the_turn_is_noted_as_a_cancel_of_that_run() -> None:
     assert core.turn is not None
     core.begin(core.turn)
     _, decided = core.cancel_run(run)
-    assert decided.entries == [({"event": "cancel", "session": "s", "runs": ["r"]}, None)]
+    assert decided[1] == [({"event": "cancel", "session": "s", "runs": ["r"]}, None)]
 
 
 def test_a_step_returns_its_own_entries_and_none_of_another() -> None:
     core = SessionCore("s", "msg-")
     run = RunRecord("s", "r", 1, "p")
-    assert [entry.line["event"] for entry in core.accept(run, 1).entries] == ["accept"]
-    assert [entry.line["event"] for entry in core.enter(run).entries] == ["enter"]
+    assert [entry.line["event"] for entry in core.accept(run, 1)[1]] == ["accept"]
+    assert [entry.line["event"] for entry in core.enter(run)[1]] == ["enter"]
     with pytest.raises(AlreadyEntered):
         core.enter(run)
-    assert [entry.line["event"] for entry in core.clear()[1].entries] == ["clear"]
+    assert [entry.line["event"] for entry in core.clear()[1][1]] == ["clear"]
 
 
 @in_loop
-async def test_nothing_is_kept_when_nobody_is_to_be_told() -> None:
+async def test_nothing_is_kept_without_subscribers() -> None:
     async with Dispatcher(echo) as d:
         await d.accept("s", "p")
         assert not d._journal._pending

@@ -300,7 +300,7 @@ def test_a_note_from_a_turn_whose_loop_is_closed_is_refused() -> None:
 
     async def main() -> None:
         d = Dispatcher(agent)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         await d.submit("s", "p")
         await steps()
 
@@ -347,7 +347,7 @@ def test_a_thread_with_a_fresh_stack_keeps_nothing_that_the_loop_cannot_give_bac
 
 
 @in_loop
-async def test_data_may_be_nested_so_many_levels_deep_and_no_more() -> None:
+async def test_data_nested_too_deeply_is_refused() -> None:
     agent = Agent()
     deep: list[Any] = []
     for _ in range(199):

@@ -1,4 +1,4 @@
-"""What leaves, in one order: that of one subscription to the dispatcher.
+"""Everything that is sent, in the order of one subscription to the dispatcher.
 
 Events are taken as they come, however slowly the client reads, so that none is dropped. Of text only its end
 is noted: the run keeps the text, and the outbox reads it when it sends it. Updates and responses wait in one
@@ -55,7 +55,7 @@ class ShownTurn:
         """
         run, text = self.prompt.run, ""
         while run is not None and self.sent < end and len(text) < CHUNK:
-            is_written = run.turn is not None and (end == math.inf or run.turn.output.length >= end)
+            is_written = run.turn is not None and (end == math.inf or run.turn.length >= end)
             if run.complete is None and not is_written:
                 break
             self._stream = self._stream or run.stream()

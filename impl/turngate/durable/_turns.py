@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from turngate._core import COMPLETE, QUEUED, RUNNING, SETTLING, RunRecord, State, TurnRecord
 from turngate._effects import announce, call_callbacks
 from turngate._errors import TurnEnded
-from turngate._handles import Run, Turn, TurnOutput
+from turngate._handles import Run, Turn
 from turngate._log import log_error
 from turngate._places import Places
 from turngate._turn import TurnRunner
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _ORDER: Final = {state: number for number, state in enumerate(State)}
 """A run comes to its states in this order."""
-REFUSED_BY_LEDGER: Final = "the ledger refuses to store what the turn came to"
+REFUSED_BY_LEDGER: Final = "the ledger refuses to store the result of the turn"
 """The error of a run whose text or data the ledger does not take."""
 
 
 class PendingAccept:
-    """What comes with a prompt and stays in this process, and the handle as soon as there is one."""
+    """What a caller gave with a prompt and only this process has; and the handle, once there is one."""
 
     __slots__ = ("context", "handle", "on_complete")
 
@@ -56,10 +56,10 @@ class PendingAccept:
 
 
 class KnownRuns:
-    """The handles of this process, and which of them it has to look for.
+    """The handles of this process, and which runs it has to look for.
 
     home       the dispatcher that the handles belong to
-    on_hooked  is told of each run whose RunComplete a hook receives, and of its position
+    on_hooked  called with each run whose RunComplete a hook receives, and its position
     """
 
     def __init__(self, home: Home, on_hooked: Callable[[str, int], None]) -> None:
@@ -83,7 +83,7 @@ class KnownRuns:
         return handle is not None and handle.on_complete is not None
 
     def elsewhere(self) -> list[str]:
-        """Return the runs that are waited for and are not part of a turn of this process."""
+        """Return the runs that callers wait for and that are not part of a turn of this process."""
         return [run_id for run_id, run in self.waited_for.items() if run.turn is None]
 
     def handle_of(self, row: RunRow, complete: RunComplete | None = None, position: int = 0) -> Run:
@@ -103,7 +103,8 @@ class KnownRuns:
         if record.complete is None:
             if _ORDER[row.state] > _ORDER[record.state] and row.state is not COMPLETE:
                 record.state = row.state
-                handle.drop_hook_if_queued()
+                if record.state is QUEUED:  # it completes to the subscribers
+                    handle.on_complete = None
             record.covered = record.covered or row.covered
             if row.state is record.state:
                 handle.attachments = as_attachments(row.attachments)
@@ -117,7 +118,7 @@ class KnownRuns:
         return [self.handle_of(step.row_of(run), run.complete) for run in runs]
 
     def forgotten(self, name: RunName) -> Run:
-        """Return a handle of a run that is complete, and of which the ledger knows nothing any more."""
+        """Return a handle for a complete run that the ledger no longer knows."""
         return Run(self._home, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
 
     def _new_handle(self, row: RunRow) -> Run:
@@ -126,7 +127,7 @@ class KnownRuns:
         return handle
 
     def accept(self, step: Step) -> None:
-        """Make the handles of what the step has taken in, before anything happens to it."""
+        """Make the handles of the runs that the step has accepted, before anything happens to them."""
         for run_id, pending in step.accepted.items():
             self.handles.pop(run_id, None)  # of a run that had the same id and was purged
             handle = self.handle_of(step.rows[run_id])
@@ -146,7 +147,8 @@ class KnownRuns:
                     handle.record.state = run.state
                     _take_line(handle.record, run)
                     handle.attachments = as_attachments(step.row_of(run).attachments)
-                handle.drop_hook_if_queued()
+                if handle.record.state is QUEUED:
+                    handle.on_complete = None
 
     def complete(self, complete: RunComplete, position: int = 0, turn: Turn | None = None) -> None:
         """Tell those of this process who hold the run, once. It was completed at that position, if known.
@@ -156,7 +158,7 @@ class KnownRuns:
         handle = self.handles.get(complete.run_id)
         if handle is None or handle.complete is not None:
             return
-        if turn is not None and handle.turn is turn and turn.output.is_closed and not turn.given_up:
+        if turn is not None and handle.turn is turn and turn.is_over and not turn.given_up:
             handle.leave_turn()
         else:
             handle.turn = None
@@ -170,9 +172,9 @@ class KnownRuns:
         call_callbacks(handle, complete)
 
     def is_purged(self, run: Run) -> None:
-        """Tell those who hold the run that the ledger has it no more.
+        """Tell those who hold the run that the ledger no longer has it.
 
-        It was complete then. Its outcome was purged before this process has read it.
+        The run was complete, and its outcome was purged before this process had read it.
         """
         self._forget(run)
         self.handles.pop(run.run_id, None)
@@ -202,8 +204,9 @@ def _take_line(record: RunRecord, seen: RunRecord) -> None:
 
 def wake(run: Run) -> None:
     """Let those who wait for the run, or read its text, look again."""
-    run.waiters.wake()
-    run.listeners.wake()
+    for waiters in (run.waiters, run.listeners):
+        if waiters:
+            waiters.wake()
 
 
 @dataclass(eq=False, slots=True)
@@ -215,7 +218,7 @@ class OwnedTurn:
     is_asked: bool = False
     """Whether the runner has asked who waits, so that it has to be looked at."""
     checkpoint: tuple[int, str | None] = (0, None)
-    """How much of the text, and which data beside it, the ledger has."""
+    """How much of the text, and which data with it, the ledger has."""
 
     def is_over(self) -> bool:
         """Return whether the runner has ended, or will not be called."""
@@ -249,17 +252,17 @@ class LedgerTurns:
     def start(self, step: Step, position: int) -> None:
         """Run the turn that the step has started here."""
         assert step.started is not None
-        members = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
-        lead = members[0]
-        output = TurnOutput(lead.session_id, lead.run_id, self._stepper.loop, self._feed.stream, members)
+        lead, *folded = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
         record = TurnRecord(lead.record, covered=step.fence in self.covered_early)
         self.covered_early.discard(step.fence)
-        turn = Turn(self._home, record, members, output, step.fence, step.attempts)
+        turn = Turn(self._home, record, lead, step.fence, step.attempts)
         owned = self.owned[turn.fence] = OwnedTurn(turn)
-        for run in members:
+        turn.join(folded)
+        for run in turn.runs:
             run.record.state = step.runs[run.run_id].state
-            run.turn = turn
-            run.listeners.wake()
+        lead.turn = turn
+        if lead.listeners:
+            lead.listeners.wake()
         for waiting in step.core.queue.in_order():
             owned.queue[waiting.seq] = self._runs.handle_of(step.row_of(waiting))
         self._feed.begin_turn(lead.run_id, position)
@@ -278,7 +281,7 @@ class LedgerTurns:
             else:
                 owned.queue.pop(run.seq, None)
         joined = [self._runs.handle_of(step.row_of(run)) for run in core.turn.runs]
-        turn.join(joined[len(turn.members) :])
+        turn.join(joined[len(turn.runs) :])
 
     def cover(self, fence: int, owner: int | None) -> None:
         """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
@@ -306,7 +309,7 @@ class LedgerTurns:
     def let_go(self, turn: Turn) -> None:
         """Forget a turn that has ended, or that another process has now."""
         self.owned.pop(turn.fence, None)
-        for run in turn.members:
+        for run in turn.runs:
             run.turn = None
         self.runner.leave_line(turn)
         self._stepper.idle.wake()
@@ -323,7 +326,7 @@ class LedgerTurns:
         return True
 
     async def _begin_on_record(self, turn: Turn) -> None:
-        """Note that the run does not wait for a place any more."""
+        """Record that the run no longer waits for a place."""
         session_id, fence = turn.run.session_id, turn.fence
         while not turn.given_up and not turn.covered:
             try:
@@ -343,8 +346,8 @@ class LedgerTurns:
         """Take the result of the runner."""
         record = turn.record
         record.phase = SETTLING
-        record.text = "".join(turn.output.parts) if text is None else text
-        record.error, record.kept = error, turn.output.kept
+        record.text = "".join(turn.parts) if text is None else text
+        record.error, record.kept = error, turn.kept
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Have the outcome put on record, in a task that is never cancelled."""
@@ -378,7 +381,7 @@ class LedgerTurns:
                 break
             except NotStorable as exc:
                 log_error(exc, "the outcome of run %s cannot be put on record as it is", run_id)
-                if unwritten is not None:  # whatever it refuses, it is not what this turn came to
+                if unwritten is not None:  # even an outcome without a result is refused
                     await asyncio.sleep(self._poll)
                 elif record.error == REFUSED_BY_LEDGER:
                     unwritten = REFUSED_BY_LEDGER
@@ -389,7 +392,7 @@ class LedgerTurns:
                     await asyncio.sleep(self._poll)
             else:
                 return
-        log_error(None, "the turn of run %s was given up: what it came to is thrown away", run_id)
+        log_error(None, "the turn of run %s was given up: its result is discarded", run_id)
         self.let_go(turn)
 
     # What runners ask for.
@@ -397,19 +400,19 @@ class LedgerTurns:
     async def fold(self, turn: Turn) -> list[Run]:
         """Take the follow-ups into the turn that may join it."""
         self._stepper.loop.check_loop()
-        turn.output.check_open("fold into")
+        turn.check_open("fold into")
         session_id, fence = turn.run.session_id, turn.fence
         try:
             taken = await self._stepper.step(session_id, lambda step: step.fold(fence), head=ALL, owner=True)
         except Fenced:
             raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which was given up") from None
         joined = {run.run_id for run in taken}
-        return [run for run in turn.members if run.run_id in joined]
+        return [run for run in turn.runs if run.run_id in joined]
 
     def foldable(self, turn: Turn) -> list[Run]:
         """Return what a fold would take into the turn, as far as this process knows."""
         self._stepper.loop.check_loop()
-        turn.output.check_open("fold into")
+        turn.check_open("fold into")
         waiting: list[Run] = []
         owned = self.owned.get(turn.fence)
         if owned is not None and not turn.covered:

@@ -42,7 +42,7 @@ class Sessions:
         self.features = features
         self.each: list[AbstractSession] = []
         self.asked_to_enter: set[str] = set()
-        """The runs that have been told to enter; with one phase, every run that was accepted."""
+        """The runs that were asked to enter; with one phase, every accepted run."""
         self.at_work: Collection[str] | None = None
         """The lead runs whose runner is at work, or None if the subject does not say."""
         self.waited = ""
