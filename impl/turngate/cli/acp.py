@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sqlite3
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from turngate import Dispatcher, SqliteMessages, TurngateError, WhenBusy
 from turngate.acp import serve
@@ -18,6 +19,8 @@ from turngate.cli.endings import BAD_INPUT, INTERNAL_ERROR, INTERRUPTED, BadInpu
 from turngate.cli.targets import ledger_at, load_runner
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from turngate import Runner
     from turngate.durable import DurableDispatcher
 
@@ -40,19 +43,45 @@ def is_meant(arguments: list[str]) -> bool:
 
 def run_acp(arguments: list[str]) -> int:
     """Serve, and return the exit code."""
+    signal.signal(signal.SIGTERM, _end_early)
     try:
         asked = _parser().parse_args(arguments)
         streams = take_stdio()  # before the agent is imported, which may print
         runner = load_runner(asked.target)
-        return asyncio.run(_serve(runner, asked, streams))
-    except SystemExit as help_was_shown:
-        return int(help_was_shown.code or 0)
+        return _run(_serve(runner, asked, streams))
+    except SystemExit as ending:
+        if not isinstance(ending.code, int | None):
+            sys.stderr.write(f"{ending.code}\n")
+            return 1
+        return ending.code or 0
     except (BadInput, TurngateError, OSError, sqlite3.Error) as wrong:
         sys.stderr.write(f"turngate: {' '.join(str(wrong).split())}\n")
         return BAD_INPUT
     except Exception:
         traceback.print_exc()
         return INTERNAL_ERROR
+
+
+def _end_early(number: int, _: object) -> None:
+    """End at once: nothing has been accepted yet. Once there is a loop, it hears of signals itself."""
+    os._exit(0)
+
+
+def _run(serving: Coroutine[Any, Any, int]) -> int:
+    """Run the server; when a runner ends the process, still answer every prompt before that."""
+    with asyncio.Runner() as loop:
+        task = loop.get_loop().create_task(serving)
+        try:
+            return loop.run(_result(task))
+        except (SystemExit, KeyboardInterrupt):
+            task.cancel()
+            loop.run(asyncio.wait([task]))
+            raise
+
+
+async def _result(task: asyncio.Task[int]) -> int:
+    await asyncio.wait([task])
+    return task.result()
 
 
 def _parser() -> _Parser:
@@ -102,7 +131,12 @@ async def _serve(runner: Runner, asked: argparse.Namespace, streams: tuple[int, 
 
         for number in _ENDING:
             loop.add_signal_handler(number, end, number)
-        await asyncio.wait([serving])
+        try:
+            await asyncio.wait([serving])
+        except asyncio.CancelledError:  # a runner ends the process
+            serving.cancel()
+            await asyncio.wait([serving])
+            raise
         if not serving.cancelled():
             serving.result()  # or raise what went wrong
         return INTERRUPTED if signal.SIGINT in heard else 0
