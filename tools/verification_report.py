@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "explanation" / "verification.md"
 BEGIN, END = "<!-- begin verify run -->\n", "<!-- end verify run -->"
 
 
-def told(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
+def figures(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
     """Return the figures of a run as Markdown."""
     lines = [
         f"{when}, commit `{commit}`, {machine}, {result['seconds']:,.0f} seconds: **{result['verdict']}**.",
@@ -47,7 +47,9 @@ def told(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
 
 def _checks(checks: dict[str, dict[str, int]]) -> str:
     return ", ".join(
-        f"{name}: {number:,} {unit}" for name, counts in checks.items() for unit, number in counts.items()
+        f"{name}: {number:,} {unit.removesuffix('s') if number == 1 else unit}"
+        for name, counts in checks.items()
+        for unit, number in counts.items()
     )
 
 
@@ -69,7 +71,7 @@ def main() -> int:
     machine = f"Python {platform.python_version()} on {system}, {os.cpu_count()} cores"
     when = datetime.datetime.now(datetime.UTC).date().isoformat()
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    part = told(json.loads(text), when, commit, machine)
+    part = figures(json.loads(text), when, commit, machine)
     PAGE.write_text(before + BEGIN + part + END + rest.partition(END)[2], encoding="utf-8")
     return 0
 

@@ -90,10 +90,10 @@ class Close:
     def release(self, record: RunRecord) -> None:
         """Complete a run that will not enter."""
         core = self._sessions.core(record.session_id)
-        decided = core.release(record)
-        self._sessions.accepted -= len(decided.effects)
+        effects, entries = core.release(record)
+        self._sessions.accepted -= len(effects)
         self._sessions.forget_if_quiet(core)
-        self._effects.perform(decided)
+        self._effects.perform((effects, entries))
 
     def _cancel_what_is_left(self) -> None:
         for core in map(self._sessions.core, [*self._sessions.cores]):

@@ -96,18 +96,21 @@ class Queue:
 
     Held runs are kept aside: a handoff and a fold pass them by. A run that is taken out of the middle leaves
     its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
+
+    On a ledger only the head of a queue may be loaded: `beyond` counts the runs behind it.
     """
 
-    __slots__ = ("_heap", "free", "held")
+    __slots__ = ("_heap", "beyond", "free", "held")
 
-    def __init__(self) -> None:
+    def __init__(self, beyond: int = 0) -> None:
+        self.beyond = beyond
         self.free: dict[int, RunRecord] = {}
         """The runs that are not held, by rank; the others are `held`."""
         self.held: dict[int, RunRecord] = {}
         self._heap: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.free) + len(self.held)
+        return len(self.free) + len(self.held) + self.beyond
 
     def add(self, run: RunRecord) -> None:
         """Put the run where its rank belongs."""
@@ -185,7 +188,6 @@ class RunRecord:
         when_busy: WhenBusy = "fold",
         state: State = ACCEPTED,
         covered: bool = False,
-        *,
         data: str | None = None,
     ) -> None:
         self.session_id = session_id
@@ -272,11 +274,8 @@ def moved(entry: dict[str, Any]) -> Moved:
     )
 
 
-class Decided(NamedTuple):
-    """What a step decided: for the journal, and to be performed."""
-
-    effects: list[Effect]
-    entries: Sequence[Entry]
+Decided = tuple[list[Effect], "Sequence[Entry]"]
+"""What a step decided: what has to be performed, and what the journal is told."""
 
 
 class SessionCore:
@@ -301,11 +300,13 @@ class SessionCore:
         self.settling: dict[int, TurnRecord] = {}
         self.has_journal = True
         self._message_prefix = message_prefix
-        self._entries: list[Entry] = []
+        self._entries: list[Entry] | None = None
 
     def is_quiet(self) -> bool:
         """Whether nothing of the session is in flight."""
-        return not (self.turn or self.accepted or self.settling or self.queue)
+        queue = self.queue
+        waits = self.accepted or queue.free or queue.held or queue.beyond
+        return not (self.turn or self.settling or waits)
 
     # Inputs from callers.
 
@@ -638,10 +639,8 @@ class SessionCore:
         return covered, self._cover_turn()
 
     def _decided(self, effects: list[Effect]) -> Decided:
-        if not self._entries:
-            return Decided(effects, ())
-        entries, self._entries = self._entries, []
-        return Decided(effects, entries)
+        entries, self._entries = self._entries, None
+        return effects, entries or ()
 
     def _move(self, run: RunRecord, trigger: str, to: State, **more: Any) -> None:
         """Make a move and note it; raise if the lifecycle does not declare it. `_complete` notes its own."""
@@ -679,12 +678,16 @@ class SessionCore:
 
     def _note_move(self, event: str, run: RunRecord, before: State, **more: Any) -> None:
         moved = {"run": run.run_id, "seq": run.seq, "from": before.value, "to": run.state.value}
-        line = {"event": event, "session": self.session_id, **moved, **more}
-        self._entries.append(Entry(line, run.complete))
+        self._append(Entry({"event": event, "session": self.session_id, **moved, **more}, run.complete))
 
     def _note(self, event: str, **more: Any) -> None:
         if self.has_journal:
-            self._entries.append(Entry({"event": event, "session": self.session_id, **more}))
+            self._append(Entry({"event": event, "session": self.session_id, **more}))
+
+    def _append(self, entry: Entry) -> None:
+        if self._entries is None:
+            self._entries = []
+        self._entries.append(entry)
 
     def _check_room(self, when_busy: WhenBusy, queue_limit: int) -> None:
         """Refuse another run, while something is in flight, if it asks for that or too many wait."""

@@ -46,20 +46,11 @@ class _Wait:
 class DeadlockCheck:
     """Looks at the turn that a caller is part of before the caller waits.
 
-    home    the one that the turns belong to
-    blocks  says whether a run cannot complete before the active turn of its session ends
-    knows   says whether there is a run of this id
+    `home` is the one that the turns belong to. It is held weakly, because it holds this.
     """
 
-    def __init__(
-        self,
-        home: Home,
-        blocks: Callable[[Run], Awaitable[bool]],
-        knows: Callable[[str], Awaitable[bool]],
-    ) -> None:
+    def __init__(self, home: Home) -> None:
         self._home = weakref.ref(home)
-        self._blocks = blocks
-        self._knows = knows
         self._waits: dict[str, _Wait] = {}
         """What the active turns wait for, by their sessions."""
         self._number = 0
@@ -80,7 +71,7 @@ class DeadlockCheck:
         with self._noted(turn, session_id) as wait:
             joins = isinstance(session_id, str) and when_busy in {"fold", "queue"}
             is_vain = wait is not None and joins and await self._is_circle(wait)
-            if is_vain and (run_id is None or not await self._knows(run_id)):
+            if is_vain and (run_id is None or not await turn.home.knows(run_id)):
                 await _refuse(turn, f"a new prompt of session {session_id!r}")
             run = await submit()
             return await self._wait(wait, run)
@@ -92,7 +83,7 @@ class DeadlockCheck:
 
     async def check_read(self, turn: Turn, run: Run) -> None:
         """Raise WouldDeadlock if something that is part of the turn waits for text of its own session."""
-        if run.session_id == turn.run.session_id and self._is_active(turn) and await self._blocks(run):
+        if run.session_id == turn.run.session_id and self._is_active(turn) and await run.home.blocks(run):
             await _refuse(turn, f"run {run.run_id} of session {run.session_id!r}")
 
     @contextmanager
@@ -115,9 +106,9 @@ class DeadlockCheck:
     async def _wait(self, wait: _Wait | None, run: Run) -> RunComplete:
         if wait is not None:
             wait.run = run
-            if await self._blocks(run) and await self._is_circle(wait):
+            if await run.home.blocks(run) and await self._is_circle(wait):
                 await _refuse(wait.turn, f"run {run.run_id} of session {run.session_id!r}")
-        return await run.until_complete(run.home.check_loop())
+        return await run.until_complete(run.home.loop.check_loop())
 
     def check_close(self, finish: float) -> None:
         """Raise ClosedFromRunner if a runner waits for the close of its own dispatcher.
@@ -150,7 +141,7 @@ class DeadlockCheck:
             other = self._waits.get(session_id)
             if other is None or other.number >= wait.number or other.turn.covered:
                 return False
-            if other.run is not None and not await self._blocks(other.run):
+            if other.run is not None and not await other.run.home.blocks(other.run):
                 return False
             session_id = other.session_id
         return session_id == own

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import warnings
-import weakref
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 from turngate._close import Close
 from turngate._completions import Completions, CompletionStream
-from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, Edit, RunRecord, SessionCore
-from turngate._deadlock import DeadlockCheck
-from turngate._effects import Effects, Journal, Sessions
+from turngate._core import ACCEPTED, COMPLETE, QUEUED, Edit, RunRecord, SessionCore
+from turngate._effects import Effects, Journal, MemoryHome, Sessions
 from turngate._errors import DispatcherClosed, NotWaiting, QueueFull, RunConflict, UnknownRun, counted
 from turngate._events import Subscribers, Subscription
 from turngate._handles import Covered, Run, SessionView
@@ -40,19 +37,15 @@ from turngate._runner import prepare_runner
 from turngate._turn import current_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Self, TextIO, Unpack
 
     from turngate._core import Decided, State
     from turngate._events import RunComplete
-    from turngate._handles import Runner, Turn
+    from turngate._handles import Runner
     from turngate._keys import RunName
-    from turngate._messages import ListOfMessages, Messages
+    from turngate._messages import Messages
     from turngate._prompt import Attachment, OnComplete, Payload, PromptOptions, Unchanged, WhenBusy
-    from turngate._turn import TurnHost
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _SUBMITS_IN_A_ROW: Final = 64
 """When this many submits have not entered yet, the next one lets the loop go on first."""
@@ -109,9 +102,9 @@ class Dispatcher:
         self._seq = 0
         self._has_lookalikes = False  # whether a caller chose an id that looks like one of ours
         self._keys = Keys()
-        # Its parts hold the dispatcher only weakly: one that is dropped with nothing in flight goes at once,
-        # and does not wait for the garbage collector. Turns hold what ends them, for the collector clears
-        # weak references before it closes the turns of a dispatcher that was dropped with them.
+        # No part holds the home of the handles: one that is dropped with nothing in flight goes at once, and
+        # does not wait for the garbage collector. Turns hold what ends them, for the collector clears weak
+        # references before it closes the turns of a dispatcher that was dropped with them.
         self._loop = HomeLoop()
         self._subscribers = Subscribers()
         self._journal = Journal(record, self._subscribers.to_moves)
@@ -133,10 +126,11 @@ class Dispatcher:
             places=places,
             settle_timeout=seconds("settle_timeout", settle_timeout),
         )
-        self.check_loop, self.check_thread = self._loop.check_loop, self._loop.check_thread
-        self.turn_host: TurnHost = self._effects
         self._close = Close(self._loop, self._sessions, self._effects)
-        self.deadlocks = DeadlockCheck(self, _weakly(self._blocks), _weakly(self._knows))
+        self._home = MemoryHome(
+            self._loop, self._sessions, self._completions, self._subscribers, self.messages, self._effects,
+            self._close,
+        )  # fmt: skip
 
     # Taking prompts in.
 
@@ -184,15 +178,15 @@ class Dispatcher:
             run_id = f"{self._run_prefix}{seq}"
             while self._has_lookalikes and (run_id in sessions.runs or run_id in self._completions):
                 run_id += "+"
-        record = RunRecord(session_id, run_id, seq, prompt, when_busy, data=sent)
+        record = RunRecord(session_id, run_id, seq, prompt, when_busy, ACCEPTED, False, sent)
         core = sessions.core(session_id)
-        decided = core.accept(record, self._queue_limit, into)
+        effects, entries = core.accept(record, self._queue_limit, into)
         self._seq = seq
         sessions.cores[session_id] = core
         sessions.accepted += 1
-        run = sessions.runs[run_id] = Run(self, record, attached, on_complete, copy_context())
-        if decided.effects or decided.entries:
-            self._effects.perform(decided)
+        run = sessions.runs[run_id] = Run(self._home, record, attached, on_complete, copy_context())
+        if effects or entries:
+            self._effects.perform((effects, entries))
         return run
 
     async def enter(self, run: Run) -> State:
@@ -201,7 +195,7 @@ class Dispatcher:
         Decides once: raises AlreadyEntered when the run is no longer accepted. Never waits.
         """
         self._loop.check_loop()
-        if run.home is not self:
+        if run.home is not self._home:
             raise UnknownRun(f"run {run.run_id} is not one of this dispatcher")
         return self._enter(run)
 
@@ -229,7 +223,7 @@ class Dispatcher:
             run = await self.submit(session_id, prompt, **options)
             return await run.until_complete(loop)
         submit = partial(self.submit, session_id, prompt, **options)
-        return await self.deadlocks.ask(
+        return await self._home.deadlocks.ask(
             turn, session_id, options.get("run_id"), options.get("when_busy", "fold"), submit
         )
 
@@ -273,7 +267,7 @@ class Dispatcher:
             run = self._sessions.runs.get(run_id)
             if run is None:
                 return Covered([], run_id in self._completions)
-            return self._cancel_run(run, waiting_only=waiting_only)
+            return self._home.cover(run, waiting_only=waiting_only)
 
         return self._once(key, ("cancel_run", run_id, bool(waiting_only)), cover)
 
@@ -300,7 +294,7 @@ class Dispatcher:
 
         def clear() -> Covered:
             core = self._sessions.core(session_id)
-            return Covered(self._perform(core, *core.clear()))
+            return Covered(self._effects.perform_for(core, *core.clear()))
 
         return self._once(key, ("clear_queue", session_id), clear).runs
 
@@ -378,7 +372,7 @@ class Dispatcher:
             core = self._sessions.core(run.session_id)
             place = other.record if isinstance(other, Run) else other
             assert place is not None
-            return Covered(self._perform(core, [run.record], core.move(run.record, place)))
+            return Covered(self._effects.perform_for(core, [run.record], core.move(run.record, place)))
 
         return self._once(key, ("move", run_id, before, to), move).runs[0]
 
@@ -417,7 +411,7 @@ class Dispatcher:
             check_text(run.session_id, edited.prompt, now)
             decided = core.edit(record, edited._replace(prompt=plain(edited.prompt)))
             run.accepted_as, run.attachments = first, now
-            return Covered(self._perform(core, [record], decided))
+            return Covered(self._effects.perform_for(core, [record], decided))
 
         asked = (prompt, None if attached is None else [*attached], when_busy, data is UNCHANGED, sent)
         return self._once(key, ("edit", run_id, *asked), edit).runs[0]
@@ -486,8 +480,8 @@ class Dispatcher:
             return run
         complete = self._completions.find(name.run_id)
         if complete is not None and complete.seq == name.seq:
-            return self._completed(complete)
-        return Run(self, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
+            return self._home.completed(complete)
+        return Run(self._home, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
 
     async def __aenter__(self) -> Self:
         self._loop.check_loop()
@@ -537,7 +531,7 @@ class Dispatcher:
         its handle is still held: they are kept nowhere else.
         """
         self._loop.check_thread()
-        return self.find_handle(run_id)
+        return self._home.find(run_id)
 
     def completions(self, after: str | None = None, *, until: str | None = None) -> CompletionStream:
         """Return `(cursor, RunComplete)` of each complete run, oldest kept first, then of those to come.
@@ -602,7 +596,7 @@ class Dispatcher:
         ClosedFromRunner. A runner that goes on although it was cancelled is interrupted again and again.
         """
         self._loop.check_loop()
-        self.deadlocks.check_close(finish)
+        self._home.deadlocks.check_close(finish)
         self.begin_close(finish=finish)
         await self._close.wait()
 
@@ -618,64 +612,7 @@ class Dispatcher:
         guard("waking those who wait for completions", self._completions.end_all)
 
     def __repr__(self) -> str:
-        life = "closed" if self._close.is_done else "closing" if self._close.is_begun else "open"
-        cores = self._sessions.cores.values()
-        active = sum(core.turn is not None for core in cores)
-        queued = sum(len(core.queue) for core in cores)
-        return (
-            f"<Dispatcher {life}: {counted(len(cores), 'session')} in flight, {active} active, "
-            f"{queued} queued, {self._sessions.accepted} accepted, "
-            f"{counted(len(self._completions), 'completion')} kept>"
-        )
-
-    _warns_if_dropped = True
-
-    def __del__(self) -> None:
-        if not hasattr(self, "_close") or self._close.is_done or not self._warns_if_dropped:
-            return
-        if self._sessions.cores or self._loop.cut_short:
-            unclosed = f"dropped without aclose() while runs were in flight: {self!r}"
-            warnings.warn(unclosed, ResourceWarning, source=self, stacklevel=2)
-
-    # What handles need; see `Home`.
-
-    def watch(self, run: Run) -> None:
-        """Do nothing: every run ends here."""
-
-    def check_end_will_come(self, run: Run) -> None:
-        """Do nothing: every run ends here."""
-
-    def find_handle(self, run_id: str) -> Run | None:
-        """Return the handle of a run, None if the run is no longer known."""
-        if (run := self._sessions.runs.get(run_id)) is not None:
-            return run
-        complete = self._completions.find(run_id)
-        return None if complete is None else self._completed(complete)
-
-    async def cancel_handle(self, run: Run) -> Covered:
-        """Cover the run, or the whole turn that it is part of."""
-        return self._cancel_run(run, waiting_only=False)
-
-    async def release(self, run: Run) -> None:
-        """Complete the run if it has not entered."""
-        self._close.release(run.record)
-
-    async def fold(self, turn: Turn) -> list[Run]:
-        """Take the follow-ups into the turn that may join it."""
-        core = self._core_of(turn)
-        taken, decided = core.fold(turn.record)
-        runs = self._sessions.handles(taken)
-        turn.join(runs)
-        self._effects.perform(decided)
-        return runs
-
-    def foldable(self, turn: Turn) -> list[Run]:
-        """Return what a fold would take into the turn."""
-        return self._sessions.handles(self._core_of(turn).foldable(turn.record))
-
-    async def list_messages(self, session_id: str) -> ListOfMessages:
-        """Return what the store holds of the session."""
-        return await self.messages.list(session_id)
+        return repr(self._home)
 
     # One core step each.
 
@@ -692,26 +629,14 @@ class Dispatcher:
             return None
         if not same:
             raise RunConflict(f"run {run_id!r} is known with another payload")
-        return run if complete is None else self._completed(complete, payload)
-
-    def _completed(self, complete: RunComplete, payload: Payload | None = None) -> Run:
-        """Return the run whose completion is kept: the handle that its caller still holds, or a new one."""
-        run = self._completions.handle(complete.run_id)
-        if run is None:
-            _, prompt, attachments, data = payload or ("", "", (), None)
-            record = RunRecord(
-                complete.session_id, complete.run_id, complete.seq, prompt, state=COMPLETE, data=data
-            )
-            record.complete = complete
-            run = Run(self, record, attachments)
-            run.pieces = self._completions.pieces(complete.run_id)
-        return run
+        return run if complete is None else self._home.completed(complete, payload)
 
     def _enter(self, run: Run) -> State:
         record = run.record
         decided = self._sessions.core(record.session_id).enter(record)
         state = record.state
-        run.drop_hook_if_queued()
+        if state is QUEUED:
+            run.on_complete = None  # it completes to the subscribers
         self._sessions.accepted -= 1
         self._effects.perform(decided)
         return state
@@ -724,11 +649,7 @@ class Dispatcher:
             self._close.look()
 
     def _cancel(self, core: SessionCore) -> Covered:
-        return Covered(self._perform(core, *core.cancel()))
-
-    def _cancel_run(self, run: Run, *, waiting_only: bool) -> Covered:
-        core = self._sessions.core(run.session_id)
-        return Covered(self._perform(core, *core.cancel_run(run.record, waiting_only=waiting_only)))
+        return Covered(self._effects.perform_for(core, *core.cancel()))
 
     def _hold_or_resume(
         self, which: Literal["hold", "resume"], session_id: str | None, run_id: str | None, key: str | None
@@ -739,7 +660,7 @@ class Dispatcher:
             run = None if run_id is None else self._in_flight(run_id)
             core = self._sessions.core(str(session_id) if run is None else run.session_id)
             step = core.hold if which == "hold" else core.resume
-            return Covered(self._perform(core, *step(None if run is None else run.record)))
+            return Covered(self._effects.perform_for(core, *step(None if run is None else run.record)))
 
         return self._once(key, (which, session_id, run_id), call).runs
 
@@ -760,37 +681,3 @@ class Dispatcher:
         if run is None:
             raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
         return run
-
-    def _perform(self, core: SessionCore, runs: Iterable[RunRecord], decided: Decided) -> list[Run]:
-        """Perform what a step decided, and return the handles of these runs, which may complete by it."""
-        handles = self._sessions.handles(runs)
-        self._sessions.forget_if_quiet(core)
-        self._effects.perform(decided)
-        return handles
-
-    def _core_of(self, turn: Turn) -> SessionCore:
-        """Return the core that may take something into the turn; raise TurnEnded if the runner has ended."""
-        self._loop.check_loop()
-        turn.output.check_open("fold into")
-        return self._sessions.core(turn.run.session_id)
-
-    async def _blocks(self, run: Run) -> bool:
-        """Return whether the run cannot complete before the active turn of its session ends."""
-        if run.state is ACCEPTED:
-            return not self._sessions.core(run.session_id).covers(run.record)
-        return run.state is not CANCEL_ON_ENTRY and run.state is not COMPLETE
-
-    async def _knows(self, run_id: str) -> bool:
-        return run_id in self._sessions.runs or run_id in self._completions
-
-
-def _weakly(method: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that calls the method of an object without holding the object."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        bound = reference()
-        assert bound is not None, "whatever calls holds a run or a turn, which holds the dispatcher"
-        return bound(*args, **kwargs)
-
-    return call

@@ -11,11 +11,14 @@ import asyncio
 import json
 import logging
 import time
+import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any, assert_never
 
-from turngate._core import Decided, SessionCore, moved
-from turngate._handles import SessionView, Turn, TurnOutput
+from turngate._core import ACCEPTED, CANCEL_ON_ENTRY, COMPLETE, RunRecord, SessionCore, moved
+from turngate._deadlock import DeadlockCheck
+from turngate._errors import counted
+from turngate._handles import Covered, Run, SessionView, Turn
 from turngate._log import call_back, guard, log, log_or_propagate, logger
 from turngate._messages import MemoryMessages
 from turngate._settle import WriteClock, forget_cancels, store_failure
@@ -25,14 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import TextIO
 
+    from turngate._close import Close
     from turngate._completions import Completions
-    from turngate._core import Effect, Entry, RunRecord, TurnRecord
-    from turngate._events import Audience, RunComplete, Subscribers
-    from turngate._handles import Run, Turn
+    from turngate._core import Decided, Effect, Entry, TurnRecord
+    from turngate._events import Audience, RunComplete, Subscribers, TurnStream
     from turngate._loop import HomeLoop
-    from turngate._messages import Messages
+    from turngate._messages import ListOfMessages, Messages
     from turngate._places import Places
+    from turngate._prompt import Payload
     from turngate._runner import Called
+    from turngate._turn import TurnHost
 
 
 class Sessions:
@@ -94,7 +99,7 @@ class Sessions:
             queued,
             active,
             tuple(folded),
-            "" if turn is None else "".join(turn.output.parts),
+            "" if turn is None else "".join(turn.parts),
             record.covered,
             record.phase.value,
             record.since,
@@ -229,22 +234,27 @@ class Effects:
                         assert_never(effect)
         except BaseException:  # a signal handler raised; no run may lose its RunComplete by that
             self._performing = None
-            self._loop.check_loop().call_soon(self.perform, Decided([*to_come], []))
+            self._loop.check_loop().call_soon(self.perform, ([*to_come], ()))
             raise
         self._performing = None
         if self.after is not None:
             self.after()
 
+    def perform_for(self, core: SessionCore, runs: Iterable[RunRecord], decided: Decided) -> list[Run]:
+        """Perform what a step decided, and return the handles of these runs, which may complete by it."""
+        handles = self._sessions.handles(runs)
+        self._sessions.forget_if_quiet(core)
+        self.perform(decided)
+        return handles
+
     def _make_handle(self, record: TurnRecord) -> None:
         """Make the handle of a turn that is new, so that its run is seen to lead it at once."""
         if record in self._sessions.turns:
             return
-        lead = record.lead
-        members = self._sessions.handles(record.runs)
-        output = TurnOutput(lead.session_id, lead.run_id, self._loop, self._subscribers.stream, members)
-        turn = self._sessions.turns[record] = Turn(members[0].home, record, members, output, fence=lead.seq)
-        if record is self._sessions.cores[lead.session_id].turn:
-            members[0].turn = turn
+        lead = self._sessions.runs[record.lead.run_id]
+        turn = self._sessions.turns[record] = Turn(lead.home, record, lead, record.lead.seq)
+        if record is self._sessions.cores[record.lead.session_id].turn:
+            lead.turn = turn
 
     def _publish(self, record: RunRecord) -> None:
         run = self._sessions.runs.pop(record.run_id)
@@ -267,9 +277,8 @@ class Effects:
 
     def end(self, turn: Turn, text: str | None, error: str | None) -> None:
         """Take the result of the runner."""
-        output = turn.output
-        produced = "".join(output.parts) if text is None else text
-        self._sessions.cores[turn.record.lead.session_id].end(turn.record, produced, error, output.kept)
+        produced = "".join(turn.parts) if text is None else text
+        self._sessions.cores[turn.record.lead.session_id].end(turn.record, produced, error, turn.kept)
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Write the messages, complete the runs and hand off.
@@ -327,7 +336,7 @@ class Effects:
         record = turn.record
         del self._sessions.turns[record]
         if record.bound:
-            self._sessions.accepted -= sum(_is_released(effect) for effect in decided.effects)
+            self._sessions.accepted -= sum(_is_released(effect) for effect in decided[0])
         self._sessions.forget_if_quiet(self._sessions.cores[record.lead.session_id])
         self.perform(decided)
 
@@ -338,6 +347,119 @@ def _is_released(effect: Effect) -> bool:
         return False
     complete = effect[1].complete
     return complete is not None and complete.outcome != "cleared"
+
+
+class MemoryHome:
+    """What handles need of a dispatcher in memory; see `Home`."""
+
+    _warns_if_dropped = True
+
+    def __init__(
+        self,
+        loop: HomeLoop,
+        sessions: Sessions,
+        completions: Completions,
+        events: TurnStream,
+        messages: Messages,
+        effects: Effects,
+        close: Close,
+    ) -> None:
+        self.loop = loop
+        self.events = events
+        self.turn_host: TurnHost = effects
+        self.deadlocks = DeadlockCheck(self)
+        self._sessions = sessions
+        self._completions = completions
+        self._messages = messages
+        self._effects = effects
+        self._close = close
+
+    def expect_end(self, run: Run) -> None:
+        """Do nothing: every run ends here."""
+
+    def find(self, run_id: str) -> Run | None:
+        """Return the handle of a run, None if the run is no longer known."""
+        if (run := self._sessions.runs.get(run_id)) is not None:
+            return run
+        complete = self._completions.find(run_id)
+        return None if complete is None else self.completed(complete)
+
+    def completed(self, complete: RunComplete, payload: Payload | None = None) -> Run:
+        """Return the run whose completion is kept: the handle that its caller still holds, or a new one."""
+        run = self._completions.handle(complete.run_id)
+        if run is None:
+            _, prompt, attachments, data = payload or ("", "", (), None)
+            record = RunRecord(
+                complete.session_id, complete.run_id, complete.seq, prompt, state=COMPLETE, data=data
+            )
+            record.complete = complete
+            run = Run(self, record, attachments)
+            run.pieces = self._completions.pieces(complete.run_id)
+        return run
+
+    async def blocks(self, run: Run) -> bool:
+        """Return whether the run cannot complete before the active turn of its session ends."""
+        if run.state is ACCEPTED:
+            return not self._sessions.core(run.session_id).covers(run.record)
+        return run.state is not CANCEL_ON_ENTRY and run.state is not COMPLETE
+
+    async def knows(self, run_id: str) -> bool:
+        """Return whether there is a run of this id."""
+        return run_id in self._sessions.runs or run_id in self._completions
+
+    async def cancel(self, run: Run) -> Covered:
+        """Cover the run, or the whole turn that it is part of."""
+        return self.cover(run)
+
+    def cover(self, run: Run, *, waiting_only: bool = False) -> Covered:
+        """Cover the run, or the whole turn that it is part of; see `Dispatcher.cancel_run`."""
+        core = self._sessions.core(run.session_id)
+        step = core.cancel_run(run.record, waiting_only=waiting_only)
+        return Covered(self._effects.perform_for(core, *step))
+
+    async def release(self, run: Run) -> None:
+        """Complete the run if it has not entered."""
+        self._close.release(run.record)
+
+    async def fold(self, turn: Turn) -> list[Run]:
+        """Take the follow-ups into the turn that may join it."""
+        taken, decided = self._core_of(turn).fold(turn.record)
+        runs = self._sessions.handles(taken)
+        turn.join(runs)
+        self._effects.perform(decided)
+        return runs
+
+    def foldable(self, turn: Turn) -> list[Run]:
+        """Return what a fold would take into the turn."""
+        return self._sessions.handles(self._core_of(turn).foldable(turn.record))
+
+    def _core_of(self, turn: Turn) -> SessionCore:
+        """Return the core that may take something into the turn; raise TurnEnded if the runner has ended."""
+        self.loop.check_loop()
+        turn.check_open("fold into")
+        return self._sessions.core(turn.run.session_id)
+
+    async def list_messages(self, session_id: str) -> ListOfMessages:
+        """Return what the store holds of the session."""
+        return await self._messages.list(session_id)
+
+    def __repr__(self) -> str:
+        life = "closed" if self._close.is_done else "closing" if self._close.is_begun else "open"
+        cores = self._sessions.cores.values()
+        active = sum(core.turn is not None for core in cores)
+        queued = sum(len(core.queue) for core in cores)
+        return (
+            f"<Dispatcher {life}: {counted(len(cores), 'session')} in flight, {active} active, "
+            f"{queued} queued, {self._sessions.accepted} accepted, "
+            f"{counted(len(self._completions), 'completion')} kept>"
+        )
+
+    def __del__(self) -> None:
+        if not self._warns_if_dropped or self._close.is_done:
+            return
+        if self._sessions.cores or self.loop.cut_short:
+            unclosed = f"dropped without aclose() while runs were in flight: {self!r}"
+            warnings.warn(unclosed, ResourceWarning, source=self, stacklevel=2)
 
 
 def announce(run: Run, complete: RunComplete) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from turngate._errors import SubscriberCutOff
@@ -122,10 +121,6 @@ class LoopCheck(Protocol):
 
 class TurnStream(Protocol):
     """Takes what turns write and note."""
-
-    def listen(self) -> bool:
-        """Return whether anyone receives it."""
-        ...
 
     def stream(self, event: Delta | Note, size: int) -> None:
         """Deliver what a turn has written or noted; `size` is its bytes."""
@@ -327,8 +322,3 @@ class Subscribers:
         """End every subscription after what it has received."""
         self.to_completes.close()
         self.to_moves.close()
-
-
-def size_of(delta: Delta) -> int:
-    """Return the bytes of a delta, as limits count them."""
-    return getsizeof(delta.text)

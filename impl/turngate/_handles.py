@@ -7,14 +7,16 @@ of either.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from turngate._core import COMPLETE, QUEUED
-from turngate._errors import TurnEnded, UnknownRun
-from turngate._events import Delta, Note, Waiters, size_of
+from turngate._core import COMPLETE
+from turngate._errors import TurnEnded, TurngateError, UnknownRun
+from turngate._events import Delta, Note, Waiters
 from turngate._log import call_back, guard
 from turngate._loop import clean_up
 from turngate._prompt import check_callback, decode, encode, seconds, whole_number
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from turngate._core import RunRecord, State, TurnRecord
     from turngate._deadlock import DeadlockCheck
-    from turngate._events import RunComplete
+    from turngate._events import RunComplete, TurnStream
     from turngate._loop import HomeLoop
     from turngate._messages import ListOfMessages, Message
     from turngate._prompt import Attachment, OnComplete, Payload, WhenBusy
@@ -44,34 +46,31 @@ Runner = Callable[["Turn"], Awaitable[str | None] | AsyncIterable[str]]
 class Home(Protocol):
     """What a handle needs of the dispatcher that it belongs to."""
 
-    @property
-    def turn_host(self) -> TurnHost:
-        """What begins and ends turns."""
-        ...
+    loop: HomeLoop
+    """The loop that it belongs to."""
+    events: TurnStream
+    """What takes what turns write and note."""
+    turn_host: TurnHost
+    """What begins and ends turns."""
+    deadlocks: DeadlockCheck
+    """What refuses the waits of runners that would never end."""
 
-    def check_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        ...
+    def expect_end(self, run: Run) -> None:
+        """Make sure that the end of the run becomes known here; raise if it cannot."""
 
-    def check_thread(self) -> None:
-        """Raise WrongLoop in another thread, or in another loop."""
-
-    def watch(self, run: Run) -> None:
-        """Make sure that the end of the run becomes known here."""
-
-    def check_end_will_come(self, run: Run) -> None:
-        """Raise if this dispatcher will not learn of the end of the run."""
-
-    @property
-    def deadlocks(self) -> DeadlockCheck:
-        """What refuses the waits of runners that would never end."""
-        ...
-
-    def find_handle(self, run_id: str) -> Run | None:
+    def find(self, run_id: str) -> Run | None:
         """Return the handle of a run, None if the run is no longer known."""
         ...
 
-    async def cancel_handle(self, run: Run) -> Covered:
+    async def blocks(self, run: Run) -> bool:
+        """Return whether the run cannot complete before the active turn of its session ends."""
+        ...
+
+    async def knows(self, run_id: str) -> bool:
+        """Return whether there is a run of this id."""
+        ...
+
+    async def cancel(self, run: Run) -> Covered:
         """Cover the run, or the whole turn that it is part of."""
         ...
 
@@ -126,8 +125,10 @@ class Run:
         """The text of the turn that the run was part of, once that has ended."""
         self.version = 0
         """On a ledger: the version of the session at which the run was last seen."""
-        self.waiters = Waiters()
-        self.listeners = Waiters()
+        self.waiters: Waiters | None = None
+        """Those who wait for the end, if there are any."""
+        self.listeners: Waiters | None = None
+        """Those who wait for text, if there are any."""
         self.callbacks: tuple[OnComplete, ...] = ()
 
     @property
@@ -195,7 +196,7 @@ class Run:
         process's dispatcher closes first (the run goes on elsewhere, or later), and LedgerUnavailable when
         the ledger is gone for good.
         """
-        loop = self.home.check_loop()
+        loop = self.home.loop.check_loop()
         complete = self.record.complete
         if complete is not None:
             return complete
@@ -207,10 +208,10 @@ class Run:
 
     async def until_complete(self, loop: asyncio.AbstractEventLoop) -> RunComplete:
         """Return the RunComplete as soon as there is one."""
-        self.home.watch(self)
         while (complete := self.record.complete) is None:
             self.check_not_forgotten()
-            self.home.check_end_will_come(self)
+            self.home.expect_end(self)
+            self.waiters = self.waiters or Waiters()
             await self.waiters.wait(loop)
         return complete
 
@@ -224,12 +225,12 @@ class Run:
         Also None when the lead has been complete for so long that it is no longer known. On a ledger, what is
         known in this process.
         """
-        self.home.check_thread()
+        self.home.loop.check_thread()
         if self.turn is not None:
             return self.turn.run
         complete = self.complete
         if complete is not None and complete.folded_into is not None:
-            return self.led_by or self.home.find_handle(complete.folded_into)
+            return self.led_by or self.home.find(complete.folded_into)
         return None if self.pieces is None else self
 
     def stream(self, start: int = 0) -> TextStream:
@@ -250,7 +251,7 @@ class Run:
         run is known to be purged; if it is purged later, before this process has read its outcome, an error
         is logged and nothing is called.
         """
-        loop = self.home.check_loop()
+        loop = self.home.loop.check_loop()
         check_callback("the callback", callback)
         self.check_not_forgotten()
         complete = self.complete
@@ -258,16 +259,17 @@ class Run:
             loop.call_soon(call_back, "a callback", callback, complete)
         else:
             self.callbacks += (callback,)
-            self.home.watch(self)
+            with contextlib.suppress(TurngateError):
+                self.home.expect_end(self)
 
     async def cancel(self) -> Covered:
         """Cover this run or, when it is part of the active turn, the whole turn; as `cancel_run` does."""
-        self.home.check_loop()
-        return await self.home.cancel_handle(self)
+        self.home.loop.check_loop()
+        return await self.home.cancel(self)
 
     async def close(self) -> None:
         """Release the run if it has not entered, otherwise do nothing. Idempotent."""
-        self.home.check_loop()
+        self.home.loop.check_loop()
         await self.home.release(self)
 
     def check_not_forgotten(self) -> None:
@@ -275,17 +277,12 @@ class Run:
         if self.record.state is COMPLETE and self.record.complete is None:
             raise UnknownRun(f"run {self.run_id!r} is complete, and its completion is no longer kept")
 
-    def drop_hook_if_queued(self) -> None:
-        """Forget the hook of a run that is queued: it completes to the subscribers."""
-        if self.record.state is QUEUED:
-            self.on_complete = None
-
     def leave_turn(self) -> None:
         """Keep what outlives the turn: its text, and who led it."""
         turn = self.turn
         if turn is not None:
             text = turn.record.text
-            self.pieces = turn.output.parts or ((text,) if text else ())
+            self.pieces = turn.parts or ((text,) if text else ())
             self.led_by = turn.run if turn.run is not self else None
             self.turn = None
 
@@ -308,34 +305,35 @@ class Turn:
     """
 
     __slots__ = (
-        "__weakref__", "attempt", "execution", "fence", "given_up", "home", "members", "output", "record",
-        "run", "task",
+        "__weakref__", "_lock", "_unsent", "attempt", "execution", "fence", "folded", "given_up", "home",
+        "is_over", "kept", "length", "parts", "record", "run", "task",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        home: Home,
-        record: TurnRecord,
-        members: list[Run],
-        output: TurnOutput,
-        fence: int,
-        attempt: int = 1,
-    ) -> None:
+    def __init__(self, home: Home, record: TurnRecord, lead: Run, fence: int, attempt: int = 1) -> None:
         self.home = home
         self.record = record
-        self.run = members[0]
-        self.members = members
-        self.output = output
+        self.run = lead
+        self.folded: tuple[Run, ...] = ()
         self.fence = fence
         self.attempt = attempt
         self.given_up = False
         self.task: asyncio.Task[None] | None = None
         self.execution: Execution | None = None
+        self.is_over = False
+        """Whether the runner has ended, so that the turn takes nothing more."""
+        self.parts: Sequence[str] = ()
+        """The text, in the pieces in which it was written."""
+        self.length = 0
+        self.kept: str | None = None
+        """The JSON that is kept with the text."""
+        self._lock = threading.Lock()
+        self._unsent: list[tuple[Delta | Note, int]] | None = None
+        """What was written or noted and not delivered yet, with its bytes."""
 
     @property
     def runs(self) -> list[Run]:
         """The lead run and the folded ones, in the order in which they joined."""
-        return self.members.copy()
+        return [self.run, *self.folded]
 
     @property
     def covered(self) -> bool:
@@ -347,7 +345,18 @@ class Turn:
 
         May be called from a thread that the runner started. Raises TurnEnded once the runner has ended.
         """
-        self.output.write(text)
+        if not isinstance(text, str):
+            raise TypeError(f"a turn writes strings, not {type(text).__name__}")
+        with self._lock:
+            self.check_open("write to")
+            if text:
+                if not isinstance(self.parts, list):
+                    self.parts = []
+                self.parts.append(text)
+            run = self.run.record
+            is_first = self._append(Delta(run.session_id, run.run_id, text, self.length), getsizeof(text))
+            self.length += len(text)
+        self._send_or_schedule(is_first)
 
     def emit(self, kind: str, data: object = None) -> None:
         """Tell the subscribers something that is not part of the text: a tool call, reasoning, progress.
@@ -356,7 +365,15 @@ class Turn:
         TypeError. May be called from a thread that the runner started. Raises TurnEnded once the runner is
         over.
         """
-        self.output.emit(kind, data)
+        if not isinstance(kind, str):
+            raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")
+        text = encode(data, "turn.emit")
+        run = self.run.record
+        note = Note(run.session_id, run.run_id, kind, decode(text))
+        with self._lock:
+            self.check_open("emit from")
+            is_first = self._append(note, len(kind) + len(text))
+        self._send_or_schedule(is_first)
 
     def keep(self, data: object) -> None:
         """Keep JSON data with the text of the assistant message, written in the same write.
@@ -366,7 +383,10 @@ class Turn:
         the turn is being cancelled, and from a thread that the runner started. Raises TurnEnded once the
         runner has ended.
         """
-        self.output.keep(data)
+        text = encode(data, "turn.keep")
+        with self._lock:
+            self.check_open("keep in")
+            self.kept = text
 
     async def fold(self) -> list[Run]:
         """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
@@ -392,7 +412,7 @@ class Turn:
         raised when it has ended. It runs in a task of its own.
         """
         within = seconds("within", within)
-        self.home.check_loop()
+        self.home.loop.check_loop()
         return await clean_up(awaitable, within)
 
     async def history(self) -> list[Message]:
@@ -400,18 +420,65 @@ class Turn:
 
         Cancelling the caller cancels the store's `list`.
         """
-        self.home.check_loop()
+        self.home.loop.check_loop()
         return await self.home.list_messages(self.run.session_id)
 
     def join(self, runs: list[Run]) -> None:
         """Add runs to the turn."""
-        self.members += runs
+        self.folded += (*runs,)
         for run in runs:
             run.turn = self
-            run.listeners.wake()
+            if run.listeners:
+                run.listeners.wake()
+
+    def so_far(self) -> tuple[int, str, str | None]:
+        """Return the length of the text, the text, and what was kept, all at one moment."""
+        with self._lock:
+            return self.length, "".join(self.parts), self.kept
+
+    def end_output(self) -> None:
+        """Take nothing more: the runner has ended. What threads have written by now is part of the turn."""
+        with self._lock:
+            self.is_over = True
+        if self._unsent:
+            guard("sending what threads have written", self._send)
+
+    def check_open(self, what: str) -> None:
+        """Raise TurnEnded if the runner has ended."""
+        if self.is_over:
+            raise TurnEnded(f"{what} the turn of run {self.run.run_id}, which has ended")
+
+    def _append(self, event: Delta | Note, size: int) -> bool:
+        """Have the event sent, and say whether it is the first that is to be sent; the lock is held."""
+        if self._unsent is not None:
+            self._unsent.append((event, size))
+            return False
+        self._unsent = [(event, size)]
+        return True
+
+    def _send_or_schedule(self, is_first: bool) -> None:
+        """Send at once on the loop; from a thread have the loop send, unless it will do so anyway."""
+        home = self.home.loop
+        if home.is_running_here():
+            self._send()
+        elif is_first:
+            assert home.loop is not None
+            try:
+                home.loop.call_soon_threadsafe(self._send)
+            except RuntimeError as closed:
+                raise TurnEnded(f"write to the turn of {self.run.run_id}, whose loop is closed") from closed
+
+    def _send(self) -> None:
+        with self._lock:
+            unsent, self._unsent = self._unsent, None
+        for event, size in unsent or ():
+            self.home.events.stream(event, size)
+        for run in (self.run, *self.folded):
+            if run.listeners:
+                run.listeners.wake()
 
     def __repr__(self) -> str:
-        folded = f" and {len(self.members) - 1} folded" if len(self.members) > 1 else ""
+        folded = f" and {len(self.folded)} folded" if self.folded else ""
         covered = ", covered" if self.covered else ""
         return f"<Turn of {self.run.run_id}{folded}, {self.record.phase.value}{covered}>"
 
@@ -437,10 +504,10 @@ class TextStream:
 
     async def __anext__(self) -> str:
         run = self._run
-        loop = run.home.check_loop()
+        loop = run.home.loop.check_loop()
         is_checked = False
         while True:
-            pieces = run.pieces if run.turn is None else run.turn.output.parts
+            pieces = run.pieces if run.turn is None else run.turn.parts
             if pieces is not None and (piece := self._next(pieces)):
                 return piece
             if run.complete is not None:
@@ -451,8 +518,8 @@ class TextStream:
                 if (turn := current_turn()) is not None:
                     await run.home.deadlocks.check_read(turn, run)
                     continue
-            run.home.check_end_will_come(run)
-            run.home.watch(run)
+            run.home.expect_end(run)
+            run.listeners = run.listeners or Waiters()
             await run.listeners.wait(loop)
 
     def _next(self, pieces: Sequence[str]) -> str:
@@ -511,105 +578,3 @@ class SessionView(NamedTuple):
     phase: str | None = None
     since: float | None = None
     waiting: tuple[Run, ...] = ()
-
-
-Deliver = Callable[[Delta | Note, int], None]
-"""Gives an event of a certain size to the subscribers."""
-
-
-class TurnOutput:
-    """The text of a turn in the pieces in which it was written, and the JSON kept beside it.
-
-    `deliver` gives deltas and notes to the subscribers. `members` are the runs of the turn, also those that
-    join it later; their readers are woken when there is more text.
-    """
-
-    __slots__ = (
-        "_deliver", "_lock", "_loop", "_members", "_run_id", "_session_id", "_unsent", "is_closed", "kept",
-        "length", "parts",
-    )  # fmt: skip
-
-    def __init__(
-        self, session_id: str, run_id: str, loop: HomeLoop, deliver: Deliver, members: list[Run]
-    ) -> None:
-        self.parts: list[str] = []
-        self.length = 0
-        self.kept: str | None = None
-        self.is_closed = False
-        self._session_id = session_id
-        self._run_id = run_id
-        self._loop = loop
-        self._deliver = deliver
-        self._members = members
-        self._lock = threading.Lock()
-        self._unsent: list[tuple[Delta | Note, int]] = []
-
-    def write(self, text: str) -> None:
-        """Keep text and stream it."""
-        if not isinstance(text, str):
-            raise TypeError(f"a turn writes strings, not {type(text).__name__}")
-        with self._lock:
-            self.check_open("write to")
-            if text:
-                self.parts.append(text)
-            delta = Delta(self._session_id, self._run_id, text, self.length)
-            self._unsent.append((delta, size_of(delta)))
-            self.length += len(text)
-            is_first = len(self._unsent) == 1
-        self._send_or_schedule(is_first)
-
-    def emit(self, kind: str, data: object) -> None:
-        """Stream a note, in order with the text."""
-        if not isinstance(kind, str):
-            raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")
-        text = encode(data, "turn.emit")
-        note = Note(self._session_id, self._run_id, kind, decode(text))
-        with self._lock:
-            self.check_open("emit from")
-            self._unsent.append((note, len(kind) + len(text)))
-            is_first = len(self._unsent) == 1
-        self._send_or_schedule(is_first)
-
-    def keep(self, data: object) -> None:
-        """Keep JSON with the text; the last one counts."""
-        text = encode(data, "turn.keep")
-        with self._lock:
-            self.check_open("keep in")
-            self.kept = text
-
-    def so_far(self) -> tuple[int, str, str | None]:
-        """Return the length of the text, the text, and what was kept, all at one moment."""
-        with self._lock:
-            return self.length, "".join(self.parts), self.kept
-
-    def close(self) -> None:
-        """Take nothing more: the runner has ended. What threads have written by now is part of the turn."""
-        with self._lock:
-            self.is_closed = True
-        if self._unsent:
-            guard("sending what threads have written", self._send)
-
-    def check_open(self, what: str) -> None:
-        """Raise TurnEnded if the runner has ended."""
-        if self.is_closed:
-            raise TurnEnded(f"{what} the turn of run {self._run_id}, which has ended")
-
-    def _send_or_schedule(self, is_first: bool) -> None:
-        """Send at once on the loop; from a thread have the loop send, unless it will do so anyway."""
-        if self._loop.is_running_here():
-            self._send()
-        elif is_first:
-            assert self._loop.loop is not None
-            try:
-                self._loop.loop.call_soon_threadsafe(self._send)
-            except RuntimeError as closed:
-                raise TurnEnded(f"write to the turn of {self._run_id}, whose loop is closed") from closed
-
-    def _send(self) -> None:
-        with self._lock:
-            unsent, self._unsent = self._unsent, []
-        for event, size in unsent:
-            self._deliver(event, size)
-        for run in self._members:
-            if run.listeners:
-                run.listeners.wake()

@@ -54,7 +54,10 @@ class HomeLoop:
 
     def is_running_here(self) -> bool:
         """Return whether the caller is on the dispatcher's loop."""
-        return self.loop is not None and running_loop() is self.loop
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""

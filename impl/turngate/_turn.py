@@ -227,7 +227,7 @@ class TurnRunner:
             stopped_by = None  # it holds this frame
 
     def _end(self, turn: Turn, text: str | None, error: str | None) -> None:
-        turn.output.close()
+        turn.end_output()
         turn.home.turn_host.end(turn, text, error)
         if self._places is not None and self._places.has(turn):
             if turn.task is not None and turn.task.cancelling() and not turn.covered:

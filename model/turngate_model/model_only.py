@@ -11,5 +11,5 @@ from turngate_model.properties import Property
 
 PROPERTIES = frozenset({Property.HELD, Property.AS_EDITED})
 """The properties that are not proved yet."""
-UNCHECKED = "holds, moves, edits and prompts for one turn alone: in the proof"
+UNCHECKED = "the proof for holds, moves, edits and prompts for one turn alone"
 """What `turngate verify` says that it has not checked."""

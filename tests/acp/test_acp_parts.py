@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,8 +17,8 @@ from turngate import Delta, Dispatcher, DispatcherClosed, Moved, QueueFull, RunC
 from turngate.acp import PeerError
 from turngate.acp._outbox import Outbox
 from turngate.acp._peer import Prompt, Questions
-from turngate.acp._server import as_error
-from turngate.acp._wire import Code
+from turngate.acp._server import AcpServer, as_error
+from turngate.acp._wire import Code, Wire
 
 
 class Lines:
@@ -119,6 +120,46 @@ async def test_questions_end_with_the_client() -> None:
     assert len(asked) == 2
 
 
+@in_loop
+async def test_when_a_turn_is_covered_only_permissions_are_resolved_without_the_client() -> None:
+    asked: list[dict[str, Any]] = []
+    questions = Questions(asked.append)
+    prompt = Prompt(1, "s")
+    prompt.run = Here()  # type: ignore[assignment]  # a stand-in
+    prompt.has_begun.set()
+    asking = asyncio.ensure_future(questions.ask(prompt, "fs/read_text_file", {}))
+    while not asked:
+        await asyncio.sleep(0)
+    prompt.run.turn.covered = True  # type: ignore[union-attr,misc]  # a stand-in
+    questions.resolve_covered()
+    assert questions.is_open(asked[0])
+    questions.take({"id": 1, "result": {"content": "text"}})
+    assert await asking == {"content": "text"}
+
+
+@in_loop
+async def test_a_question_that_is_resolved_before_it_is_sent_is_not_sent() -> None:
+    wire = Lines()
+    outbox = Outbox(wire)  # type: ignore[arg-type]  # a stand-in
+    prompt = Prompt(1, "s")
+    prompt.run = Here()  # type: ignore[assignment]  # a stand-in
+    prompt.has_begun.set()
+    asking = asyncio.ensure_future(outbox.questions.ask(prompt, "session/request_permission", {}))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    prompt.run.turn.covered = True  # type: ignore[union-attr,misc]  # a stand-in
+    outbox.questions.resolve_covered()
+    assert await asking == {"outcome": {"outcome": "cancelled"}}
+
+    async def none() -> AsyncIterator[Any]:
+        return
+        yield
+
+    await outbox.take_all(none())  # type: ignore[arg-type]  # a stand-in
+    await outbox.send_all()
+    assert wire.sent == []
+
+
 def test_what_a_request_is_refused_for_has_a_code() -> None:
     for wrong, code, message in (
         (DispatcherClosed("closed"), Code.REQUEST_CANCELLED, "closed"),
@@ -193,3 +234,32 @@ async def test_a_client_that_reads_nothing_keeps_the_server_from_reading(
         assert not serving.done()
         source.resume_reading()
         assert {await client.outcome(number) for number in numbers} == {-32601}
+
+
+# Ends.
+
+
+@in_loop
+async def test_what_is_wrong_with_the_server_is_raised_when_it_has_ended() -> None:
+    source, target = os.pipe(), os.pipe()
+    server = AcpServer(Dispatcher(agent), await Wire.connect(source[0], target[1]), "fold")
+
+    async def fail() -> None:
+        raise RuntimeError("broken")
+
+    server._read = fail  # type: ignore[method-assign]  # to be broken
+    with pytest.raises(RuntimeError, match="broken"):
+        await server.run()
+    os.close(source[1])
+    os.close(target[0])
+
+
+@in_loop
+async def test_what_a_client_does_not_read_is_given_up_in_the_end() -> None:
+    source, target = os.pipe(), os.pipe()
+    wire = await Wire.connect(source[0], target[1])
+    wire.send({"method": "x", "params": {"filler": "x" * 1_000_000}})
+    await wire.close(0)
+    await wire.until_lost()
+    os.close(source[1])
+    os.close(target[0])

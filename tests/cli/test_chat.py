@@ -15,7 +15,7 @@ from stepping import in_steps
 from turngate.cli import chat, main
 from turngate.client import Client
 
-RUNS, CANCEL = "POST /v1/sessions/s/runs", "POST /v1/sessions/s/cancel"
+RUNS, CANCEL, STOP, HOLD = (f"POST /v1/sessions/s/{call}" for call in ("runs", "cancel", "stop", "hold"))
 
 
 class Screen:
@@ -54,7 +54,11 @@ def complete(number: int, run_id: str, **more: Any) -> str:
 
 
 def chatted(
-    *events: str | float, lines: tuple[str | None, ...], to_the_end: bool = False, **routes: list[Answer]
+    *events: str | float,
+    lines: tuple[str | None, ...],
+    to_the_end: bool = False,
+    twice_within: float = 0.0,
+    **routes: list[Answer],
 ) -> Screen:
     """Return the screen of a chat in which these lines were typed and these events came."""
     screen = Screen(*lines)
@@ -66,12 +70,14 @@ def chatted(
             "GET /v1/sessions/s/events": [streamed(*events, 999.0)],
             RUNS: routes.get("runs", [said(run)]),
             CANCEL: routes.get("cancel", [said({"covered": ["r"]})]),
+            STOP: routes.get("stop", []),
+            HOLD: routes.get("hold", []),
         }
     )
 
     async def talk(_: object) -> None:
         async with Client("http://server", transport=server) as client:
-            await chat.Chat(client, "s", screen, 0.0).go_on(to_the_end=to_the_end)  # type: ignore[arg-type]  # a screen
+            await chat.Chat(client, "s", screen, twice_within).go_on(to_the_end=to_the_end)  # type: ignore[arg-type]  # a screen
 
     in_steps(talk)
     return screen
@@ -115,6 +121,19 @@ def test_what_is_refused_is_told_and_not_waited_for() -> None:
     assert screen.said == ("> tea\n-- refused: the reason\n-- not cancelled: 401 unauthorized: the reason\n")
     screen = chatted(snapshot(1), lines=(None,), cancel=[said({"covered": []})])
     assert screen.said == "-- nothing to cancel\n"
+
+
+def test_a_stop_with_nothing_to_stop_and_refused_commands_are_told() -> None:
+    nothing = said({"covered": [], "held": [], "waiting": []})
+    closing = problem(503, "shutting-down")
+    assert "-- nothing to stop\n" in chatted(snapshot(1), lines=("/stop",), stop=[nothing]).said
+    escaped = chatted(snapshot(1), lines=(None,), stop=[nothing], twice_within=1.0)
+    assert "-- nothing to cancel\n" in escaped.said
+    stopped = said({"covered": ["r"], "held": [], "waiting": []})
+    assert "-- stopped; nothing waits\n" in chatted(snapshot(1), lines=("/stop",), stop=[stopped]).said
+    refused = chatted(snapshot(1), lines=("/hold", None), hold=[closing], stop=[closing], twice_within=1.0)
+    assert "-- refused: the reason\n" in refused.said
+    assert "-- not cancelled: the reason\n" in refused.said
 
 
 def test_an_address_of_something_else_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -402,7 +402,7 @@ def test_at_the_end_of_asyncio_run_nothing_is_left(caplog: pytest.LogCaptureFixt
 
     async def main() -> None:
         d = Dispatcher(runner)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         run = await cleaning(d)
         run.add_done_callback(received.append)
 
@@ -431,7 +431,7 @@ def test_while_a_loop_is_torn_down_a_clean_up_keeps_no_queue_going(first: str) -
 
     async def main() -> None:
         d = Dispatcher(either)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         await d.submit("cleans", "p", run_id="cleans")
         await d.submit("s", "active", run_id="s")
         await d.submit("s", "queued", when_busy="queue")
@@ -460,7 +460,7 @@ def test_a_clean_up_that_is_closed_with_its_turn(kind: type[MemoryMessages]) -> 
 
     async def main() -> Run:
         d = Dispatcher(runner, messages=kind())
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         run = await cleaning(d)
         run.add_done_callback(received.append)
         return run

@@ -40,15 +40,15 @@ class Session:
     def end(self, turn: TurnRecord, text: str = "text", error: str | None = None) -> Any:
         self.core.end(turn, text, error, None)
         decided = self.core.written(turn, self.core.outcome(turn), None)
-        return None if decided is None else decided.effects
+        return None if decided is None else decided[0]
 
     def cancel(self) -> Any:
         covered, decided = self.core.cancel()
-        return covered, decided.effects
+        return covered, decided[0]
 
     def cancel_run(self, run: RunRecord) -> Any:
         covered, decided = self.core.cancel_run(run)
-        return covered, decided.effects
+        return covered, decided[0]
 
     def fold(self, turn: TurnRecord) -> list[RunRecord]:
         return self.core.fold(turn)[0]
@@ -56,7 +56,7 @@ class Session:
 
 def effects_of(decided: Decided | None) -> Any:
     assert decided is not None
-    return decided.effects
+    return decided[0]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_core_needs_no_asyncio() -> None:
 
 def test_entering_an_idle_session_starts_a_turn(s: Session) -> None:
     run = s.accept("a")
-    assert s.core.enter(run).effects == [("start", s.turn)]
+    assert s.core.enter(run)[0] == [("start", s.turn)]
     assert run.state is State.ACTIVE
     assert s.turn.runs == [run]
 
@@ -83,7 +83,7 @@ def test_entering_an_idle_session_starts_a_turn(s: Session) -> None:
 def test_entering_a_busy_session_queues(s: Session) -> None:
     s.enter("a")
     run = s.accept("b")
-    assert s.core.enter(run).effects == []
+    assert s.core.enter(run)[0] == []
     assert run.state is State.QUEUED
 
 
@@ -184,7 +184,7 @@ def test_a_cancel_on_entry_is_a_covered_turn_that_is_not_the_sessions_turn(s: Se
     a, b = s.accept("a"), s.accept("b")
     s.core.cancel_run(b)
     s.core.enter(a)
-    ((do, turn),) = s.core.enter(b).effects
+    ((do, turn),) = s.core.enter(b)[0]
     assert do == "start"
     assert isinstance(turn, TurnRecord)
     assert turn is not s.turn
@@ -295,7 +295,7 @@ def test_messages_of_a_turn(s: Session) -> None:
 def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
     a, b, c = s.accept("a"), s.enter("b"), s.enter("c")
     dropped, decided = s.core.clear()
-    assert (dropped, decided.effects) == ([c], [("publish", c)])
+    assert (dropped, decided[0]) == ([c], [("publish", c)])
     assert (a.state, b.state) == (State.ACCEPTED, State.ACTIVE)
     assert c.complete is not None
     assert (c.complete.error, c.complete.cancelled) == ("cleared from the queue", False)
@@ -303,8 +303,8 @@ def test_clear_drops_the_queue_and_nothing_else(s: Session) -> None:
 
 def test_release(s: Session) -> None:
     run = s.accept("a")
-    assert s.core.release(run).effects == [("publish", run)]
-    assert s.core.release(run).effects == []
+    assert s.core.release(run)[0] == [("publish", run)]
+    assert s.core.release(run)[0] == []
     assert s.core.is_quiet()
 
 
@@ -347,7 +347,7 @@ def test_quiet_is_nothing_in_flight(s: Session) -> None:
     run = s.accept("a")
     assert not s.core.is_quiet()
     s.core.cancel()
-    ((_, turn),) = s.core.enter(run).effects
+    ((_, turn),) = s.core.enter(run)[0]
     assert not s.core.is_quiet()
     assert isinstance(turn, TurnRecord)
     s.end(turn)

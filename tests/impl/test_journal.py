@@ -165,17 +165,17 @@ def test_to_cancel_a_run_of_the_turn_is_noted_as_a_cancel_of_that_run() -> None:
     assert core.turn is not None
     core.begin(core.turn)
     _, decided = core.cancel_run(run)
-    assert decided.entries == [({"event": "cancel", "session": "s", "runs": ["r"]}, None)]
+    assert decided[1] == [({"event": "cancel", "session": "s", "runs": ["r"]}, None)]
 
 
 def test_a_step_returns_its_own_entries_and_none_of_another() -> None:
     core = SessionCore("s", "msg-")
     run = RunRecord("s", "r", 1, "p")
-    assert [entry.line["event"] for entry in core.accept(run, 1).entries] == ["accept"]
-    assert [entry.line["event"] for entry in core.enter(run).entries] == ["enter"]
+    assert [entry.line["event"] for entry in core.accept(run, 1)[1]] == ["accept"]
+    assert [entry.line["event"] for entry in core.enter(run)[1]] == ["enter"]
     with pytest.raises(AlreadyEntered):
         core.enter(run)
-    assert [entry.line["event"] for entry in core.clear()[1].entries] == ["clear"]
+    assert [entry.line["event"] for entry in core.clear()[1][1]] == ["clear"]
 
 
 @in_loop

@@ -362,7 +362,7 @@ def test_a_reader_of_moves_that_waits_on_a_closed_loop_costs_no_run_its_completi
 
     async def main() -> tuple[Dispatcher, asyncio.Task[Event]]:
         d = Dispatcher(agent)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         runs.append(await active(d, "s", "active"))
         runs.append(await queued(d, "s", "queued", when_busy="queue"))
         reading = asyncio.ensure_future(anext(d.subscribe(moves=True)))

@@ -300,7 +300,7 @@ def test_a_note_from_a_turn_whose_loop_is_closed_is_refused() -> None:
 
     async def main() -> None:
         d = Dispatcher(agent)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         await d.submit("s", "p")
         await steps()
 

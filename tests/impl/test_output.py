@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from dispatching import Agent, active, in_loop, queued
 from turngate import Dispatcher, TurnEnded
-from turngate._core import RunRecord
+from turngate._core import RunRecord, TurnRecord
 from turngate._events import Delta, Note
-from turngate._handles import Run, TurnOutput
+from turngate._handles import Run, Turn
 from turngate._loop import HomeLoop
 
 
 class Heard:
-    """An output, and the events that it has delivered."""
+    """A turn, and the events that it has delivered."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Delta | Note, int]] = []
-        home = HomeLoop()
-        home.check_loop()
-        self.output = TurnOutput("s", "r", home, lambda event, size: self.events.append((event, size)), [])
+        self.loop = HomeLoop()
+        self.loop.check_loop()
+        home: Any = SimpleNamespace(loop=self.loop, events=self)
+        record = RunRecord("s", "r", 1, "p")
+        self.turn = Turn(home, TurnRecord(record), Run(home, record), fence=1)
+
+    def stream(self, event: Delta | Note, size: int) -> None:
+        self.events.append((event, size))
 
 
 @in_loop
 async def test_text_is_kept_in_its_pieces_and_told_with_its_offset() -> None:
     heard = Heard()
     for text in ("par", "", "tial"):
-        heard.output.write(text)
+        heard.turn.write(text)
     assert [event for event, _ in heard.events] == [
         Delta("s", "r", "par", 0),
         Delta("s", "r", "", 3),
         Delta("s", "r", "tial", 3),
     ]
-    assert heard.output.parts == ["par", "tial"]
-    assert heard.output.so_far() == (7, "partial", None)
+    assert heard.turn.parts == ["par", "tial"]
+    assert heard.turn.so_far() == (7, "partial", None)
 
 
 @in_loop
 async def test_a_turn_that_is_over_takes_nothing() -> None:
     heard = Heard()
-    heard.output.keep({"n": 1})
-    heard.output.close()
+    heard.turn.keep({"n": 1})
+    heard.turn.end_output()
     with pytest.raises(TurnEnded, match="write to the turn of run r, which has ended"):
-        heard.output.write("late")
+        heard.turn.write("late")
     with pytest.raises(TurnEnded, match="emit from the turn of run r, which has ended"):
-        heard.output.emit("kind", None)
+        heard.turn.emit("kind", None)
     with pytest.raises(TurnEnded, match="keep in the turn of run r, which has ended"):
-        heard.output.keep({"n": 2})
+        heard.turn.keep({"n": 2})
     assert heard.events == []
-    assert heard.output.so_far() == (0, "", '{"n": 1}')
+    assert heard.turn.so_far() == (0, "", '{"n": 1}')
 
 
 @in_loop

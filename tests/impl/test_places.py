@@ -72,7 +72,7 @@ def waiting(run_id: str) -> Turn:
     """Return a turn that is never run."""
     nobody: Any = None
     record = RunRecord("s", run_id, 1, "p")
-    return Turn(nobody, TurnRecord(record), [Run(nobody, record)], nobody, fence=1)
+    return Turn(nobody, TurnRecord(record), Run(nobody, record), fence=1)
 
 
 @in_loop
@@ -463,7 +463,7 @@ def test_no_runner_that_waits_is_called_while_the_loop_is_torn_down(
 
     async def main() -> None:
         d = Dispatcher(agent, turns_limit=1, messages=store())
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         await d.submit("s", "active", on_complete=received.append)
         await d.submit("s", "queued", when_busy="queue")
         for session in "tuv":
@@ -538,7 +538,7 @@ def test_a_loop_that_is_closed_completes_what_waits() -> None:
 
     async def main() -> Dispatcher:
         d = Dispatcher(agent, turns_limit=1)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         runs.extend([await active(d, f"s{number}") for number in range(500)])
         runs.append(await queued(d, "s7", "queued", when_busy="queue"))
         return d
@@ -568,7 +568,7 @@ def test_one_that_is_closed_while_it_settles_hands_off_on_a_loop_that_seemed_to_
 
     async def main() -> Dispatcher:
         d = Dispatcher(agent, turns_limit=1, messages=SlowMessages())
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         runs.append(await d.submit("s", "active"))
         runs.append(await d.submit("s", "queued", when_busy="queue"))
         await steps()

@@ -39,3 +39,28 @@ def test_a_method_called_list_does_not_spoil_the_annotations_after_it(name: str)
 
 def test_the_logger_is_as_it_was() -> None:
     assert logging.getLogger("turngate").level == logging.NOTSET
+
+
+def test_a_dispatcher_has_no_public_name_but_those_that_callers_use() -> None:
+    assert {name for name in dir(turngate.Dispatcher) if not name.startswith("_")} == {
+        *("accept", "enter", "submit", "ask", "wait", "aclose", "begin_close"),
+        *("cancel", "cancel_run", "cancel_all", "clear_queue"),
+        *("hold", "hold_run", "resume", "resume_run", "stop", "move", "edit", "send_now"),
+        *(
+            "find",
+            "session",
+            "sessions",
+            "session_count",
+            "is_busy",
+            "queued",
+            "accepted_count",
+            "cancel_mark",
+        ),
+        *("subscribe", "completions", "end_cursor", "cursor_order"),
+        *("key_life", "continues_life", "knows_key"),
+    }
+    assert [name for name in vars(turngate.Dispatcher(echo)) if not name.startswith("_")] == ["messages"]
+
+
+async def echo(turn: turngate.Turn) -> str:
+    return turn.run.prompt

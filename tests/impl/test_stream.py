@@ -569,7 +569,7 @@ async def test_a_thread_that_writes_right_behind_the_loop_comes_behind_it() -> N
     async with Dispatcher(agent) as d, d.subscribe() as events:
         run = await active(d, "s", "p")
         turn = agent.turns[0]
-        turn.output._lock = Slipping(lambda: turn.write("second"))  # type: ignore[assignment]  # as much of a lock as is used
+        turn._lock = Slipping(lambda: turn.write("second"))  # type: ignore[assignment]  # as much of a lock as is used
         turn.write("first ")
         await steps()
         received = [await anext(events), await anext(events)]
@@ -594,7 +594,7 @@ def test_readers_that_wait_on_a_closed_loop_cost_no_run_its_completion(
 
     async def main() -> Dispatcher:
         d = Dispatcher(agent, turns_limit=limit)
-        d._warns_if_dropped = False
+        d._home._warns_if_dropped = False
         runs.append(await active(d, "s", "active"))
         runs.append(await queued(d, "s", "queued", when_busy="queue"))
         runs.append(await d.accept("t", "elsewhere"))

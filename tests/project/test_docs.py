@@ -18,6 +18,8 @@ from turngate import Dispatcher, Outcome, TurngateError, _errors
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
 from turngate_model.properties import DurableProperty, Property
+from turngate_verify.conform import Features
+from turngate_verify.conform.drills import drills
 
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "tutorial.md", *sorted((DOCS / "guides").glob("*.md"))]
@@ -136,14 +138,49 @@ def test_every_public_name_is_in_the_reference() -> None:
     ] == []
 
 
+README_FIGURES = {
+    r"([\d,]+) conditions": r"\*\*Result\.\*\* ([\d,]+) conditions",
+    r"(\d+) designs": r"refuted in the model: (\d+) of \1;",
+    r"([\d,]+) schedules": r"(?<!ledger )schedules: ([\d,]+) schedules",
+    r"([\d,]+) injected faults": r"(?<!ledger )faults: ([\d,]+) examples",
+}
+"""Where the README gives a figure, and where the report does."""
+
+
 def test_the_figures_of_the_readme_are_those_of_the_report() -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## How it is verified")[2]
-    figures = re.findall(r"\d[\d,]{3,}", section)
-    assert len(figures) > 3
     report = read("explanation/verification.md")
-    killed = re.findall(r"killed one by one; all at once \| (\d+); .* \| (\d+);", report)
-    known = [*re.findall(r"\d[\d,]{3,}", report), f"{sum(map(int, killed[0])):,}"]
-    assert [figure for figure in figures if figure not in known] == []
+    for here, there in README_FIGURES.items():
+        (figure,) = re.findall(here, section)
+        assert {figure} == set(re.findall(there, report)), here
+    (killed,) = re.findall(r"killed one by one; all at once \| (\d+); .* \| (\d+);", report)
+    assert f"**Killed:** {sum(map(int, killed)):,} real processes" in section
+    assert len(re.findall(r"\d[\d,]+", section)) == len(README_FIGURES) + 2, "a figure that nothing compares"
+
+
+def test_the_largest_exploration_is_the_one_that_the_readme_names() -> None:
+    report = (
+        read("explanation/verification.md").partition("generated: line-counts -->")[2].partition("<!--")[0]
+    )
+    states = [int(row.split(" | ")[7].replace(",", "")) for row in report.strip().splitlines()[2:]]
+    assert f"up to {max(states):,} states" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_annex_of_the_port_says_how_long_the_drills_are() -> None:
+    few, many = drills(Features()), drills(Features(**dict.fromkeys(Features._fields, True)))
+    lengths = [*map(len, many)]
+    assert (
+        f"The drills add {len(few)} to {len(many)} programs of {min(lengths)} to {max(lengths)} operations."
+        in read("spec/port.md")
+    )
+
+
+def test_numbers_and_nouns_agree() -> None:
+    pages = [ROOT / "README.md", ROOT / "SPEC.md", ROOT / "GALLERY.md", *DOCS.rglob("*.md")]
+    wrong = re.compile(
+        r"(?<![\w,.-])1 (?:conditions|states|examples|schedules|programs|runs|turns|steps|seconds)\b"
+    )
+    assert [found[0] for page in pages for found in wrong.finditer(page.read_text(encoding="utf-8"))] == []
 
 
 def test_the_report_names_every_property_and_says_when_and_where_it_was_made() -> None:

@@ -201,7 +201,7 @@ def test_one_is_taken_back_escape_covers_the_rest_and_what_comes_next_is_not_tou
     page.keyboard.press("Escape")
     expect(page.locator("#said")).to_contain_text("The cancel covers 2 runs")
     expect(page.locator("#story li.stop").first).to_have_text(
-        "A cancel covers the 2 runs accepted before it, and none after."
+        "A cancel covers the 2 runs accepted before it, and none accepted later."
     )
     assert page.locator("#story img").count() == 0
     send(page, "soup")
@@ -247,7 +247,7 @@ def test_a_line_that_is_cut_and_a_server_that_comes_back(page: Page, site: Site)
     site.down()
     site.up()
     site.loop.call_soon_threadsafe(site.line.mend)
-    expect(page.locator("#notice")).to_contain_text("The server was restarted")
+    expect(page.locator("#notice")).to_contain_text("The server has restarted")
     expect(done(page, "soup")).to_have_attribute("data-outcome", "unknown")
     expect(page.locator("#phase")).to_contain_text("No turn runs")
     send(page, "after it")
@@ -300,7 +300,7 @@ def test_after_a_reset_the_server_is_asked_for_what_it_knows(page: Page, site: S
     site.app._handlers.log.epoch = "00000000"
     site.d._completions._name = "another"
     site.loop.call_soon_threadsafe(site.line.mend)
-    expect(page.locator("#notice")).to_contain_text("The server was restarted")
+    expect(page.locator("#notice")).to_contain_text("The server has restarted")
     expect(done(page, "tea")).to_have_attribute("data-outcome", "cancelled")
     all_once(page, 1)
 
@@ -526,7 +526,7 @@ def test_stop_keeps_what_waits_until_it_is_resumed(page: Page, site: Site) -> No
     page.keyboard.press("Control+.")
     expect(done(page, "tea")).to_have_attribute("data-outcome", "cancelled")
     expect(page.locator("#queue > li.held")).to_have_count(2)
-    expect(page.locator("#phase")).to_contain_text("what waits is held")
+    expect(page.locator("#phase")).to_contain_text("waiting prompts are held")
     expect(page.locator("#stop")).to_be_disabled()
     page.locator("#resume").click()
     expect(page.locator("#text")).to_contain_text("about</i> a ")
@@ -630,7 +630,7 @@ def test_a_refusal_is_told_in_one_line_and_changes_nothing(page: Page, site: Sit
     page.keyboard.press("Alt+Home")
     expect(page.locator("#said")).to_have_text("Refused: its turn has begun.")
     press(page, "Send now", "b")  # for the turn of "tea", which has ended
-    expect(page.locator("#said")).to_contain_text("nothing was done")
+    expect(page.locator("#said")).to_contain_text("Nothing was done")
     assert [run.prompt for run in site.queued()] == ["b", "c"]
     page.unroute("**/v1/events")
     in_line(page, "b", "c")
@@ -682,7 +682,7 @@ def test_on_a_ledger_and_with_a_finger_the_line_is_in_hand_too(browser: Browser,
         page.get_by_role("button", name="Save").tap()
         in_line(page, "c", "a", "b, edited")
         page.locator("#stop").tap()
-        expect(page.locator("#phase")).to_contain_text("what waits is held")
+        expect(page.locator("#phase")).to_contain_text("waiting prompts are held")
         waits(page, "a").get_by_role("button", name="Send now: a").tap()
         expect(page.locator("#text")).to_contain_text("</i> a")
         in_line(page, "c", "b, edited")

@@ -12,7 +12,8 @@ from unittest import mock
 
 from turngate import Covered, Delta, Dispatcher, Run, RunConflict, State, Turn, _effects, _log
 from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
-from turngate._events import Audience, Event, Subscription, size_of
+from turngate._effects import MemoryHome
+from turngate._events import Audience, Event, Subscription
 from turngate._loop import HomeLoop
 from turngate._messages import Message, Messages
 from turngate._settle import WriteClock
@@ -126,10 +127,11 @@ class ForgetsToLook(Sabotaged):
 
     class effects_class(PublishesAgain):
         def _publish(self, record: RunRecord) -> None:
-            home = self._sessions.runs.of[record].home
-            assert isinstance(home, Dispatcher)
-            self._loop.check_loop().create_task(home.wait("nobody"))
+            self._loop.check_loop().create_task(self.fail())
             super()._publish(record)
+
+        async def fail(self) -> None:
+            raise LookupError("no such thing")
 
 
 class HesitantEntry(Dispatcher):
@@ -302,11 +304,12 @@ class ForgetsTheLatest(Sabotaged):
             super()._publish(record)
 
 
-class GoesByRunId(Dispatcher):
+class GoesByRunId(Sabotaged):
     """Closes the handle of whatever run has the run_id now."""
 
-    async def release(self, run: Run) -> None:
-        await super().release(self._sessions.runs.get(run.run_id, run))
+    class home_class(MemoryHome):
+        async def release(self, run: Run) -> None:
+            await super().release(self._sessions.runs.get(run.run_id, run))
 
 
 class EmptiesHandles(Sabotaged):
@@ -361,9 +364,9 @@ class TakesLateWrites(Sabotaged):
         __slots__ = ()
 
         def write(self, text: str) -> None:
-            if self.covered and self.output.is_closed:
-                delta = Delta(self.run.session_id, self.run.run_id, text, self.output.length)
-                self.output._deliver(delta, size_of(delta))
+            if self.covered and self.is_over:
+                delta = Delta(self.run.session_id, self.run.run_id, text, self.length)
+                self.home.events.stream(delta, len(text))
             else:
                 super().write(text)
 
@@ -443,7 +446,7 @@ class LogsUnguarded(Sabotaged):
 
     class effects_class(PublishesAgain):
         def perform(self, decided: Decided) -> None:
-            if decided.entries:
+            if decided[1]:
                 logging.getLogger("turngate").debug("told")
             super().perform(decided)
 

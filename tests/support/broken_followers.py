@@ -10,8 +10,7 @@ from unittest import mock
 from turngate import Covered, Dispatcher, Message, Run, Turn, _effects
 from turngate._completions import Completions
 from turngate._core import STARTING, WAITING, Decided, RunRecord, TurnRecord
-from turngate._effects import Sessions
-from turngate._handles import TurnOutput
+from turngate._effects import MemoryHome, Sessions
 from turngate._log import guard
 from turngate._messages import ListOfMessages
 from turngate._places import Places
@@ -126,23 +125,24 @@ class KnowsEverybody(Dispatcher):
 
 
 class LetsReadersSleep(Sabotaged):
-    class output_class(TurnOutput):
+    class turn_class(Turn):
         __slots__ = ()
 
         def _send(self) -> None:
-            members, self._members = self._members, []
+            lead, self.run = self.run, Run(self.home, self.run.record)
+            folded, self.folded = self.folded, ()
             super()._send()
-            self._members = members
+            self.run, self.folded = lead, folded
 
 
 class LetsFoldedReadersSleep(Sabotaged):
-    class output_class(TurnOutput):
+    class turn_class(Turn):
         __slots__ = ()
 
         def _send(self) -> None:
-            members, self._members = self._members, self._members[:1]
+            folded, self.folded = self.folded, ()
             super()._send()
-            self._members = members
+            self.folded = folded
 
 
 class LetsFollowersSleep(Dispatcher):
@@ -183,9 +183,10 @@ class CutsCleanUpShort(Sabotaged):
                 return await awaitable
 
 
-class ShowsNobodyWaiting(Dispatcher):
-    def foldable(self, turn: Turn) -> list[Run]:
-        return []
+class ShowsNobodyWaiting(Sabotaged):
+    class home_class(MemoryHome):
+        def foldable(self, turn: Turn) -> list[Run]:
+            return []
 
 
 class Pages:

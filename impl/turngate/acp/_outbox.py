@@ -58,7 +58,7 @@ class ShownTurn:
         """
         run, text = self.prompt.run, ""
         while run is not None and self.sent < end and len(text) < CHUNK:
-            is_written = run.turn is not None and (end == math.inf or run.turn.output.length >= end)
+            is_written = run.turn is not None and (end == math.inf or run.turn.length >= end)
             if run.complete is None and not is_written:
                 break
             self._stream = self._stream or run.stream()

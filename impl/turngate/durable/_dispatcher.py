@@ -654,7 +654,7 @@ class DurableDispatcher:
         members = sorted((row for row in runs if row.state is ACTIVE), key=lambda row: row.place)
         lead, *folded = [self._runs.handle_of(row) for row in members]
         turn = self._turns.turn_of(session.fence)
-        text = loaded.text if turn is None else "".join(turn.output.parts)
+        text = loaded.text if turn is None else "".join(turn.parts)
         phase = "running" if session.begun else "waiting"
         return SessionView(
             loaded.session_id, accepted, (), queued, lead, tuple(folded), text, session.covered,

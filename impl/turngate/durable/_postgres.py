@@ -486,9 +486,9 @@ class Schema:
             home = f"{await connection.fetchval(self._sql['system'])}.{home}"
         last, xid, shift, settled, old_home = await connection.fetchrow(self._sql["stored"])
         first = xid + shift
-        has_moved = old_home is not None and not _is_same_home(old_home, home)
-        if old_home is not None and not has_moved:
-            home = max(old_home, home, key=len)  # keep what a role that sees more has written
+        same_home = home if old_home is None else _same_home(old_home, home)
+        has_moved = same_home is None
+        home = same_home or home
         if first <= last or has_moved:
             if missing := await connection.fetch(self._sql["missing_to_restore"], self.name):
                 await _refuse(connection, [row[0] for row in missing])
@@ -518,8 +518,22 @@ async def _refuse(connection: Any, missing: list[str]) -> NoReturn:
     raise LedgerUnavailable(f"the role {role} lacks privileges that the ledger needs: {', '.join(missing)}")
 
 
-def _is_same_home(one: str, other: str) -> bool:
-    """Return whether two notes of system and database mean the same; some roles cannot see the system."""
-    system, _, database = one.rpartition(".")
-    other_system, _, other_database = other.rpartition(".")
-    return database == other_database and (system == other_system or not system or not other_system)
+def _same_home(*notes: str) -> str | None:
+    """Return all that notes of system, database and tables say; None if they cannot mean the same.
+
+    Some roles cannot see the system, and earlier versions took no note of the tables.
+    """
+    known: list[str] = []
+    for said in zip(*map(_parts_of_home, notes), strict=True):
+        (part, *others) = {each for each in said if each} or {""}
+        if others:
+            return None
+        known.append(part)
+    system, database, tables = known
+    return (f"{system}." if system else "") + database + (f":{tables}" if tables else "")
+
+
+def _parts_of_home(note: str) -> tuple[str, str, str]:
+    system, _, where = note.rpartition(".")
+    database, _, tables = where.partition(":")
+    return system, database, tables

@@ -88,7 +88,7 @@ class RunRow(NamedTuple):
         """Return what the core works on."""
         record = RunRecord(
             self.session_id, self.run_id, self.seq, self.prompt, self.when_busy, self.state, self.covered,
-            data=self.data or None,
+            self.data or None,
         )  # fmt: skip
         record.rank, record.held, record.into = self.rank, self.held, self.bound or None
         return record

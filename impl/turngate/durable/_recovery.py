@@ -194,7 +194,7 @@ class Recovery:
         """Save what turns have written, so that it is there if this process dies."""
         points: list[tuple[OwnedTurn, tuple[int, str | None], Checkpoint]] = []
         for owned in self._turns.owned.values():
-            length, text, kept = owned.turn.output.so_far()
+            length, text, kept = owned.turn.so_far()
             if (length, kept) != owned.checkpoint and not owned.is_over():
                 turn = owned.turn
                 point = Checkpoint(turn.run.session_id, turn.fence, text, kept)

@@ -80,19 +80,6 @@ class Touched(NamedTuple):
     waiting: list[RunRecord] = []  # noqa: RUF012
 
 
-class HeadOfQueue(Queue):
-    """As much of a queue as was loaded, which knows how many runs there are behind it."""
-
-    __slots__ = ("beyond",)
-
-    def __init__(self, beyond: int) -> None:
-        super().__init__()
-        self.beyond = beyond
-
-    def __len__(self) -> int:
-        return super().__len__() + self.beyond
-
-
 class Step:
     """A session between the load and the save.
 
@@ -143,7 +130,7 @@ class Step:
         core = self.core
         core.mark = self.row.mark
         active: list[tuple[int, RunRecord]] = []
-        core.queue = HeadOfQueue(self.row.queued)
+        core.queue = Queue(self.row.queued)
         for row in sorted(self.loaded.runs, key=lambda row: row.seq):
             run = self._run_of(row)
             if run.state is ACCEPTED:
@@ -363,8 +350,9 @@ class Step:
     # What the core asks for.
 
     def _perform(self, decided: Decided) -> None:
-        self._history += [entry.line for entry in decided.entries]
-        for effect in decided.effects:
+        effects, entries = decided
+        self._history += [entry.line for entry in entries]
+        for effect in effects:
             match effect:
                 case ("publish", run):
                     self.published.append(run)

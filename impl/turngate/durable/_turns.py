@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from turngate._core import COMPLETE, QUEUED, RUNNING, SETTLING, RunRecord, State, TurnRecord
 from turngate._effects import announce, call_callbacks
 from turngate._errors import TurnEnded
-from turngate._handles import Run, Turn, TurnOutput
+from turngate._handles import Run, Turn
 from turngate._log import log_error
 from turngate._places import Places
 from turngate._turn import TurnRunner
@@ -103,7 +103,8 @@ class KnownRuns:
         if record.complete is None:
             if _ORDER[row.state] > _ORDER[record.state] and row.state is not COMPLETE:
                 record.state = row.state
-                handle.drop_hook_if_queued()
+                if record.state is QUEUED:  # it completes to the subscribers
+                    handle.on_complete = None
             record.covered = record.covered or row.covered
             if row.state is record.state:
                 handle.attachments = as_attachments(row.attachments)
@@ -146,7 +147,8 @@ class KnownRuns:
                     handle.record.state = run.state
                     _take_line(handle.record, run)
                     handle.attachments = as_attachments(step.row_of(run).attachments)
-                handle.drop_hook_if_queued()
+                if handle.record.state is QUEUED:
+                    handle.on_complete = None
 
     def complete(self, complete: RunComplete, position: int = 0, turn: Turn | None = None) -> None:
         """Tell those of this process who hold the run, once. It was completed at that position, if known.
@@ -156,7 +158,7 @@ class KnownRuns:
         handle = self.handles.get(complete.run_id)
         if handle is None or handle.complete is not None:
             return
-        if turn is not None and handle.turn is turn and turn.output.is_closed and not turn.given_up:
+        if turn is not None and handle.turn is turn and turn.is_over and not turn.given_up:
             handle.leave_turn()
         else:
             handle.turn = None
@@ -202,8 +204,9 @@ def _take_line(record: RunRecord, seen: RunRecord) -> None:
 
 def wake(run: Run) -> None:
     """Let those who wait for the run, or read its text, look again."""
-    run.waiters.wake()
-    run.listeners.wake()
+    for waiters in (run.waiters, run.listeners):
+        if waiters:
+            waiters.wake()
 
 
 @dataclass(eq=False, slots=True)
@@ -249,17 +252,17 @@ class LedgerTurns:
     def start(self, step: Step, position: int) -> None:
         """Run the turn that the step has started here."""
         assert step.started is not None
-        members = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
-        lead = members[0]
-        output = TurnOutput(lead.session_id, lead.run_id, self._stepper.loop, self._feed.stream, members)
+        lead, *folded = [self._runs.handle_of(step.row_of(run)) for run in step.started.runs]
         record = TurnRecord(lead.record, covered=step.fence in self.covered_early)
         self.covered_early.discard(step.fence)
-        turn = Turn(self._home, record, members, output, step.fence, step.attempts)
+        turn = Turn(self._home, record, lead, step.fence, step.attempts)
         owned = self.owned[turn.fence] = OwnedTurn(turn)
-        for run in members:
+        turn.join(folded)
+        for run in turn.runs:
             run.record.state = step.runs[run.run_id].state
-            run.turn = turn
-            run.listeners.wake()
+        lead.turn = turn
+        if lead.listeners:
+            lead.listeners.wake()
         for waiting in step.core.queue.in_order():
             owned.queue[waiting.seq] = self._runs.handle_of(step.row_of(waiting))
         self._feed.begin_turn(lead.run_id, position)
@@ -278,7 +281,7 @@ class LedgerTurns:
             else:
                 owned.queue.pop(run.seq, None)
         joined = [self._runs.handle_of(step.row_of(run)) for run in core.turn.runs]
-        turn.join(joined[len(turn.members) :])
+        turn.join(joined[len(turn.runs) :])
 
     def cover(self, fence: int, owner: int | None) -> None:
         """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
@@ -306,7 +309,7 @@ class LedgerTurns:
     def let_go(self, turn: Turn) -> None:
         """Forget a turn that has ended, or that another process has now."""
         self.owned.pop(turn.fence, None)
-        for run in turn.members:
+        for run in turn.runs:
             run.turn = None
         self.runner.leave_line(turn)
         self._stepper.idle.wake()
@@ -343,8 +346,8 @@ class LedgerTurns:
         """Take the result of the runner."""
         record = turn.record
         record.phase = SETTLING
-        record.text = "".join(turn.output.parts) if text is None else text
-        record.error, record.kept = error, turn.output.kept
+        record.text = "".join(turn.parts) if text is None else text
+        record.error, record.kept = error, turn.kept
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Have the outcome put on record, in a task that is never cancelled."""
@@ -397,19 +400,19 @@ class LedgerTurns:
     async def fold(self, turn: Turn) -> list[Run]:
         """Take the follow-ups into the turn that may join it."""
         self._stepper.loop.check_loop()
-        turn.output.check_open("fold into")
+        turn.check_open("fold into")
         session_id, fence = turn.run.session_id, turn.fence
         try:
             taken = await self._stepper.step(session_id, lambda step: step.fold(fence), head=ALL, owner=True)
         except Fenced:
             raise TurnEnded(f"fold into the turn of run {turn.run.run_id}, which was given up") from None
         joined = {run.run_id for run in taken}
-        return [run for run in turn.members if run.run_id in joined]
+        return [run for run in turn.runs if run.run_id in joined]
 
     def foldable(self, turn: Turn) -> list[Run]:
         """Return what a fold would take into the turn, as far as this process knows."""
         self._stepper.loop.check_loop()
-        turn.output.check_open("fold into")
+        turn.check_open("fold into")
         waiting: list[Run] = []
         owned = self.owned.get(turn.fence)
         if owned is not None and not turn.covered:

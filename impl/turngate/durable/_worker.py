@@ -25,9 +25,8 @@ from turngate.durable._turns import KnownRuns, LedgerTurns
 from turngate.durable.feed import Feed
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from turngate._core import RunRecord
+    from turngate._events import TurnStream
     from turngate._handles import Run, Turn
     from turngate._messages import ListOfMessages
     from turngate._runner import Called
@@ -49,40 +48,26 @@ class Worker:
         self.turns = LedgerTurns(self, self.stepper, self.runs, self.feed, runner)
         self.recovery = Recovery(self.stepper, self.runs, self.turns)
         self.close = LedgerClose(self.stepper, self.runs, self.turns, self.feed, self.recovery)
-        self.deadlocks = DeadlockCheck(self, self._blocks, self._knows)
+        self.deadlocks = DeadlockCheck(self)
+        self.loop = self.stepper.loop
+        self.events: TurnStream = self.feed
+        self.turn_host: TurnHost = self.turns
 
     # What handles need; see `Home`.
 
-    @property
-    def turn_host(self) -> TurnHost:
-        """What begins and ends turns."""
-        return self.turns
-
-    def check_loop(self) -> AbstractEventLoop:
-        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
-        return self.stepper.loop.check_loop()
-
-    def check_thread(self) -> None:
-        """Raise WrongLoop in another thread, or in another loop."""
-        self.stepper.loop.check_thread()
-
-    def watch(self, run: Run) -> None:
-        """Look for the end of the run until it is there."""
-        if not self.stepper.is_closed:
-            self.runs.watch(run)
-
-    def check_end_will_come(self, run: Run) -> None:
-        """Raise if this process will not learn of the end of the run."""
+    def expect_end(self, run: Run) -> None:
+        """Look for the end of the run until it is there; raise if this process will not learn of it."""
         if self.stepper.is_closed:
             raise DispatcherClosed(f"the dispatcher is closed; run {run.run_id} goes on without it")
+        self.runs.watch(run)
         if self.stepper.gone is not None:
             raise LedgerGone(str(self.stepper.gone))
 
-    def find_handle(self, run_id: str) -> Run | None:
+    def find(self, run_id: str) -> Run | None:
         """Return the handle that this process has of a run."""
         return self.runs.handles.get(run_id)
 
-    async def cancel_handle(self, run: Run) -> Covered:
+    async def cancel(self, run: Run) -> Covered:
         """Cover the run, or the whole turn that it is part of."""
         if run.state is COMPLETE:  # by now another run may have its run_id
             return Covered([])
@@ -174,7 +159,7 @@ class Worker:
 
     # Waits of a runner for its own session.
 
-    async def _blocks(self, run: Run) -> bool:
+    async def blocks(self, run: Run) -> bool:
         """Ask the ledger whether the run waits for the active turn: what is known here may be old."""
         (loaded,) = await self.ledger.view(run.session_id)
         for row in loaded.runs:
@@ -184,5 +169,6 @@ class Worker:
                 return row.state is not CANCEL_ON_ENTRY
         return False
 
-    async def _knows(self, run_id: str) -> bool:
+    async def knows(self, run_id: str) -> bool:
+        """Ask the ledger whether there is a run of this id."""
         return bool(await self.ledger.find([run_id]))

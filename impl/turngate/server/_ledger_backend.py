@@ -51,7 +51,7 @@ class LedgerBackend:
         self.dispatcher = dispatcher
         self.passed = Passed()
         self._log: EventLog
-        self._events: Subscription | None = None
+        self._events: Subscription
         self._ahead: set[str] = set()
         self._dropped = 0
         self._in_flight: dict[str, set[str]] = {}
@@ -75,7 +75,7 @@ class LedgerBackend:
 
     @property
     def dropped(self) -> int:
-        return self._dropped + (0 if self._events is None else self._events.dropped)
+        return self._dropped + self._events.dropped
 
     async def find(self, run_id: str) -> Run | None:
         return await self.dispatcher.find(run_id)
@@ -140,10 +140,9 @@ class LedgerBackend:
                 if not self._is_subscribed:
                     logger.warning(BEGINS_ANEW)
                     self._dropped = self.dropped
-                    if self._events is not None:
-                        self._events.close()
+                    self._events.close()
                     await self._subscribe()
-                    if self._is_draining and self._events is not None:
+                    if self._is_draining:
                         self._events.close()
                 try:
                     await self._follow_both()
@@ -178,13 +177,11 @@ class LedgerBackend:
 
     async def drain(self) -> None:
         self._is_draining = True
-        if self._events is not None:
-            self._events.close()
+        self._events.close()
         await self._is_over.wait()
 
     def end(self) -> None:
-        if self._events is not None:
-            self._events.close()
+        self._events.close()
         self._is_over.set()
         self._changed.set()
 
@@ -192,7 +189,6 @@ class LedgerBackend:
 
     async def _follow_events(self) -> None:
         """Put events into the log until the subscription ends."""
-        assert self._events is not None
         async for event in self._events:
             await self._put(event)
 

@@ -84,7 +84,7 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Start, and say on which port."""
         await super().startup(sockets)
-        if self.started:
+        if self.started:  # pragma: no branch - if not, uvicorn has raised; older ones return
             self._on_start(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:

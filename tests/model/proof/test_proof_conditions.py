@@ -65,6 +65,11 @@ def test_the_clauses_are_those_of_the_report() -> None:
     assert "\n".join(rows) in report
 
 
+def test_the_report_says_how_many_conditions_there_are() -> None:
+    report = (ROOT / "docs/explanation/verification.md").read_text(encoding="utf-8")
+    assert f"**Result.** {sum(map(len, all_conditions().values())):,} conditions" in report
+
+
 FIRST = [each for each in CONDITIONS if each.where in ("at first", "between steps")]
 OTHERS = [
     each

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from turngate import Covered, Dispatcher, Message, Moved, Run, SessionView
+from turngate import Covered, Dispatcher, Message, Moved, Run, SessionView, Turn
 from turngate._core import Decided, RunRecord, SessionCore, TurnRecord
-from turngate._handles import TurnOutput
 from turngate_model import Property
 from turngate_verify.drivers import sabotage
 from turngate_verify.world.expecting import Broken
@@ -353,7 +352,7 @@ class CallsBackTwice(sabotage.Sabotaged):
 class KeepsNothing(sabotage.Sabotaged):
     """Forgets what a runner keeps."""
 
-    class output_class(TurnOutput):
+    class turn_class(Turn):
         __slots__ = ()
 
         def keep(self, data: object) -> None:

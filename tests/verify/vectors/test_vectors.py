@@ -46,7 +46,7 @@ def of(dispatcher: type[Dispatcher]) -> Callable[[], Subject]:
             self.runs, self.turns = {}, {}
             messages = turngate_itself.ShownMessages(self)
             self.dispatcher = dispatcher(self.agent, messages=messages, record=self.recorded)
-            self.dispatcher._warns_if_dropped = False  # a broken one may never come to its close
+            self.dispatcher._home._warns_if_dropped = False  # a broken one may never come to its close
 
     return Ours
 

@@ -24,7 +24,7 @@ from turngate import Dispatcher, Message, Run, RunComplete, Turn
 from turngate._completions import CompletionStream
 from turngate._core import Phase, Queue, RunRecord, SessionCore, TurnRecord
 from turngate._events import Waiters
-from turngate._handles import TextStream, TurnOutput
+from turngate._handles import TextStream
 from turngate._places import Places
 from turngate._settle import WriteClock
 from turngate_verify.world.monitor import Monitor
@@ -157,7 +157,7 @@ def _of_core(core: SessionCore) -> Hashable:
     return (
         held,
         more,
-        _of_all(core._entries),
+        _of_all(core._entries or ()),
         *[_of_record(turn) for turn in (core.turn, *core.settling.values()) if turn is not None],
     )
 
@@ -169,7 +169,7 @@ def _of_record(turn: TurnRecord) -> Hashable:
 
 
 def _of_turn(turn: Turn) -> Hashable:
-    members = tuple([run.run_id for run in turn.members])
+    members = tuple([run.run_id for run in turn.runs])
     execution = turn.execution
     begun = (
         None if execution is None else (execution.made is None, execution.by_factory, execution.is_started)
@@ -177,16 +177,14 @@ def _of_turn(turn: Turn) -> Hashable:
     return (
         members,
         _of_record(turn.record),
-        _of_output(turn.output),
+        tuple(turn.parts),
+        tuple([event for event, _ in turn._unsent or ()]),
+        turn.kept,
+        turn.is_over,
         begun,
         turn.task is None,
         turn.given_up,
     )
-
-
-def _of_output(output: TurnOutput) -> Hashable:
-    unsent = tuple([event for event, _ in output._unsent])
-    return (output._run_id, tuple(output.parts), unsent, output.kept, output.is_closed)
 
 
 def _of_task(task: asyncio.Task[Any]) -> Hashable:
@@ -240,8 +238,8 @@ def _of_mapping(values: Any) -> Hashable:
     return (_of_all(values), _of_all(values.values())) if values else ()
 
 
-def _of_waiters(waiters: Waiters) -> Hashable:
-    return _of_all(waiters)
+def _of_waiters(waiters: Waiters | None) -> Hashable:
+    return _of_all(waiters or ())
 
 
 def _of_complete(complete: RunComplete) -> Hashable:
@@ -264,7 +262,6 @@ _LOOKS_BY_BASE: dict[Any, Callable[[Any], Hashable]] = {
     RunRecord: lambda run: ("run", run.run_id, run.seq),
     Turn: lambda turn: ("turn", turn.run.run_id),
     TurnRecord: lambda turn: ("turn", turn.lead.run_id),
-    TurnOutput: _of_output,
     Message: lambda message: message[2:],
     RunComplete: _of_complete,
     WriteClock: lambda clock: ("clock", clock.remaining()),

@@ -230,8 +230,8 @@ def _expect_checkpoint(world: LedgerWorld, lead: str) -> None:
     """Expect that the ledger has what the turn of a run has written, if its process still has the turn."""
     player, point = world.players.get(lead), world.tables.checkpoints.get("s")
     turn = None if player is None else player.turn
-    if turn is not None and not turn.output.is_closed and not turn.given_up:
-        written = "".join(turn.output.parts)
+    if turn is not None and not turn.is_over and not turn.given_up:
+        written = "".join(turn.parts)
         if point is None or point.text != written:
             world.wrong.append(f"{written!r} of {lead} is not saved by a checkpoint")
 

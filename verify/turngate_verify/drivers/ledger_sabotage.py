@@ -17,10 +17,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from turngate._core import Queue
 from turngate.durable import DurableDispatcher
 from turngate.durable._ledger import Orphans
 from turngate.durable._records import Ask, Decision, Loaded
-from turngate.durable._step import Fenced, HeadOfQueue, Step
+from turngate.durable._step import Fenced, Step
 from turngate.durable._swap import LostSends
 from turngate_verify.drivers.ledger_schedules import Explored, Scenario, explore
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
@@ -80,7 +81,7 @@ async def _same_name(self: MemoryLedger, lease: float) -> int:
 
 def _reap_without_handoff(reap: Callable[..., Any]) -> Callable[..., Any]:
     def reaping(self: Step, *, retry: bool) -> Any:
-        queue, self.core.queue = self.core.queue, HeadOfQueue(0)
+        queue, self.core.queue = self.core.queue, Queue()
         try:
             return reap(self, retry=retry)
         finally:

@@ -28,9 +28,8 @@ from turngate._core import (
     SessionCore,
     TurnRecord,
 )
-from turngate._effects import Effects, Sessions
+from turngate._effects import Effects, MemoryHome, Sessions
 from turngate._events import Outcome
-from turngate._handles import TurnOutput
 from turngate._loop import HomeLoop
 from turngate._messages import Messages
 from turngate._turn import TurnRunner
@@ -96,14 +95,14 @@ class PublishesAgain(Effects):
 
 
 class Turns(dict[TurnRecord, Turn]):
-    """The handles of turns by record. It changes the kind of each handle, and of what the turn produces."""
+    """The handles of turns by record. It changes the kind of each handle."""
 
-    def __init__(self, kind: type[Turn], output: type[TurnOutput]) -> None:
+    def __init__(self, kind: type[Turn]) -> None:
         super().__init__()
-        self._kind, self._output = kind, output
+        self._kind = kind
 
     def __setitem__(self, record: TurnRecord, turn: Turn) -> None:
-        turn.__class__, turn.output.__class__ = self._kind, self._output
+        turn.__class__ = self._kind
         super().__setitem__(record, turn)
 
 
@@ -115,9 +114,9 @@ class Sabotaged(Dispatcher):
     effects_class: ClassVar[type[Effects]] = PublishesAgain
     turns_class: ClassVar[type[TurnRunner]] = TurnRunner
     turn_class: ClassVar[type[Turn]] = Turn
-    output_class: ClassVar[type[TurnOutput]] = TurnOutput
     close_class: ClassVar[type[Close]] = Close
     loop_class: ClassVar[type[HomeLoop]] = HomeLoop
+    home_class: ClassVar[type[MemoryHome]] = MemoryHome
     claimed: ClassVar[tuple[Property, ...]] = ()
     """The properties that the design is said to break."""
     race: ClassVar[bool] = False
@@ -130,10 +129,10 @@ class Sabotaged(Dispatcher):
         self._effects.turns.__class__ = self.turns_class
         self._close.__class__ = self.close_class
         self._loop.__class__ = self.loop_class
-        self.check_loop, self.check_thread = self._loop.check_loop, self._loop.check_thread
+        self._home.__class__ = self.home_class
         self._sessions.new_core = self._new_core
         self._sessions.runs = Handles()
-        self._sessions.turns = Turns(self.turn_class, self.output_class)
+        self._sessions.turns = Turns(self.turn_class)
 
     def _new_core(self, session_id: str, message_prefix: str) -> SessionCore:
         core = self.core(session_id, message_prefix)
@@ -216,7 +215,7 @@ class SilentEntry(Sabotaged):
             decided = super().enter(run)
             if run.state is CANCEL_ON_ENTRY:
                 del self.settling[run.seq]
-                return Decided([], decided.entries)
+                return [], decided[1]
             return decided
 
 
@@ -225,21 +224,22 @@ class UnlockedDrain(Sabotaged):
 
     race = True
 
-    async def fold(self, turn: Turn) -> list[Run]:
-        """Take the follow-ups in, in two steps."""
-        core = self._sessions.core(turn.run.session_id)
-        taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.in_order())]
-        for run in taken:
-            core.queue.take(run)
-        await asyncio.sleep(0)
-        folded = [run for run in taken if not core.covers(run)]
-        for run in folded:
-            core._move(run, "fold", ACTIVE, into=turn.run.run_id)
-        turn.record.runs += folded
-        runs = self._sessions.handles(folded)
-        turn.join(runs)
-        self._effects.perform(core._decided([]))
-        return runs
+    class home_class(MemoryHome):
+        async def fold(self, turn: Turn) -> list[Run]:
+            """Take the follow-ups in, in two steps."""
+            core = self._sessions.core(turn.run.session_id)
+            taken = [*itertools.takewhile(lambda run: run.when_busy == "fold", core.queue.in_order())]
+            for run in taken:
+                core.queue.take(run)
+            await asyncio.sleep(0)
+            folded = [run for run in taken if not core.covers(run)]
+            for run in folded:
+                core._move(run, "fold", ACTIVE, into=turn.run.run_id)
+            turn.record.runs += folded
+            runs = self._sessions.handles(folded)
+            turn.join(runs)
+            self._effects.perform(core._decided([]))
+            return runs
 
 
 class SilentDrop(Sabotaged):
@@ -339,7 +339,7 @@ class BlindRelease(Sabotaged):
             if turn.lead.state is ACTIVE:
                 self.turn = turn
             decided = super().written(turn, messages, failure)
-            if decided is not None and decided.effects[-1][0] == "start":
+            if decided is not None and decided[0][-1][0] == "start":
                 self.later(self.remove_entry)
             return decided
 
@@ -451,7 +451,7 @@ class LateOwnComplete(Sabotaged):
                 self.turn, messages, failure = self.held.pop()
                 later = super().written(self.turn, messages, failure)
                 assert later is not None
-                decided = Decided(decided.effects + later.effects, [*decided.entries, *later.entries])
+                decided = decided[0] + later[0], [*decided[1], *later[1]]
             return decided
 
 

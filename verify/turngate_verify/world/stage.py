@@ -78,10 +78,12 @@ class PatientWorld(World):
         dispatcher._subscribers.to_moves.by_session.clear()
         for turn in dispatcher._sessions.turns.values():
             turn.execution = None
-            for run in turn.members:
+            for run in turn.runs:
                 run.turn = None
         effects = dispatcher._effects
-        parts = (dispatcher._sessions, dispatcher._close, dispatcher.deadlocks, effects.turns, effects)
+        home = dispatcher._home
+        home._warns_if_dropped = False
+        parts = (dispatcher._sessions, dispatcher._close, home.deadlocks, effects.turns, effects)
         for each in (*parts, dispatcher):
             vars(each).clear()  # so that nothing follows from the turns that end here
         gone = GeneratorExit()

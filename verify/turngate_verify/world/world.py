@@ -52,7 +52,7 @@ class World(Callers):
         dispatcher = make(self.runner.run, messages=self.store, record=self.record, **options)
         dispatcher._sessions._message_prefix = "msg-"  # otherwise it would be another one each time
         dispatcher._completions._name = "completions"  # so would this
-        dispatcher._warns_if_dropped = False  # drivers drop many worlds before their end
+        dispatcher._home._warns_if_dropped = False  # drivers drop many worlds before their end
         super().__init__(loop, dispatcher, monitor)
         monitor.watch(dispatcher)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._events import Delta, Note, size_of
+from turngate._events import Delta, Note
 from turngate._log import log_error, log_or_propagate
 from turngate.durable._ledger import LedgerUnavailable
 
@@ -147,7 +148,7 @@ class StreamRelay:
         else:
             event, missing = Delta(session_id, run_id, what, number), int(number > offset)
             self._expected[run_id] = number + len(what), note if known else 0
-            size = size_of(event)
+            size = getsizeof(what)
         if len(self._expected) > _TURNS:
             del self._expected[next(iter(self._expected))]
         self._delivery.stream_remote(event, size, missing)

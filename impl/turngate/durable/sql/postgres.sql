@@ -86,7 +86,8 @@ ALTER TABLE {s}.history ALTER COLUMN ordinal DROP DEFAULT;
 ALTER TABLE {s}.history DROP CONSTRAINT history_pkey, ADD PRIMARY KEY ("position", ordinal)
 
 -- name: home
-SELECT oid::text FROM pg_database WHERE datname = current_database()
+-- The database, and the tables of this schema: those of a dump that is restored are new ones.
+SELECT oid || ':' || '{s}.meta'::regclass::oid FROM pg_database WHERE datname = current_database()
 
 -- name: may_see_system
 SELECT has_function_privilege('pg_control_system()', 'EXECUTE')

@@ -35,7 +35,7 @@ function notice(text) {
 
 function heard(event, data) {
   if (event === 'snapshot' && data.reset) {
-    notice('The server was restarted, or has forgotten where this page was. What it shows was taken anew; how runs ended that it no longer knows is unknown.');
+    notice('The server has restarted, or no longer knows where this page was. The page was loaded again. Runs that the server no longer knows are shown as unknown.');
   } else if (event === 'gap') {
     notice('This page fell behind, and some text was skipped. No RunComplete is missing.');
   }
@@ -137,7 +137,7 @@ function newId() {
 
 async function send() {
   const prompt = $('prompt').value;
-  if (!prompt.trim()) { tell('Say something first.', true); return; }
+  if (!prompt.trim()) { tell('Type a prompt first.', true); return; }
   $('prompt').value = '';
   page.followed = true;
   const body = {prompt, when_busy: $('busy').value, run_id: `run-${newId()}`};
@@ -152,7 +152,7 @@ async function send() {
 async function cancel() {
   const {ok, data} = await call('POST', `sessions/${encodeURIComponent(page.session)}/cancel`);
   if (!ok) tell(`Refused: ${data.detail ?? data.title}.`, true);
-  else tell(data.covered.length ? `The cancel covers ${runs(data.covered.length)}. What you send now is not touched by it.` : 'There was nothing to cancel.');
+  else tell(data.covered.length ? `The cancel covers ${runs(data.covered.length)}. It does not cover what you send now.` : 'There was nothing to cancel.');
 }
 
 async function takeBack(run) {
@@ -180,7 +180,7 @@ async function hold(what, path) {
   const answer = await call('POST', `${path}/${what}`);
   if (!answer.ok) refused(answer);
   else if (!answer.data.runs.length) tell(what === 'hold' ? 'There was nothing to hold.' : 'There was nothing to resume.');
-  else tell(what === 'hold' ? `Held: ${runs(answer.data.runs.length)}. What you send now is not.` : `Resumed: ${runs(answer.data.runs.length)}.`);
+  else tell(what === 'hold' ? `Held: ${runs(answer.data.runs.length)}. What you send now is not held.` : `Resumed: ${runs(answer.data.runs.length)}.`);
 }
 
 const ofSession = () => `sessions/${encodeURIComponent(page.session)}`;
@@ -192,16 +192,16 @@ async function stop() {
   if (!turn) { tell('No turn runs.'); return; }
   const answer = await call('POST', `${ofSession()}/stop`, {turn});
   if (!answer.ok) refused(answer);
-  else if (!answer.data.covered.length) tell('That turn was over: nothing was stopped.');
-  else tell(answer.data.held.length ? `Stopped. Held: ${runs(answer.data.held.length)}; Resume goes on.` : 'Stopped.');
+  else if (!answer.data.covered.length) tell('That turn had already ended. Nothing was stopped.');
+  else tell(answer.data.held.length ? `Stopped. Held: ${runs(answer.data.held.length)}. Press Resume all to go on.` : 'Stopped.');
 }
 
 async function sendNow(run) {
   const turn = known.session(page.session).lead;
   const answer = await call('POST', `${ofRun(run)}/send-now`, turn ? {turn} : undefined);
   if (!answer.ok) refused(answer);
-  else if (turn && !answer.data.covered.length && answer.data.waiting.includes(run)) tell('The turn that you saw was over: nothing was done.');
-  else tell(answer.data.covered.length ? 'Sent now: the turn before it is stopped.' : 'Sent now.');
+  else if (turn && !answer.data.covered.length && answer.data.waiting.includes(run)) tell('The turn that you saw had already ended. Nothing was done.');
+  else tell(answer.data.covered.length ? 'Sent now. The turn before it is being stopped.' : 'Sent now.');
 }
 
 let moving = Promise.resolve();

@@ -3,8 +3,8 @@
 const $ = id => document.getElementById(id);
 const SHOWN = 100;
 const STATE_SAID = {
-  accepted: 'is accepted: it has its place, and nothing has started',
-  cancel_on_entry: 'was covered by a cancel before it entered, and is being written down',
+  accepted: 'is accepted: it has its number, and nothing has started',
+  cancel_on_entry: 'was covered by a cancel before it entered; its messages are being written',
   queued: 'waits for its turn',
   active: 'is active: the runner works on it',
 };
@@ -122,7 +122,7 @@ function turn(known, page) {
   const joined = runs.length > 1 ? `, ${runs.length - 1} joined it` : '';
   const holds = known.of(session.id, 'queued').some(run => run.held);
   $('stop').disabled = !session.lead || session.covered;
-  $('phase').textContent = !session.lead ? `No turn runs${holds ? '; what waits is held' : ''}. This is the text of the last one:`
+  $('phase').textContent = !session.lead ? `No turn runs${holds ? '; waiting prompts are held' : ''}. This is the text of the last one:`
     : session.covered ? 'A cancel covers this turn; it is being stopped.' : `A turn runs${joined}.`;
   fill($('lead'), runs.map(run => el('li', {className: run.id === page.focus ? 'run focused' : 'run', 'data-run': run.id},
     tag(run.lead === run.id ? 'lead' : 'folded'), words(run), run.covered ? tag('covered') : null)));
@@ -154,8 +154,8 @@ function queue(known, page) {
   const run = known.runs.get(editing.run);
   item.classList.toggle('gone', Boolean(gone));
   item.querySelector('[data-do=save]').textContent = gone ? 'Use as a new prompt' : 'Save';
-  const warning = gone ? 'It no longer waits, so it cannot be changed. Your text is kept here.'
-    : run && run.edits > editing.edits ? 'It was edited elsewhere meanwhile. Saving replaces that text.' : '';
+  const warning = gone ? 'This prompt no longer waits, so it cannot be changed. Your text is kept here.'
+    : run && run.edits > editing.edits ? 'This prompt has been edited elsewhere. Saving replaces that text.' : '';
   if (item.querySelector('.warning').textContent !== warning) item.querySelector('.warning').textContent = warning;
 }
 
@@ -177,10 +177,10 @@ function waits(run, index, page, dragged) {
 // The controls of an item that is being edited; its text is put in by the code that begins to edit.
 function editor(id) {
   return el('li', {className: 'run editing', 'data-run': id},
-    el('textarea', {rows: 3, 'aria-label': 'The prompt, edited. Enter saves, Escape leaves it as it was.'}),
+    el('textarea', {rows: 3, 'aria-label': 'The prompt, edited. Enter saves, Escape discards the change.'}),
     el('p', {className: 'warning', role: 'status'}),
     el('div', {className: 'acts'}, el('button', {type: 'button', 'data-do': 'save', 'data-run': id}, 'Save'),
-      el('button', {type: 'button', 'data-do': 'leave', 'data-run': id}, 'Leave as it was')));
+      el('button', {type: 'button', 'data-do': 'leave', 'data-run': id}, 'Discard')));
 }
 
 function life(known, page) {
@@ -198,7 +198,7 @@ function life(known, page) {
 }
 
 function said(run) {
-  if (!run) return ['The picture shows every state there is. Send a prompt, and its run lights up here; small numbers count the runs of this session.'];
+  if (!run) return ['The picture shows every state of a run. Send a prompt, and its run lights up here. Small numbers count the runs of this session.'];
   const name = el('strong', {}, `“${run.prompt ?? run.id}”`);
   if (run.complete) {
     const into = run.complete.folded_into ? ', in the turn that took it in' : '';

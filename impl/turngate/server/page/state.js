@@ -9,7 +9,7 @@ const TOLD = 40; // what happened in a session; the oldest goes first
 const ENTERED = {
   active: 'enters an idle session: its turn begins',
   queued: 'enters a busy session: it waits',
-  cancel_on_entry: 'enters, and a cancel came before: it will not run',
+  cancel_on_entry: 'enters after a cancel that covers it: it will not run',
 };
 const ENDED = {
   finished: 'is complete: finished', failed: 'is complete: failed', cancelled: 'is complete: cancelled',
@@ -124,7 +124,7 @@ export class Known {
     const run = this.run(data.run_id, data.session_id);
     this.move(run, 'active');
     run.lead = data.into;
-    this.tell(run.session, 'joins the turn that runs', run);
+    this.tell(run.session, 'joins the running turn', run);
   }
 
   cover(data) {
@@ -135,9 +135,9 @@ export class Known {
     const what = covered.length === 1 ? 'the run' : `the ${covered.length} runs`;
     const [only] = covered;
     if (data.runs !== null && covered.length && covered.every(run => run.state === 'active')) {
-      this.tell(session.id, 'The turn is stopped: a cancel covers it alone.', null, 'stop');
+      this.tell(session.id, 'The turn is stopped. The cancel covers nothing else.', null, 'stop');
     } else if (data.runs !== null && covered.length === 1) this.tell(session.id, 'is taken back', only, 'stop');
-    else if (covered.length) this.tell(session.id, `A cancel covers ${what} accepted before it, and none after.`, null, 'stop');
+    else if (covered.length) this.tell(session.id, `A cancel covers ${what} accepted before it, and none accepted later.`, null, 'stop');
     session.covered = session.lead !== null && this.runs.get(session.lead)?.covered === true;
   }
 
@@ -149,7 +149,7 @@ export class Known {
     for (const run of changed) run.held = held;
     const [only] = changed;
     if (changed.length === 1) this.tell(only.session, held ? 'is held: it keeps its position and does not start' : 'is resumed', only, held ? 'held' : '');
-    else if (changed.length) this.tell(data.session_id, `What waits is ${held ? 'held' : 'resumed'}: ${changed.length} runs.`, null, held ? 'held' : '');
+    else if (changed.length) this.tell(data.session_id, `${changed.length} waiting runs are ${held ? 'held' : 'resumed'}.`, null, held ? 'held' : '');
   }
 
   // A move permutes the ranks of what waits and invents none, so what is accepted later stays behind.

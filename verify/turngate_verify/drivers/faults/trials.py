@@ -120,7 +120,7 @@ class Trials:
         """
         loop = play.world.loop
         loop.tasks.clear()
-        play.world.dispatcher._warns_if_dropped = True
+        play.world.dispatcher._home._warns_if_dropped = True
         del play.stage, play.world
         gc.collect()
         dropped = [each for each in self._warned if issubclass(each.category, ResourceWarning)]

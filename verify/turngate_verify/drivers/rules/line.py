@@ -129,6 +129,16 @@ class LineRules(CallerRules):
         if self._offer(self.world.runs[run].session_id, name, self.world.accept, "queue") is not None:
             self.world.enter(name)
 
+    @when(lambda self: self.queued)
+    @rule(run=one_of(lambda self: self.queued))
+    def edit_and_clear(self, run: str) -> None:
+        """Edit a queued run, and clear the queue before anything else happens."""
+        if self._refusal_of(run, DeclaredState.QUEUED) is not None:
+            return  # A shrunk program may call this when the run is not queued.
+        self._edits += 1
+        self.world.edit(run, f"edit {self._edits}", None)
+        self.world.clear(self.world.runs[run].session_id)
+
     # What the rules above need.
 
     def _refusal_of(self, run: str, *states: DeclaredState) -> type[TurngateError] | None:
