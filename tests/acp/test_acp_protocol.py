@@ -80,6 +80,13 @@ async def test_when_busy_is_checked() -> None:
         await serve(Dispatcher(agent), when_busy="wait")  # type: ignore[arg-type]
 
 
+@in_loop
+async def test_only_a_dispatcher_can_be_served() -> None:
+    for given, said in ((agent, "not function"), (Dispatcher, "not the class"), (None, "not NoneType")):
+        with pytest.raises(TypeError, match=said):
+            await serve(given)  # type: ignore[arg-type]
+
+
 # Prompts.
 
 
@@ -528,7 +535,9 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
         assert (await refused("session/load", cwd="/", mcpServers=[]))[0] == -32602
         for cwd in ("relative", 1, None):
             assert (await refused("session/new", cwd=cwd, mcpServers=[]))[0] == -32602
-        assert (await refused("session/new", cwd="/", mcpServers={}))[0] == -32602
+        no_servers: tuple[Any, ...] = ({}, [1], None)
+        for servers in no_servers:
+            assert (await refused("session/new", cwd="/", mcpServers=servers))[0] == -32602
         wrong: tuple[Any, ...] = (
             None,
             "text",

@@ -60,6 +60,11 @@ async def serve(
     """
     if when_busy not in get_args(WhenBusy):
         raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
+    if isinstance(dispatcher, type) or not hasattr(dispatcher, "subscribe"):  # before the streams are taken
+        given = (
+            f"the class {dispatcher.__name__}" if isinstance(dispatcher, type) else type(dispatcher).__name__
+        )
+        raise TypeError(f"serve takes a Dispatcher or a DurableDispatcher, not {given}")
     wire = await Wire.connect(*(take_stdio() if streams is None else streams))
     try:
         async with dispatcher:
@@ -257,8 +262,8 @@ def _session(params: dict[str, Any]) -> _Session:
     cwd, servers = params.get("cwd"), params.get("mcpServers", [])
     if not isinstance(cwd, str) or not os.path.isabs(cwd):
         raise RpcError(Code.INVALID_PARAMS, "cwd must be an absolute path")
-    if not isinstance(servers, list):
-        raise RpcError(Code.INVALID_PARAMS, "mcpServers must be a list")
+    if not isinstance(servers, list) or not all(isinstance(each, dict) for each in servers):
+        raise RpcError(Code.INVALID_PARAMS, "mcpServers must be a list of objects")
     return _Session(cwd, servers)
 
 
