@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import sqlite3
 import sys
@@ -43,28 +42,31 @@ def is_meant(arguments: list[str]) -> bool:
 
 def run_acp(arguments: list[str]) -> int:
     """Serve, and return the exit code."""
-    signal.signal(signal.SIGTERM, _end_early)
+    heard: list[int] = []
+
+    def end_early(number: int, _: object) -> None:
+        heard.append(number)  # what imports the agent takes the exception for one of the agent
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end_early)
     try:
         asked = _parser().parse_args(arguments)
         streams = take_stdio()  # before the agent is imported, which may print
         runner = load_runner(asked.target)
-        return _run(_serve(runner, asked, streams))
+        return 0 if heard else _run(_serve(runner, asked, streams))
     except SystemExit as ending:
         if not isinstance(ending.code, int | None):
             sys.stderr.write(f"{ending.code}\n")
             return 1
         return ending.code or 0
     except (BadInput, TurngateError, OSError, sqlite3.Error) as wrong:
+        if heard:
+            return 0
         sys.stderr.write(f"turngate: {' '.join(str(wrong).split())}\n")
         return BAD_INPUT
     except Exception:
         traceback.print_exc()
         return INTERNAL_ERROR
-
-
-def _end_early(number: int, _: object) -> None:
-    """End at once: nothing has been accepted yet. Once there is a loop, it hears of signals itself."""
-    os._exit(0)
 
 
 def _run(serving: Coroutine[Any, Any, int]) -> int:

@@ -16,7 +16,7 @@ from surroundings import insist_on_package
 from turngate_model.properties import Property
 from turngate_verify.acp.agent import Agent
 from turngate_verify.acp.scenarios import sweep
-from turngate_verify.conform.rest import _goes_on
+from turngate_verify.conform.rest import goes_on
 from turngate_verify.conform.timing import Timing
 
 CANCELS = ("wire cancel asked", "wire cancel streaming", "wire cancel at-once warm")
@@ -106,9 +106,9 @@ def test_what_a_subject_owes_is_waited_for_while_it_computes() -> None:
             return True
 
     timing, subject = Timing(grace=1.0, longest=10.0), Subject()
-    assert [_goes_on(subject, waited, timing) for waited in (1.0, 2.9, 3.0)] == [True, True, False]
-    assert not _goes_on(subject, 1.0, Timing(grace=1.0, longest=2.0))
-    assert not _goes_on(object(), 1.0, timing)
+    assert [goes_on(subject, waited, timing) for waited in (1.0, 2.9, 3.0)] == [True, True, False]
+    assert not goes_on(subject, 1.0, Timing(grace=1.0, longest=2.0))
+    assert not goes_on(object(), 1.0, timing)
     assert subject.asked == 2
 
 

@@ -59,7 +59,7 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
         sessions.work(at_work(judge.subject))
         owes = sessions.owe()
         if now - heard >= (timing.grace if owes else timing.quiet):
-            if owes and _goes_on(judge.subject, now - began, timing):
+            if owes and goes_on(judge.subject, now - began, timing):
                 heard = now
                 continue
             return [*shown, *_queued(sessions)]
@@ -89,7 +89,7 @@ def _settled_window(
         owes = owing(judge.judged(judge.window(operations, so_far)))
         now = time.monotonic()
         if now - heard >= (timing.grace if owes else timing.quiet):
-            if owes and _goes_on(judge.subject, now - began, timing):
+            if owes and goes_on(judge.subject, now - began, timing):
                 heard = now
                 continue
             return so_far
@@ -101,7 +101,7 @@ def _settled_window(
             heard = time.monotonic()
 
 
-def _goes_on(subject: Any, waited: float, timing: Timing) -> bool:
+def goes_on(subject: Any, waited: float, timing: Timing) -> bool:
     """Tell whether a subject that owes something is seen to be at work: it is slow, and does not hang."""
     is_computing = getattr(subject, "is_computing", None)
     most = min(PATIENCE * timing.grace, timing.longest - timing.grace)
