@@ -206,7 +206,7 @@ def test_closed_standard_streams() -> None:
         ([], "the following arguments are required: TARGET"),
         (["no-such.py:agent"], "there is no file no-such.py; give module:runner or path.py:runner"),
         ([f"{AGENT}:no_such"], "has no no_such"),
-        ([f"{AGENT}:act"], "is no runner"),
+        ([f"{AGENT}:act"], "is not a runner"),
         ([f"{AGENT}:agent", "--when-busy", "wait"], "invalid choice: 'wait'"),
         ([f"{AGENT}:agent", "--port", "1"], "unrecognized arguments: --port 1"),
         ([f"{AGENT}:agent", "--messages", "a", "--ledger", "b"], "not allowed with argument --messages"),

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from explored import refuted
-from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property, model_only
+from turngate_model import DESIGNS, MECHANISMS, NOT_IN_DESIGNS, Mechanism, Property
 from turngate_model.checker import (
     HEART,
     Bounds,
@@ -137,7 +137,7 @@ def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
     assert (of_processes.verdict, of_processes.gave_up) == ("unknown", reason)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[Progress] = []
     Explorer(MemoryModel(Bounds(2, 1)), progress=told.append).run()
     assert told[0].states == 1
@@ -284,9 +284,9 @@ def test_what_should_have_happened_among_processes_and_did_not_is_named() -> Non
     assert result.missed == ("a turn of the dead begun again", "a turn with a folded run begun again")
 
 
-def test_one_session_says_nothing_about_isolation() -> None:
-    not_yet = model_only.PROPERTIES
-    assert set(JUDGED) == {*Property, *DurableProperty} - {Property.ISOLATION, *not_yet}
+def test_one_session_says_nothing_about_isolation_nor_without_holds_about_these() -> None:
+    not_judged = {Property.ISOLATION, Property.HELD, Property.AS_EDITED}
+    assert set(JUDGED) == {*Property, *DurableProperty} - not_judged
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What leaves, in one order: that of one subscription to the dispatcher.
+"""Everything that is sent, in the order of one subscription to the dispatcher.
 
 Events are taken as they come, however slowly the client reads, so that none is dropped. Of text only its end
 is noted: the run keeps the text, and the outbox reads it when it sends it. Updates and responses wait in one

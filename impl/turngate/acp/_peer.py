@@ -1,7 +1,7 @@
-"""What a runner finds of the client, and the questions that it has asked there.
+"""The client as a runner sees it, and the questions that the runner has asked it.
 
-A question is resolved exactly once, by whichever comes first: the answer of the client, the end of the
-connection, or, if it is about a permission, a cancel of the turn. What comes later is ignored.
+A question is resolved exactly once: by the answer of the client, by the end of the connection, or, if it asks
+for a permission, by a cancel of the turn, whichever comes first. The others are then ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Question(NamedTuple):
 
 
 class Questions:
-    """What was asked and is not resolved. `send` gives a message to the client, unless it is taken back."""
+    """Questions that are not resolved. `send` gives a message to the client, unless it is withdrawn."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
@@ -156,21 +156,21 @@ class Peer:
         self._prompt = prompt
 
     async def request(self, method: str, /, **params: Any) -> Any:
-        """Ask the client something, say `fs/read_text_file`, about this session; return its result.
+        """Ask the client something about this session, for example `fs/read_text_file`; return its result.
 
-        The client hears of it after everything that the turn has written and noted so far. Raises PeerError
-        if it answers with an error, or is gone, and TypeError if the parameters are not JSON. If the turn is
-        cancelled meanwhile, the runner is, too; a clean-up may still ask and be answered.
+        The client receives the question after everything that the turn has written and noted so far. Raises
+        PeerError if it answers with an error, or is gone, and TypeError if the parameters are not JSON. If
+        the turn is cancelled meanwhile, so is the runner; a clean-up may still ask and be answered.
         """
         return await self._questions.ask(self._prompt, method, {"sessionId": self.session_id, **params})
 
     async def permission(
         self, tool_call: dict[str, Any], options: Sequence[dict[str, Any]] = OPTIONS
     ) -> str | None:
-        """Have the user decide about a tool call; return the `optionId` that was selected.
+        """Ask the user about a tool call; return the `optionId` that was selected.
 
-        Returns None if none was, also when the turn is cancelled: then do not go on. `tool_call` has at
-        least the `toolCallId`.
+        Returns None if none was selected, also when the turn is cancelled: then do not run the tool.
+        `tool_call` has at least the `toolCallId`.
         """
         self._questions.check_loop()
         await self._prompt.is_known.wait()
@@ -193,8 +193,8 @@ def peer() -> Peer:
         return _PEER.get()
     except LookupError:
         raise LookupError(
-            "no client can be asked: the prompt of this turn did not come over the Agent Client Protocol, "
-            "or it came to a process that has ended"
+            "this turn has no client: its prompt did not come over the Agent Client Protocol, or it came to "
+            "a process that has ended"
         ) from None
 
 

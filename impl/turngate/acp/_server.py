@@ -50,8 +50,8 @@ async def serve(
     """Be an agent for the client on the standard streams until it is gone; then close the dispatcher.
 
     Returns when standard input ends, or when nothing reads standard output any more. Cancel it to end sooner,
-    say after SIGTERM. Whichever way it ends, what is in flight is cancelled and answered; on a ledger, what
-    has no turn in this process is left to others, or to the next start.
+    say after SIGTERM. However it ends, runs in flight are cancelled and answered; on a ledger, runs without a
+    turn in this process are left to other processes or to the next start.
 
     when_busy  what a prompt does behind a busy session
     streams    file descriptors to read from and to write to, which are closed in the end; by default the

@@ -123,7 +123,7 @@ class Wire:
         return cls(reader, asyncio.StreamWriter(to_client, protocol, None, loop), from_client)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the lines of the client until it has no more to say; half a line is none."""
+        """Yield the lines of the client until the stream ends; an unfinished line is dropped."""
         while True:
             try:
                 line = await self._reader.readuntil(b"\n")
@@ -167,7 +167,7 @@ class Wire:
         await asyncio.wait([self._closed])
 
     async def close(self, within: float) -> None:
-        """Write what is left, for some seconds at most, and let go of both file descriptors."""
+        """Write what is left, for some seconds at most, and release both file descriptors."""
         if self._source is not None:
             self._source.close()
         self._writer.close()

@@ -249,13 +249,13 @@ def test_the_command_writes_it(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--design", "idle-gap"], "--html goes with --prompts and --cancels only"),
-        (["--json"], "--html goes with --prompts and --cancels only"),
-        (["--durable"], "--html goes with --prompts and --cancels only"),
-        (["--turns-limit", "1"], "--html goes with --prompts and --cancels only"),
+        (["--design", "idle-gap"], "--html goes only with --prompts and --cancels"),
+        (["--json"], "--html goes only with --prompts and --cancels"),
+        (["--durable"], "--html goes only with --prompts and --cancels"),
+        (["--turns-limit", "1"], "--html goes only with --prompts and --cancels"),
         (["--sessions", "2"], "the page has one session"),
         (["--prompts", "0"], "prompts must be from 1 to 8, not 0"),
-        (["--prompts", "4"], "the page has room for 3 prompts and 2 cancels at the most"),
+        (["--prompts", "4"], "the page has room for at most 3 prompts and 2 cancels"),
     ],
 )
 def test_what_the_page_cannot_show_is_refused(

@@ -135,7 +135,7 @@ class Rig:
         return prompt
 
     def forget(self, prompts: Iterable[Prompt]) -> None:
-        """Let go of prompts that are over. Their calls are answered at once from now on."""
+        """Forget the prompts that are over. Their calls are answered at once from now on."""
         for prompt in prompts:
             prompt.release()
 

@@ -47,7 +47,7 @@ class AcpSubject(RealtimeSubject):
         self._unsent: dict[str, list[str]] = {}
         """For each session, the prompts that wait in the client, because the session is busy."""
         self._orders: dict[str, str] = {}
-        """How the kit has told each turn to end."""
+        """How the kit lets each turn end."""
         self._lines: dict[str, asyncio.Lock] = {}
 
     async def _in_line(self, name: str) -> str:

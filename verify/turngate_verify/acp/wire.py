@@ -44,7 +44,7 @@ NO_RESPONSE = "no response"
 
 
 class _Said:
-    """A step that is being told: what the driver did, and what was seen since."""
+    """A step that is being described: what the driver did, and what was seen since."""
 
     def __init__(self, place: int, action: Action, words: str) -> None:
         self.place = place

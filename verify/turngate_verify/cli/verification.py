@@ -38,11 +38,11 @@ class Verification:
     violated: dict[AnyProperty, str] = field(default_factory=dict)
     unknown: dict[AnyProperty, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """What is wrong and breaks no property, such as a stale diagram."""
+    """Problems that break no property, such as a stale diagram."""
     unchecked: list[str] = field(default_factory=list)
     """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
-    """What a check should have reached and did not. Then every verdict is unknown."""
+    """What a check should have reached but did not. If there is any, every verdict is unknown."""
     designs: dict[str, Exploration[Bounds]] = field(default_factory=dict)
     sabotaged: dict[str, str] = field(default_factory=dict)
     """For each design, what refuted it on the real dispatcher."""
@@ -52,7 +52,7 @@ class Verification:
     of_the_limbs: list[str] = field(default_factory=list)
     """The designs of client, feed and ledger that were tried; the model has no such parts."""
     drivers: list[DriverLine] = field(default_factory=list)
-    """What each driver has done, in the order in which they were asked."""
+    """What each driver has done, in the order in which they were started."""
     seed: str = ""
     """Which random programs were drawn."""
     command: str = "turngate verify"
@@ -68,7 +68,7 @@ class Verification:
             self.checks[each][check] = {unit: number}
 
     def count_on_ledger(self, check: str, unit: str, number: int, *, deaths: bool = True) -> None:
-        """Note how much a check of dispatchers on a ledger has done, in which processes die or do not."""
+        """Note how much a check of dispatchers on a ledger has done, with or without processes that die."""
         for each in [*CHECKED, *(DurableProperty if deaths else ())]:
             if each not in NOT_ON_LEDGERS and number:
                 self.checks[each][check] = {unit: number}
@@ -101,7 +101,7 @@ class Verification:
 
     @property
     def every_design(self) -> dict[str, Exploration[Any]]:
-        """What came of every known-bad design in the model: in memory, of the line, and of processes."""
+        """The result for every known-bad design in the model: in memory, of the line, and of processes."""
         return {**self.designs, **self.durable.designs}
 
     @property

@@ -1,4 +1,4 @@
-"""``turngate verify``: makes every check there is, each in a line, and prints the verdicts once."""
+"""``turngate verify``: runs every check, each with a line of its own, and prints the verdicts once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from turngate_model import (
     LIMB_DESIGNS,
     LINE_DESIGNS,
     Property,
-    model_only,
 )
 from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, MemoryModel
 from turngate_model.pictures import generate, refute, stale
@@ -72,7 +71,7 @@ class Thoroughness:
     ledger_remembers: tuple[bool, ...] = (True,)
     """Whether processes remember what they have saved last, where faults are injected."""
     ledger_calls: int = 60
-    """Of the calls to a ledger that could fail, every nth does."""
+    """Every nth call to a ledger that could fail does fail."""
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
@@ -115,7 +114,7 @@ DEEP = Thoroughness(
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Use larger bounds and more of everything; takes minutes.")
+@click.option("--deep", is_flag=True, help="Use larger bounds and more examples; takes minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--report",
@@ -124,7 +123,7 @@ DEEP = Thoroughness(
     help="Write one self-contained page with verdicts and pictures to DIR/index.html.",
 )
 def verify(deep: bool, as_json: bool, report: Path | None) -> int:
-    """Check everything: the main job.
+    """Check every property, on the model and on the code, and every known-bad design.
 
     Exit code 0 only if every property holds and every known-bad design is
     refuted; 1 if something is violated; 3 if anything stayed unknown.
@@ -153,7 +152,6 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
             yield one
         verification.drivers.append(one)
 
-    verification.unchecked.append(model_only.UNCHECKED)
     with Workers() as workers:
         drivers = _started(thoroughness, workers)
         for name, check in drivers.items():
@@ -169,7 +167,7 @@ Check: TypeAlias = Callable[[Verification, DriverLine], None]
 
 
 def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
-    """Start all that there is to do, what takes longest first; return the drivers in the order of lines."""
+    """Start every check, the longest first; return the drivers in the order of their lines."""
     lacking = what_to_install()
     proving = None if lacking else workers.start(prove, thoroughness.proof)
     processes = _Processes(thoroughness.durable, workers)
@@ -453,7 +451,7 @@ def _refute_designs(workers: Workers) -> Check:
 
 
 def look_for(name: str, seed: int) -> Rules:
-    """Have the rules look for a design in the real dispatcher; an unlucky search is followed by another."""
+    """Let the rules look for a design in the real dispatcher; search again after an unlucky search."""
     sabotage = IN_MEMORY[name]
     examples = LINE_EXAMPLES if name in LINE_DESIGNS else EXAMPLES
     for search in range(SEARCHES):

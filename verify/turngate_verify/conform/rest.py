@@ -152,7 +152,7 @@ def _hear(judge: Judge, sessions: Sessions, shown: Sequence[Observed]) -> None:
 
 
 def _queued(sessions: Sessions) -> list[Observed]:
-    """Return that the runs are queued which have been told to enter and have neither started nor ended."""
+    """Show as queued the runs that were asked to enter and have neither started nor ended."""
     return [
         Enter(run, DeclaredState.QUEUED)
         for session in sessions.each

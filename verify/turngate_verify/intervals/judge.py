@@ -29,7 +29,7 @@ from turngate_verify.intervals.tighten import tightened
 LIMIT = 200_000
 """The most configurations of one segment."""
 TELLING = 5_000
-"""The most that are worth a plainer telling of what is wrong."""
+"""The most configurations that a plainer explanation may cost."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Breach:
     broken: Property
     what: str
     possible: tuple[Property, ...] = ()
-    """Every property of which one alone, if it were not asked for, would leave nothing broken."""
+    """Every property that explains the breach alone: if it were not demanded, nothing would be broken."""
     history: list[Item] = field(default_factory=list)
     """The items of that part, in the order that gets furthest; the last is the one that breaks it."""
     left: list[Item] = field(default_factory=list)
@@ -175,7 +175,7 @@ def plainly(
     limit: int,
     forgiven: Property | None = None,
 ) -> Found[SessionState]:
-    """Search without any shortcut, the likeliest order first: for the telling, and to check the shortcuts."""
+    """Search without shortcuts, the likeliest order first: explains a breach, and checks the shortcuts."""
     start = SessionState(known_of(items, over, look_ahead=False), forgiven)
     owed = SessionState.owed if whole else nothing_owed
     return search(items, [start], owed=owed, limit=limit, first=middle)
@@ -247,7 +247,7 @@ def _property(found: Found[SessionState]) -> Property | None:
 
 
 def _cannot_show(session: str, items: Sequence[Item]) -> list[str]:
-    """Say of how many cancels it cannot be told whether they were heeded: they overlap the end of a run."""
+    """Say how many cancels may have been ignored or late, because they overlap the end of a run."""
     accepts = {item.what.run: item for item in items if item.what.kind == "accept"}
     ends = [item for item in items if item.what.kind == "complete" and not item.what.cancelled]
     open_ = 0
