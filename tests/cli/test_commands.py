@@ -75,7 +75,7 @@ def test_an_error_of_turngate_is_none_of_the_users(
     assert main.run(["serve"]) == 70
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "Traceback (most recent call last):"
-    assert told[-1].startswith("turngate: this is an error of turngate itself")
+    assert told[-1].startswith("turngate: this is an error in turngate itself")
 
 
 def test_a_module_of_turngate_that_is_missing_is_an_error_of_turngate(

@@ -77,6 +77,12 @@ def test_a_generated_page_is_up_to_date(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == reference_pages.pages()[path], "it is stale: make reference"
 
 
+def test_every_parameter_of_a_call_has_a_meaning() -> None:
+    rows = re.findall(r"^\| `[\w-]+` \| (?:path|query|header) \|.*", read("reference/http.md"), re.MULTILINE)
+    assert len(rows) > 20
+    assert [row for row in rows if re.search(r"\|\s*\|$", row)] == []
+
+
 def defaults(heading: str) -> dict[str, str]:
     """Return the names and defaults of a table of limits."""
     section = read("reference/limits.md").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]

@@ -110,7 +110,7 @@ class CallsTheLastInLineRelation(Relation):
 
 
 class CallsACancelledTurnRelation(Relation):
-    def cover(self, leads: Runs) -> None:
+    def cover(self, s: Individual, leads: Runs) -> None:
         self.put_in("interrupted", leads)
 
 

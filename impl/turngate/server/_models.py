@@ -99,7 +99,7 @@ class MessagesQuery(Struct):
     """Which messages to read."""
 
     after: Annotated[str, Meta(description="The id of the message before the first")] = ""
-    limit: Annotated[int, Meta(ge=1, description="How many")] = 100
+    limit: Annotated[int, Meta(ge=1, description="How many messages")] = 100
 
 
 class EventsQuery(Struct):
@@ -171,7 +171,7 @@ ProblemBody: Final = _model(
     "Why a request is refused; `type` ends in the name of the problem.",
     {"type": str, "title": str, "status": Count, "detail": str},
 )
-StatusBody: Final = _model("StatusBody", "How the server is.", {"status": str})
+StatusBody: Final = _model("StatusBody", "The state of the server.", {"status": str})
 CoveredBody: Final = _model(
     "CoveredBody", "The ids of the runs that a cancel covers.", {"covered": list[str]}
 )
@@ -207,7 +207,7 @@ _SESSION: Final[dict[str, Any]] = {"session_id": str, "run_id": None, "runs": li
 EVENTS: Final[dict[str, type[Struct]]] = {
     "snapshot": _model(
         "SnapshotBody",
-        "How things are; with `reset`, the server does not know the event that the client resumed from.",
+        "The present state; with `reset`, the server does not know the event that the client resumed from.",
         {"sessions": list[SessionBody], "reset": bool, "cursor": str},
     ),
     "run.accept": _model(

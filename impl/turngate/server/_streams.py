@@ -162,8 +162,10 @@ class EventStream(Response):
                     ):
                         await reader.wait()
                 except TimeoutError:
-                    # With an id, so that a reader of a quiet session comes along with the log.
-                    await self._write(b"id: %s\n: alive\n\n" % str(log.place).encode("ascii"))
+                    # With an id, so that a reader of a quiet session comes along with the log. What has come
+                    # at this moment is sent first: a client must not go on behind what it never had.
+                    if reader.place.number == log.ring.head:
+                        await self._write(b"id: %s\n: alive\n\n" % str(log.place).encode("ascii"))
 
     async def _show(self, since: Cursor | None, *, reset: bool) -> None:
         """Send how things are, after what the reader missed since it was somewhere."""

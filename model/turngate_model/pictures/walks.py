@@ -206,7 +206,7 @@ def following(steps: Iterable[Shown], *, at_once: bool = False) -> Walk:
 
     The events say what they did: who was accepted, who entered, what was cancelled, which turn ended. What
     the dispatcher itself did is not followed: that is for the mechanism to decide. With ``at_once`` nothing
-    waits between the steps: a turn that is told to stop ends, and messages are written, in the step that
+    waits between the steps: an interrupted turn ends, and messages are written, in the step that
     causes it.
     """
     world, walk = _World(Mechanism, refine=True), list[Moment]()

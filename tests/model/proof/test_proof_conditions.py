@@ -13,17 +13,26 @@ import pytest
 
 from proving import asked, both_solvers
 from surroundings import ROOT
-from turngate_model import model_only
 from turngate_model.proof import INVARIANT, PARTS, ProofThoroughness, prove, prover, write_smt
 from turngate_model.proof import solvers as engine
-from turngate_model.proof.conditions import THE_INVARIANT, Condition, conditions
+from turngate_model.proof.comparison import TieBounds
+from turngate_model.proof.conditions import (
+    THE_INVARIANT,
+    Condition,
+    ConditionStage,
+    batches,
+    conditions,
+    symbols_of,
+    where,
+)
 from turngate_model.proof.isolation import conditions_of_isolation
 from turngate_model.proof.prover import all_conditions, stages_of
 from turngate_model.proof.relation import Relation
 from turngate_model.proof.smtlib import document
-from turngate_model.proof.solvers import SolverMissing, Way, solve
+from turngate_model.proof.solvers import SolverMissing, Way, discharge, solve
 from turngate_model.proof.steps import steps_of
-from turngate_model.proof.terms import not_
+from turngate_model.proof.terms import not_, parts_of
+from turngate_model.proof.vocabulary import SIGNATURE
 from turngate_model.properties import Property
 
 CONDITIONS = [*conditions()]
@@ -42,7 +51,7 @@ def test_every_property_and_every_step_has_conditions() -> None:
         == [*PARTS]
         == [
             THE_INVARIANT,
-            *(str(each) for each in Property if each not in model_only.PROPERTIES),
+            *map(str, Property),
             *(f"R-PLC-{nth}" for nth in range(1, 6)),
             "R-LIV-1",
         ]
@@ -52,11 +61,21 @@ def test_every_property_and_every_step_has_conditions() -> None:
     assert steps == {"at first", "between steps", *map(str, steps_of(Relation))}
 
 
-def test_every_clause_holds_at_first_and_is_kept_by_every_path() -> None:
-    paths = {each.where for each in CONDITIONS} - {"at first", "between steps"}
-    for clause in INVARIANT:
-        found = {each.where for each in CONDITIONS if each.says == clause.name and each.kind != "follows"}
-        assert found == paths | {"at first"}
+def test_every_clause_holds_at_first_and_is_kept_by_every_path_that_changes_what_it_speaks_of() -> None:
+    stage, found = ConditionStage(), {(each.where, each.says) for each in CONDITIONS if each.kind == "kept"}
+    for step in steps_of(Relation):
+        for path, _ in stage.paths(step):
+            changed = {name for name in SIGNATURE if path.world[name] is not stage.world[name]}
+            for clause in INVARIANT:
+                is_asked = (where(step, path), clause.name) in found
+                assert is_asked == bool(changed & symbols_of(clause)), clause.name
+    assert {each.says for each in CONDITIONS if each.kind == "first"} == {each.name for each in INVARIANT}
+
+
+def test_the_symbols_of_a_clause_are_those_that_it_asks() -> None:
+    clauses = {clause.name: clause for clause in INVARIANT}
+    assert symbols_of(clauses["accepted"]) == {"accepted", "state"}
+    assert symbols_of(clauses["queue-order"]) == {"queue", "ahead", "rank"}
 
 
 def test_the_clauses_are_those_of_the_report() -> None:
@@ -111,9 +130,14 @@ class Oracle:
 
     def __init__(self, *says: str) -> None:
         self.says = [*says]
+        self.efforts: list[int] = []
 
     def check(self, text: str, settings: dict[str, str]) -> str:
         return self.says.pop(0)
+
+    def check_each(self, premises: str, goals: list[str], effort: int) -> list[str]:
+        self.efforts.append(effort)
+        return [self.says.pop(0) for _ in goals]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +153,13 @@ class Oracle:
 )
 def test_an_answer_is_read_for_what_it_is(says: tuple[str, ...], answer: str) -> None:
     assert solve(HANDOFF, Oracle(*says)).answer == answer
+
+
+def test_a_condition_is_asked_with_more_effort_until_it_is_proved() -> None:
+    parts = len(parts_of(HANDOFF.goal))
+    oracle = Oracle(*["unknown"] * parts, *["unsat"] * parts)
+    assert discharge([HANDOFF], oracle) == ["proved"]
+    assert oracle.efforts == [1, 6]
 
 
 def test_the_text_of_a_condition_is_whole_and_says_what_it_is() -> None:
@@ -161,10 +192,36 @@ def test_a_solver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_whole_proof_without_the_teeth() -> None:
     both_solvers()
     begun: list[str] = []
-    thoroughness = ProofThoroughness((2, 1), None, teeth=False)
+    thoroughness = ProofThoroughness((TieBounds(2, 1),), None, teeth=False)
     proof = prove(thoroughness, begun.append)
     assert (proof.verdict, proof.problems) == ("holds", [])
     assert len(begun) == stages_of(thoroughness)
+
+
+def test_the_work_is_shared_among_processes_and_comes_to_the_same() -> None:
+    jobs = [prover._Job(f"{number}", abs, (-number,)) for number in range(3)]
+    for processes in (1, 2):
+        begun: list[str] = []
+        came = dict(prover._work_through(jobs, begun.append, processes))
+        assert (came, sorted(begun)) == ({"0": 0, "1": 1, "2": 2}, ["0", "1", "2"])
+
+
+def test_what_goes_wrong_in_another_process_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        dict(prover._work_through([prover._Job("wrong", divmod, (1, 0))], lambda _name: None, 2))
+
+
+SOME = [each for each in OTHERS if each.where.startswith(("hold", "resume_run: busy", "move last"))][::7]
+
+
+def test_conditions_of_one_batch_are_proved_together_and_a_wrong_one_is_not() -> None:
+    batch = max(batches(SOME), key=len)
+    wrong = replace(batch[0], goal=not_(batch[0].goal))
+    assert len(batch) > 2
+    for solver in both_solvers():
+        asked(solver)
+        assert discharge(batch, solver) == ["proved"] * len(batch)
+        assert discharge([wrong, *batch[1:]], solver)[0] != "proved"
 
 
 def test_ctrl_c_while_z3_thinks_is_for_whoever_asked() -> None:

@@ -12,9 +12,9 @@ from turngate_model.proof.agreement import Agreement, compare_readings
 from turngate_model.proof.comparison import Compared
 from turngate_model.proof.conditions import Condition, SmallStage, conditions
 from turngate_model.proof.judging import Judged, compare_judges
-from turngate_model.proof.readings import Unbounded
+from turngate_model.proof.readings import SeenAt, Unbounded
 from turngate_model.proof.solvers import solve
-from turngate_model.proof.teeth import Needed, needed_clauses, number_of_paths, paths_not_taken
+from turngate_model.proof.teeth import SCOPES, Needed, needed_clauses, number_of_paths, paths_not_taken
 from turngate_model.proof.terms import Formula, Sort
 from turngate_model.proof.unrolling import Refuted, Unrolled, refute_by_unrolling
 from turngate_model.properties import Property
@@ -27,7 +27,7 @@ def test_the_judge_objects_where_the_abstract_session_does(monkeypatch: pytest.M
     judged = compare_judges()
     judging._drawn.cache_clear()
     assert judged.difference == ""
-    assert len(judged.mistakes) == 44
+    assert len(judged.mistakes) == 57
 
 
 @pytest.mark.deep
@@ -46,7 +46,7 @@ def test_both_readings_of_the_text_agree() -> None:
 class Slow(Unbounded):
     """A reading that takes "for every run" to mean "for some run"."""
 
-    def for_all(self, says: Callable[..., Formula], *sorts: Sort) -> Formula:
+    def for_all(self, says: Callable[..., Formula], *sorts: Sort, seen_at: SeenAt | None = None) -> Formula:
         return self.exists(says, *sorts)
 
 
@@ -58,11 +58,12 @@ def test_a_reading_that_says_something_else_is_found(monkeypatch: pytest.MonkeyP
 
 def test_without_a_clause_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     solver, _ = both_solvers()
-    monkeypatch.setattr(teeth, "SCOPES", ((0, 0),))
     monkeypatch.setattr(teeth, "conditions", between_steps)
-    needed = needed_clauses(solver)
+    needed = needed_clauses(solver, ((0, 0),))
     assert needed.failing == []
-    assert needed.without["busy"] == "NO_STRAND: the queue of a session at rest is empty (between steps)"
+    assert (
+        needed.without["busy"] == "NO_STRAND: every queued run of a session at rest is held (between steps)"
+    )
     assert len(needed.without) > 15
 
 
@@ -72,7 +73,7 @@ def between_steps(stage: SmallStage) -> list[Condition]:
 
 @pytest.mark.deep
 def test_without_any_clause_something_fails() -> None:
-    needed = needed_clauses(both_solvers()[0])
+    needed = needed_clauses(both_solvers()[0], SCOPES)
     assert needed.failing == []
     assert needed.without.keys() == {clause.name for clause in INVARIANT}
 
@@ -95,7 +96,7 @@ def test_a_property_that_a_design_keeps_is_not_refuted() -> None:
 
 def test_a_path_that_nobody_takes_is_proved_to_be_so() -> None:
     never = [*paths_not_taken(set())]
-    assert len(never) == number_of_paths() == 34
+    assert len(never) == number_of_paths() == 57
     infeasible = "cancel_run: leads, accepted"
     (condition,) = [each for each in never if each.where == infeasible]
     (taken,) = [each for each in never if each.where == "release"]

@@ -194,7 +194,7 @@ def test_an_error_of_its_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_
         assert run(["trace", str(path)]) == 70
     assert raw_in(printed()) == set()
     assert "KeyError" in printed()
-    assert printed().endswith("is an error of turngate itself, and says nothing of what was to be checked\n")
+    assert printed().endswith("is an error in turngate itself, and says nothing about what it was checking\n")
 
 
 def shell(script: str, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -258,9 +258,9 @@ def test_the_exit_code_says_what_was_seen(tmp_path: Path, lines: str, code: int)
     [
         (["--follow", "no-such-file"], "no-such-file: No such file or directory"),
         (["--follow", "a", "b"], "give one FILE to --follow"),
-        (["--follow", "--intervals", "a"], "--follow goes on"),
-        (["--follow", "--window", "5", "a"], "--window needs --order-by"),
-        (["--follow", "--order-by", "at", "a"], "--window needs --order-by"),
+        (["--follow", "--intervals", "a"], "--follow excludes"),
+        (["--follow", "--window", "5", "a"], "--window and --order-by go together"),
+        (["--follow", "--order-by", "at", "a"], "--window and --order-by go together"),
         (["--from-end", "a"], "--from-end is for --follow only"),
     ],
 )
