@@ -102,7 +102,7 @@ bench: setup ## what a run costs, next to the alternatives; reports, judges noth
 	$(BIN)/python bench/durable.py
 
 chaos: setup ## real processes on a ledger, killed and stopped under load (longer: make chaos SECONDS=600; ON=sqlite)
-	$(BIN)/python tools/chaos.py --seconds $(or $(SECONDS),60) --ledger $(or $(ON),postgres)
+	$(BIN)/python tools/chaos.py --seconds $(or $(SECONDS),60) --ledger $(or $(ON),postgres) $(if $(JSON),--json $(JSON))
 
 lint: setup ## format, lint and type checks
 	$(BIN)/ruff format --check .

@@ -92,7 +92,7 @@ class BareSqlite:
         return await rate(lambda _: insert("INSERT INTO bare.bare VALUES (1)"), clients, seconds)
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         await self._connection.close()
 
 
@@ -113,7 +113,7 @@ class SqliteAlone:
         return done / (time.perf_counter() - began)
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
 
@@ -133,7 +133,7 @@ class BarePostgres:
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._ledger.close()
 
 

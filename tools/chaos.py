@@ -2,219 +2,71 @@
 
     python tools/chaos.py [--seconds 60] [--ledger sqlite|postgres] [--seed 1] [--on-death fail|retry]
 
-Several processes accept, submit, cancel and clear; some calls are cancelled, one after each turn of the loop.
-Of the notifications that they receive a third is lost, a third doubled and a third late. Meanwhile they are
-killed with -9 (one, or all at once), and the disk is full now and then; with PostgreSQL they are also stopped
-beyond their lease, their connections are terminated and the server is restarted. At the end those that live
-see to what is left, and the ledger is judged.
+Three processes work on a ledger: they run turns, serve HTTP, and make every kind of call themselves. Others
+call over HTTP, lose answers and send again, and others read event streams, go away and come back with their
+cursors. Of the notifications a third is lost, a third doubled and a third late; purges go on beside all this.
+
+Meanwhile processes are killed with -9 (one, or all at once) and stopped, strangers hold transactions, the
+disk is full, and the ledger is restored from a backup; with PostgreSQL connections are terminated, and the
+server is restarted. At the end those that live see to what is left, and every life of the ledger is judged
+(`tools/chaos_judge.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
+import multiprocessing
 import os
+import pickle
 import random
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = [str(ROOT / each) for each in ("impl", "model", "verify", "tests/support")]
-sys.path[:0] = PATHS
+sys.path[:0] = [str(ROOT / each) for each in ("impl", "model", "verify", "tests/support", "tools")]
 
-from turngate import Turn, TurngateError, WhenBusy  # noqa: E402 - found only now
-from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger  # noqa: E402 - found only now
-from turngate_verify.ledger_judge import completions, problems  # noqa: E402 - found only now
+from chaos_calls import SESSIONS, Log, told  # noqa: E402 - found only now
+from chaos_clients import ABOUT, Callers, client, look_on  # noqa: E402 - found only now
+from chaos_judge import (  # noqa: E402 - found only now
+    Line,
+    Order,
+    Window,
+    calls_in,
+    judge_life,
+    judge_onlooker,
+    judge_runners,
+    overlaps,
+    parts_of,
+    read,
+)
+from chaos_ledger import Life, PostgresStore, SqliteStore, hold, ledger_at  # noqa: E402 - found only now
+from chaos_sabotage import SABOTAGES  # noqa: E402 - found only now
+from chaos_worker import LEASE, Worker  # noqa: E402 - found only now
+from turngate import TurngateError  # noqa: E402 - found only now
+from verification_report import here  # noqa: E402 - found only now
 
-PROCESSES = 3
-SESSIONS = 16
-LEASE = 2.0
-Line = dict[str, Any]
-
-FULL = """
-    CREATE OR REPLACE FUNCTION turngate.disk_full() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full', MESSAGE = 'No space left on device'; END $$
-"""
-"""The server says that its disk is full, whenever a session is written."""
-
-
-def ledger_of(spec: str) -> Any:
-    if spec.startswith("postgresql:"):
-        return PostgresLedger(spec, connections=3)
-    return SqliteLedger(spec)
-
-
-def unreliable(ledger: Any, dice: random.Random) -> Any:
-    """Have notifications be lost, doubled and late."""
-    listen = ledger.listen
-
-    def listen_badly(wake: Any) -> None:
-        def maybe() -> None:
-            kind = dice.randrange(3)
-            if kind == 1:
-                wake()
-                wake()
-            elif kind == 2:
-                asyncio.get_running_loop().call_later(dice.random() * 2, wake)
-
-        listen(maybe)
-
-    ledger.listen = listen_badly
-    return ledger
-
-
-# One of the processes.
-
-
-class Caller:
-    """Does what callers do, and writes down what it was told, when it was told."""
-
-    def __init__(self, spec: str, seed: int, log: Path, quiet: Path, on_death: Any) -> None:
-        self.random = random.Random(seed)
-        self.log = log.open("a", buffering=1, encoding="utf-8")
-        self.quiet = quiet
-        self.parent = os.getppid()
-        self.name = f"{os.getpid()}-{seed}"
-        self.d = DurableDispatcher(
-            self.agent,
-            unreliable(ledger_of(spec), self.random),
-            lease=LEASE,
-            poll=0.2,
-            checkpoint=0.3,
-            enter_timeout=2.0,
-            on_death=on_death,
-        )
-
-    def say(self, **line: Any) -> None:
-        self.log.write(json.dumps({"at": time.monotonic_ns(), "pid": os.getpid(), **line}) + "\n")
-
-    async def agent(self, turn: Turn) -> str | None:
-        about = {"session": turn.run.session_id, "fence": turn.fence}
-        self.say(event="start", **about)
-        try:
-            for _ in range(self.random.randint(0, 4)):
-                turn.write("x")
-                await asyncio.sleep(self.random.random() * 0.05)
-                if self.random.random() < 0.3:
-                    await turn.fold()
-            if self.random.random() < 0.1:
-                raise RuntimeError("no luck")
-            if self.random.random() < 0.003:
-                self.say(event="dies")
-                os.kill(os.getpid(), signal.SIGKILL)
-            return None
-        finally:
-            self.say(event="stop", **about)
-
-    async def main(self) -> None:
-        while True:
-            try:
-                await self.d._stepper.ready()
-                break
-            except TurngateError:  # the server is being restarted
-                await asyncio.sleep(0.2)
-        async with self.d:
-            await asyncio.gather(*(self.call(number) for number in range(4)), self.fill_disk())
-            while os.getppid() == self.parent:  # noqa: ASYNC110 - a parent's end is not announced
-                await asyncio.sleep(1)  # see to what others have left, until killed
-            os._exit(1)
-
-    async def fill_disk(self) -> None:
-        """Let an SQLite file have no page more, for a moment, now and then."""
-        ledger: Any = self.d._ledger
-        while isinstance(ledger, SqliteLedger) and not self.quiet.exists():
-            await asyncio.sleep(self.random.random() * 8)
-            for pages in (1, 2**30):
-                try:
-                    await ledger._working().do(
-                        lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()  # noqa: B023 - awaited here
-                    )
-                except TurngateError:
-                    continue
-                if pages == 1:
-                    self.say(event="full")
-                    await asyncio.sleep(self.random.random())
-
-    async def cancelled(self, session: str, run_id: str) -> None:
-        """Call, and be cancelled after this many turns of the loop: at each await there is."""
-        calls: list[Callable[[], Any]] = [
-            lambda: self.d.submit(session, "p", run_id=run_id, when_busy="queue"),
-            lambda: self.d.ask(session, "p", run_id=run_id),
-            lambda: self.d.cancel(session),
-            lambda: self.d.clear_queue(session),
-        ]
-        call: asyncio.Task[Any] = asyncio.ensure_future(self.random.choice(calls)())
-        for _ in range(self.random.randrange(60)):
-            await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait({call})
-        self.say(event="call cancelled" if call.cancelled() else "call faster than its cancel")
-
-    async def call(self, number: int) -> None:
-        count = 0
-        while not self.quiet.exists():
-            if os.getppid() != self.parent:
-                os._exit(1)  # the judge is gone
-            count += 1
-            try:
-                await self.one_call(f"s{self.random.randrange(SESSIONS)}", f"{self.name}-{number}-{count}")
-            except TurngateError as refused:
-                self.say(event="refused", why=type(refused).__name__)
-            await asyncio.sleep(self.random.random() * 0.08)
-
-    async def one_call(self, session: str, run_id: str) -> None:
-        d, dice = self.d, self.random.random()
-        way: WhenBusy = self.random.choice(["fold", "fold", "queue", "queue", "queue", "interrupt"])
-        if dice < 0.05:
-            await self.cancelled(session, run_id)
-        elif dice < 0.1:  # a client that hangs up
-            with_in = self.random.random() * 0.02
-            try:
-                async with asyncio.timeout(with_in):
-                    await d.submit(session, "p", run_id=run_id, when_busy="queue")
-                self.say(event="accepted", run=run_id)
-            except TimeoutError:
-                pass
-        elif dice < 0.55:
-            await d.submit(session, "p", run_id=run_id, when_busy=way)
-            self.say(event="accepted", run=run_id)
-        elif dice < 0.7:
-            run = await d.accept(session, "p", run_id=run_id, when_busy=way)
-            self.say(event="accepted", run=run_id)
-            await asyncio.sleep(self.random.random() * 0.05)
-            await d.enter(run)
-        elif dice < 0.85:
-            covered = await d.cancel(session)
-            self.say(event="cancelled", covered=[run.run_id for run in covered.runs])
-        elif dice < 0.9:
-            await d.clear_queue(session)
-        else:
-            async with asyncio.timeout(30):
-                complete = await d.ask(session, "p", run_id=run_id, when_busy="queue")
-            self.say(event="asked", run=run_id, outcome=complete.outcome, text=complete.text)
-
-
-# The killer.
-
-
-class _Span(NamedTuple):
-    """When a runner ran, in which process, under which fence, and what ended it."""
-
-    start: int
-    end: int
-    pid: int
-    fence: int
-    ended: str
+WORKERS = 3
+PATIENCE = 180.0
+"""Seconds after which what should come by itself counts as missing, on however busy a machine."""
+LATE = 10.0
+"""Seconds for which a server may still have a prompt of a caller that was killed."""
+DECK = (
+    *["kill"] * 8, "kill all", *["stop"] * 3, *["hold a transaction"] * 2, "back up", "restore",
+    "stop a client", "kill a client",
+)  # fmt: skip
+"""What is done, each once before all is shuffled again."""
+POSTGRES_DECK = ("terminate connections", "terminate connections", "fill the disk", "restart the server")
 
 
 class Chaos:
@@ -225,209 +77,401 @@ class Chaos:
         self.folder = folder
         self.random = random.Random(options.seed)
         self.quiet = folder / "quiet"
-        self.cluster: Any = None
-        self.spec = str(folder / "ledger.db")
-        if options.ledger == "postgres":
-            from postgres import cluster  # noqa: PLC0415 - only where it is wanted
-
-            self.cluster = cluster()
-            self.spec = self.cluster.dsn
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.store = PostgresStore(folder) if options.ledger == "postgres" else SqliteStore(folder)
+        for name in ("servers", "sending"):
+            (folder / name).mkdir()
+        (folder / "log").touch()
+        self.fork = multiprocessing.get_context("fork")
+        self.workers: list[Any] = []
+        self.clients: dict[str, Any] = {}
+        self.holders: list[Any] = []
         self.started = 0
         self.done: Counter[str] = Counter()
         self.ended_at: dict[int, int] = {}
         self.frozen: set[int] = set()
+        self.lives: list[Life] = []
+        self.windows: list[Window] = []
+        self.pids: list[set[int]] = [set()]
+        """The processes of each life."""
+        self.backup: tuple[float, float] | None = None
+        self.deck: list[str] = []
+        self.gone: list[tuple[float, int]] = []
+        """Until when prompts of a caller that was killed may be on their way, and its process."""
+        self.wrong: list[str] = []
 
-    def start(self) -> None:
+    # Processes.
+
+    def spawn(self, target: Callable[..., object], *arguments: Any) -> Any:
+        """Run a function in a process of its own: a copy of this one, so that it begins at once."""
         self.started += 1
-        command = [
-            sys.executable,
-            __file__,
-            "--process",
-            str(self.started),
-            "--log",
-            str(self.folder / "log"),
-        ]
-        command += ["--quiet", str(self.quiet), "--spec", self.spec, "--on-death", self.options.on_death]
-        errors = (self.folder / "errors").open("ab")
-        self.processes.append(subprocess.Popen(command, stderr=errors))
-        errors.close()
+        process = self.fork.Process(
+            target=_in_process, args=(self.folder, self.options.sabotage, target, *arguments)
+        )
+        process.start()
+        return process
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def replace_the_dead(self) -> None:
+        """Start what is not running."""
+        while self.gone and self.gone[0][0] < time.monotonic():
+            (self.folder / "sending" / str(self.gone.pop(0)[1])).unlink(missing_ok=True)
+        for process in [*self.workers]:
+            if not process.is_alive():
+                self.done["deaths by themselves"] += 1
+                self.buried(process)
+        while len(self.workers) < WORKERS:
+            seed = self.options.seed * 1_000_000 + self.started
+            self.workers.append(self.spawn(_work, self.folder, self.store.spec, seed, self.options.on_death))
+            self.pids[-1].add(self.workers[-1].pid)
+        for name, what in (("callers", _call), ("onlookers", _look_on)):
+            if name not in self.clients or not self.clients[name].is_alive():
+                if self.quiet.exists() and name in self.clients:
+                    continue  # they have come to their end
+                self.clients[name] = self.spawn(what, self.folder, self.started)
+
+    def kill(self, process: Any) -> None:
+        """Kill a process that works on the ledger."""
         # What is seen to by others right after the kill may come before we are told that it has ended.
         self.ended_at[process.pid] = time.monotonic_ns()
         process.kill()
-        process.wait()
-        self.processes.remove(process)
+        process.join()
+        self.buried(process)
 
-    def replace_the_dead(self) -> None:
-        for process in [*self.processes]:
-            if process.poll() is not None:
-                self.done["deaths in a turn"] += 1
-                self.ended_at[process.pid] = time.monotonic_ns()
-                self.processes.remove(process)
-        while len(self.processes) < PROCESSES:
-            self.start()
+    def buried(self, process: Any) -> None:
+        """Forget a process that is dead."""
+        self.ended_at.setdefault(process.pid, time.monotonic_ns())
+        self.workers.remove(process)
+        for folder in ("servers", "sending"):
+            (self.folder / folder / str(process.pid)).unlink(missing_ok=True)
+
+    def kill_all(self) -> None:
+        """Kill every process that works on the ledger."""
+        for process in [*self.workers]:
+            self.kill(process)
+
+    def end_holders(self, *, at_once: bool = False) -> None:
+        """Wait for strangers that hold transactions; or kill them."""
+        for process in self.holders:
+            if at_once:
+                process.kill()
+            process.join()
+        self.holders = []
+
+    # Harm.
 
     def harm(self) -> None:
-        dice = self.random.random()
-        victim = self.random.choice(self.processes)
-        if self.cluster is not None and dice < 0.15:
-            self.done["stops"] += 1
-            self.frozen.add(victim.pid)
-            victim.send_signal(signal.SIGSTOP)
-            time.sleep(LEASE * (0.3 + 1.2 * self.random.random()))
-            victim.send_signal(signal.SIGCONT)
-        elif self.cluster is not None and dice < 0.4:
-            self.done["connections terminated"] += asyncio.run(self.terminate())
-        elif self.cluster is not None and dice < 0.45:
-            self.done["times that the disk was full"] += 1
-            asyncio.run(self.fill_disk())
-        elif self.cluster is not None and dice < 0.48:
-            self.done["restarts of the server"] += 1
-            self.cluster.stop()
-            self.cluster.start()
-        elif dice > 0.93:
-            self.done["kills of all"] += 1
-            for process in [*self.processes]:
-                self.kill(process)
-        else:
-            self.done["kills"] += 1
-            self.kill(victim)
+        """Do the next thing to them."""
+        if not self.deck:
+            self.deck = [*DECK, *(POSTGRES_DECK if isinstance(self.store, PostgresStore) else ())]
+            self.random.shuffle(self.deck)
+            first, second = sorted(
+                number for number, each in enumerate(self.deck) if each in ("back up", "restore")
+            )
+            self.deck[first], self.deck[second] = "restore", "back up"  # it is drawn from the end
+        what = self.deck.pop()
+        if what == "restore" and self.backup is None:
+            return
+        self.done[what] += 1
+        match what:
+            case "kill":
+                self.kill(self.random.choice(self.workers))
+            case "kill all":
+                self.kill_all()
+            case "stop":
+                victim = self.random.choice(self.workers)
+                self.frozen.add(victim.pid)
+                self.stop(victim)
+            case "stop a client":
+                self.stop(self.random.choice([*self.clients.values()]))
+            case "kill a client":
+                name = self.random.choice([*self.clients])
+                self.clients[name].kill()
+                self.clients[name].join()
+                self.gone.append((time.monotonic() + LATE, self.clients[name].pid))
+            case "hold a transaction":
+                kind = self.random.choice(self.store.KINDS)
+                self.holders.append(
+                    self.fork.Process(target=hold, args=(self.store, kind, 0.5 + self.random.random() * 3))
+                )
+                self.holders[-1].start()
+            case "back up":
+                began = time.monotonic_ns()
+                self.store.back_up()
+                self.backup = began, time.monotonic_ns()
+            case "restore":
+                self.restore()
+            case _:
+                self.harm_server(what)
 
-    async def terminate(self) -> int:
-        ledger = ledger_of(self.spec)
-        await ledger.open()
-        rows = await ledger._working().fetch(
-            "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity "
-            "WHERE application_name = 'turngate' AND pid <> pg_backend_pid() "
-            "ORDER BY random() LIMIT 3) victims"
-        )
-        await ledger.close()
-        return len(rows)
+    def stop(self, victim: Any) -> None:
+        """Stop a process for some time."""
+        os.kill(victim.pid, signal.SIGSTOP)
+        time.sleep(LEASE * (0.3 + 1.2 * self.random.random()))
+        os.kill(victim.pid, signal.SIGCONT)
 
-    async def fill_disk(self) -> None:
-        """Have the server refuse to write for a moment."""
-        ledger = ledger_of(self.spec)
-        await ledger.open()
-        await ledger._working().fetch(FULL)
-        await ledger._working().fetch(
-            "CREATE OR REPLACE TRIGGER disk_full BEFORE INSERT OR UPDATE ON turngate.session "
-            "EXECUTE FUNCTION turngate.disk_full()"
+    def harm_server(self, what: str) -> None:
+        """Do something to a PostgreSQL server."""
+        assert isinstance(self.store, PostgresStore)
+        match what:
+            case "terminate connections":
+                self.done["connections terminated"] += self.store.terminate()
+            case "fill the disk":
+                self.end_holders()
+                self.store.fill_disk(self.random.random() * 2)
+            case "restart the server":
+                self.end_holders(at_once=True)
+                self.store.restart()
+
+    def restore(self) -> None:
+        """Stop every process, put the backup in place, and start them again."""
+        assert self.backup is not None
+        self.end_holders(at_once=True)
+        self.replace_the_dead()
+        (self.folder / "restoring").touch()
+        self.kill_all()
+        self.store.settle()
+        self.wait_for(
+            lambda: all((self.folder / f"away-{each}").exists() for each in range(len(ABOUT))), "onlookers"
         )
-        await asyncio.sleep(self.random.random() * 2)
-        await ledger._working().fetch("DROP TRIGGER disk_full ON turngate.session")
-        await ledger.close()
+        self.end_life()
+        self.store.restore()
+        self.begin_life()
+        (self.folder / "restoring").unlink()
+        self.wait_for(lambda: not any(self.folder.glob("away-*")), "onlookers")
+        self.backup = None
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> bool:
+        """Wait until it is so; note that it does not come, after a long time."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                self.wrong.append(f"waited {PATIENCE:g} s in vain: {what}")
+                for process in self.workers:
+                    if process.is_alive():
+                        os.kill(process.pid, signal.SIGUSR1)  # print where they wait
+                time.sleep(1)
+                return False
+            self.replace_clients()
+            time.sleep(0.05)
+        return True
+
+    def replace_clients(self) -> None:
+        """Start clients that died."""
+        if not self.quiet.exists() and not self.clients["onlookers"].is_alive():
+            self.clients["onlookers"] = self.spawn(_look_on, self.folder, self.started)
+
+    def begin_life(self) -> None:
+        """Begin with the ledger as it is now."""
+        self.windows.append(Window(time.monotonic_ns()))
+        if len(self.windows) > 1:
+            self.pids.append(set())
+        self.replace_the_dead()
+
+    def end_life(self) -> None:
+        """Keep all that the ledger knows; every process is dead, or has nothing more to do."""
+        self.lives.append(self.store.life())
+        backup = self.backup or (0.0, 0.0)
+        self.windows[-1] = Window(self.windows[-1].began, time.monotonic_ns(), *backup)
+
+    # The run.
 
     def run(self) -> bool:
+        """Do it all; return whether it was good."""
         try:
-            return self.run_on()
+            self.open_ledger()
+            self.begin_life()
+            until = time.monotonic() + self.options.seconds
+            time.sleep(1)
+            while time.monotonic() < until:
+                time.sleep(self.random.random() * 0.8)
+                self.replace_the_dead()
+                self.harm()
+            self.come_to_rest()
         finally:
-            for process in [*self.processes]:
-                self.kill(process)
+            self.end_holders(at_once=True)
+            for process in [*self.workers, *self.clients.values()]:
+                process.kill()
+                process.join()
+        if self.options.keep:
+            (self.folder / "lives").write_bytes(pickle.dumps((self.lives, self.windows, self.pids)))
+        asyncio.run(self.judge())
+        return not self.wrong
 
-    def run_on(self) -> bool:
-        until = time.monotonic() + self.options.seconds
+    def open_ledger(self) -> None:
+        """Make the ledger, and what keeps what is purged."""
+
+        async def open_it() -> None:
+            ledger = ledger_at(self.store.spec)
+            await ledger.open()
+            await ledger.close()
+
+        asyncio.run(open_it())
+        self.store.keep_what_is_purged()
+
+    def come_to_rest(self) -> None:
+        """Have callers stop, resume what is held, and wait until everything has come to its end."""
+        self.end_holders()
         self.replace_the_dead()
-        time.sleep(1)
-        while time.monotonic() < until:
-            time.sleep(self.random.random() * 1.2)
-            self.replace_the_dead()
-            self.harm()
         self.quiet.touch()
-        self.replace_the_dead()
-        wrong = asyncio.run(self.judge())
-        for process in [*self.processes]:
-            self.kill(process)
-        told = [json.loads(line) for line in (self.folder / "log").read_text(encoding="utf-8").splitlines()]
-        wrong += self.overlaps(told)
-        for line in sorted(self.done.items()):
-            print(f"{line[1]:7} {line[0]}")
-        print("GOOD" if not wrong else f"BAD: {len(wrong)} problems")
-        for problem in wrong[:10]:
-            print(f"  {problem}")
-        return not wrong
+        self.clients["callers"].join(PATIENCE)
+        asyncio.run(self.resume_all())
+        (self.folder / "settled").touch()
+        said = self.folder / "log"
+        if self.wait_for(lambda: not self.clients["onlookers"].is_alive(), "onlookers at their end"):
+            living = [process.pid for process in self.workers]
 
-    async def judge(self) -> list[str]:
-        ledger = ledger_of(self.spec)
-        await ledger.open()
-        deadline = time.monotonic() + 60
-        while await ledger.view(None) and time.monotonic() < deadline:
-            await asyncio.sleep(0.3)
-            self.replace_the_dead()
-        told = [json.loads(line) for line in (self.folder / "log").read_text(encoding="utf-8").splitlines()]
-        acknowledged = {line["run"] for line in told if line["event"] in ("accepted", "asked")}
-        wrong = await problems(ledger, acknowledged)
-        ended = {each.run_id: each for each in await completions(ledger)}
-        for line in told:
-            if line["event"] == "asked":
-                complete = ended[line["run"]]
-                if (complete.outcome, complete.text) != (line["outcome"], line["text"]):
-                    wrong.append(f"{line['run']} was told {line}, and is {complete}")
-            for run_id in line.get("covered", ()):
-                if not ended[run_id].cancelled:
-                    wrong.append(f"{run_id} was covered, and is not cancelled")
-        self.done["runs"] = len(ended)
-        self.done["runs acknowledged"] = len(acknowledged)
-        self.done.update(f"runs {each.outcome}" for each in ended.values())
-        self.done.update(f"calls refused: {line['why']}" for line in told if line["event"] == "refused")
-        self.done.update(line["event"].replace("call", "calls") for line in told if "call" in line["event"])
-        if full := sum(line["event"] == "full" for line in told):
-            self.done["times that the disk was full"] = full
-        await ledger.close()
-        return wrong
+            def nothing_left() -> bool:
+                told = read(said)
+                return set(living) <= {line["pid"] for line in told if line["event"] == "nothing left"}
 
-    def overlaps(self, told: list[Line]) -> list[str]:
-        """Return the turns that ran at the same time, but for those of processes that were stopped."""
-        # One that killed itself was found dead only later.
-        self.ended_at |= {line["pid"]: line["at"] for line in told if line["event"] == "dies"}
-        began: dict[tuple[int, str, int], int] = {}
-        turns: dict[str, list[_Span]] = defaultdict(list)
-        for line in told:
-            if line["event"] in ("start", "stop"):
-                key = line["pid"], line["session"], line["fence"]
-                if line["event"] == "start":
-                    began[key] = line["at"]
-                else:
-                    turns[line["session"]].append(
-                        _Span(began.pop(key), line["at"], key[0], key[2], "stopped")
-                    )
-        for (pid, session, fence), at in began.items():
-            turns[session].append(_Span(at, self.ended_at[pid], pid, fence, "died"))
-        wrong = []
-        for session, spans in turns.items():
-            lived = sorted(span for span in spans if span.pid not in self.frozen)
-            for one, other in pairwise(lived):
-                if other.start < one.end:
-                    by = (one.end - other.start) / 1e6
-                    wrong.append(f"turns of {session} overlap by {by:.1f} ms: {one} and {other}")
-        self.done["turns"] = sum(map(len, turns.values()))
-        return wrong
+            if not self.wait_for(nothing_left, "nothing left in memory (NO_RESIDUE)"):
+                self.wrong += [file.read_text() for file in self.folder.glob("left-*")]
+        now = time.monotonic_ns()
+        self.ended_at |= {process.pid: now for process in self.workers}
+        self.end_life()
+
+    async def resume_all(self) -> None:
+        """Resume until nothing is in flight; then send last prompts, which every onlooker waits for."""
+        deadline = time.monotonic() + PATIENCE
+        log = Log(self.folder / "log")
+        async with client(self.folder, self.random) as http:
+            number = 0
+            while time.monotonic() < deadline:
+                self.replace_the_dead()
+                with contextlib.suppress(TurngateError):
+                    found = await http.sessions()
+                    if not found:
+                        break
+                    for view in found:
+                        with log.call("resume", about=view.session_id) as answer:
+                            answer.update(told(await http.resume(view.session_id)))
+                await asyncio.sleep(0.3)
+            while self.clients["onlookers"].is_alive() and time.monotonic() < deadline:
+                number += 1
+                for session in range(SESSIONS):
+                    with contextlib.suppress(TurngateError):
+                        await http.ask(f"s{session}", "last", run_id=f"last-{number}-s{session}")
+                self.replace_the_dead()
+                await asyncio.sleep(1)
+
+    # The judgement.
+
+    async def judge(self) -> None:
+        """Judge every life, and what was seen of it."""
+        log = read(self.folder / "log")
+        calls = calls_in(log)
+        orders = [Order(life) for life in self.lives]
+        for number, (life, parts) in enumerate(zip(self.lives, parts_of(calls, self.windows), strict=True)):
+            is_last = number + 1 == len(self.lives)
+            found = await judge_life(life, parts, is_last=is_last)
+            found += judge_runners(life, log, frozenset(self.pids[number]))
+            self.wrong += [f"life {number + 1} of {len(self.lives)}: {each}" for each in found]
+        frozen = self.frozen if isinstance(self.store, PostgresStore) else set[int]()  # a lock has no lease
+        turns, found = overlaps(log, self.ended_at, frozenset(frozen))
+        self.wrong += found
+        seen: Counter[str] = Counter()
+        for number, about in enumerate(ABOUT):
+            path = self.folder / f"onlooker-{number}"
+            judged = judge_onlooker(read(path) if path.exists() else [], about, orders)
+            self.wrong += [f"onlooker {number} of {about or 'all sessions'}: {each}" for each in judged.wrong]
+            seen += judged.counts
+        self.count(log, turns, seen)
+        if not self.done["runs"] or not seen["RunCompletes heard"]:
+            self.wrong.append("nothing has happened: the machine is too busy")
+
+    def count(self, log: list[Line], turns: int, seen: Counter[str]) -> None:
+        """Count what has happened."""
+        done = self.done
+        done["lives of the ledger"] = len(self.lives)
+        done["turns"] = turns
+        done.update({f"onlookers: {name}": number for name, number in seen.items()})
+        last = self.lives[-1]
+        done["runs"] = len({run for life in self.lives for run in life.runs})
+        done["runs purged"] = sum(each.purged_at is not None for each in last.completed)
+        done.update(f"runs {each.complete.outcome}" for each in last.completed)
+        for line in log:
+            match line["event"]:
+                case "call":
+                    done[f"calls: {line['op']}"] += 1
+                case "answered" | "refused" | "unknown":
+                    done[f"calls {line['event']}"] += 1
+                case "full":
+                    done["times that the disk was full"] += 1
+                case "purged" if line["runs"]:
+                    done["purges"] += 1
+                case "nothing left":
+                    done["survivors with nothing left in memory"] += 1
+
+
+def _in_process(folder: Path, sabotage: str | None, target: Callable[..., object], *arguments: Any) -> None:
+    """Begin in a process of its own."""
+    with (folder / "errors").open("ab") as errors:
+        os.dup2(errors.fileno(), 2)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.ERROR)
+    if sabotage is not None:
+        SABOTAGES[sabotage].apply()
+    target(*arguments)
+
+
+def _work(folder: Path, spec: str, seed: int, on_death: str) -> None:
+    async def work() -> None:
+        await Worker(folder, spec, seed, on_death).main()
+
+    asyncio.run(work())
+
+
+def _call(folder: Path, seed: int) -> None:
+    asyncio.run(Callers(folder, seed).main())
+
+
+def _look_on(folder: Path, seed: int) -> None:
+    asyncio.run(look_on(folder, seed))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run it, print what has happened, and return 1 if something is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--ledger", choices=["sqlite", "postgres"], default="postgres")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--on-death", choices=["fail", "retry"], default="fail")
-    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--spec", help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--quiet", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--sabotage", choices=sorted(SABOTAGES), help="put something wrong in that must be found"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     options = parser.parse_args()
-    if options.process is not None:
-        logging.disable(logging.ERROR)
-        asyncio.run(
-            Caller(options.spec, options.process, options.log, options.quiet, options.on_death).main()
-        )
-        return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="turngate-chaos-") as folder:
-        good = Chaos(options, Path(folder)).run()
-        errors = (Path(folder) / "errors").read_text(encoding="utf-8", errors="replace")
-        if errors:
-            print(errors[-3000:], file=sys.stderr)
+    folder = Path(tempfile.mkdtemp(prefix="turngate-chaos-"))
+    begun = {} if options.json is None else here()
+    try:
+        chaos = Chaos(options, folder)
+        good = chaos.run()
+        errors = folder / "errors"
+        if errors.exists() and (said := errors.read_text(encoding="utf-8", errors="replace")):
+            print(said[-3000:], file=sys.stderr)
+    finally:
+        if options.keep:
+            print(f"the logs are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    for name, number in sorted(chaos.done.items()):
+        print(f"{number:7,} {name}")
+    print("GOOD" if good else f"BAD: {len(chaos.wrong)} problems")
+    for problem in chaos.wrong[:10]:
+        print(f"  {problem}")
+    if options.json is not None:
+        figures = {
+            **begun,
+            "ledger": options.ledger,
+            "seconds": options.seconds,
+            "wrong": chaos.wrong,
+            "done": chaos.done,
+        }
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0 if good else 1
 
 

@@ -24,7 +24,7 @@ and not that something is broken. Each peer is used as its own documentation say
 [{FOLDER}/]({FOLDER}/) to check that. The versions are pinned. This page is generated: `make gallery` checks
 the peers again and writes it, so that a change is a diff.
 
-**holds**: no program that was played breaks it; that is evidence, and no proof. **violated**: the program
+**holds**: no program that was played breaks it; that is evidence, not proof. **violated**: the program
 below breaks it, each time that it is played. **flaky**: a program broke it, and did not when it was played
 again. An empty cell: not put to the test, for the reason given below. Races were not tried
 where bursts are left out: the kit waited for each operation before it called the next. How deep the kit looks

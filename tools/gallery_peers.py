@@ -59,7 +59,7 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 
 def pinned() -> dict[str, str]:
-    """Return the version of every package that the peers need, as it is pinned."""
+    """Return the pinned version of every package that the peers need."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     python = (each.split("==") for each in groups["gallery"])
     node = json.loads((ROOT / FOLDER / "package.json").read_text(encoding="utf-8"))["dependencies"]

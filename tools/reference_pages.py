@@ -104,7 +104,7 @@ def _parameters(call: dict[str, Any]) -> Iterator[str]:
     if call.get("parameters"):
         yield "\n| parameter | in | type | meaning |\n| --- | --- | --- | --- |\n"
         for each in call["parameters"]:
-            meaning = each.get("description", "")
+            meaning = each.get("description") or each["schema"].get("description", "")
             yield f"| `{each['name']}` | {each['in']} | {_type(each['schema'])} | {meaning} |\n"
 
 

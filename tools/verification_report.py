@@ -2,6 +2,7 @@
 
 python tools/verification_report.py                  run it, which takes minutes
 python tools/verification_report.py --from FILE      take what `turngate verify --json` has printed
+python tools/verification_report.py --chaos FILE...  write what `make chaos JSON=FILE` has counted
 """
 
 from __future__ import annotations
@@ -19,6 +20,28 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation" / "verification.md"
 BEGIN, END = "<!-- begin verify run -->\n", "<!-- end verify run -->"
+CHAOS_BEGIN, CHAOS_END = "<!-- begin chaos runs -->\n", "<!-- end chaos runs -->"
+ENGINES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+CHAOS = {
+    "processes killed one by one": ("kill",),
+    "all of them at once": ("kill all",),
+    "processes stopped for a while": ("stop",),
+    "callers and onlookers killed or stopped": ("kill a client", "stop a client"),
+    "transactions held by strangers": ("hold a transaction",),
+    "connections terminated": ("connections terminated",),
+    "restarts of the server": ("restart the server",),
+    "times that the disk was full": ("fill the disk", "times that the disk was full"),
+    "restores": ("restore",),
+    "purges": ("purges",),
+    "calls answered": ("calls answered",),
+    "calls of unknown outcome": ("calls unknown",),
+    "turns": ("turns",),
+    "runs": ("runs",),
+    "RunCompletes heard by onlookers": ("onlookers: RunCompletes heard",),
+    "reconnections of onlookers with a cursor": ("onlookers: reconnections with a cursor",),
+    "onlookers told to begin again": ("onlookers: begun again after a purge or a restore",),
+}
+"""The rows about chaos, and the counts that each adds up."""
 
 
 def figures(result: dict[str, Any], when: str, commit: str, machine: str) -> str:
@@ -53,26 +76,68 @@ def _checks(checks: dict[str, dict[str, int]]) -> str:
     )
 
 
+def figures_of_chaos(runs: list[dict[str, Any]]) -> str:
+    """Return the figures of chaos on each engine as Markdown."""
+    lines = [
+        f"{ENGINES[run['ledger']]}: {run['when']}, commit `{run['commit']}`, {run['machine']}, "
+        f"{run['seconds']:,.0f} seconds: **{'bad' if run['wrong'] else 'good'}**."
+        for run in runs
+    ]
+    lines = [
+        *"\n\n".join(lines).split("\n"),
+        "",
+        f"| | {' | '.join(ENGINES[run['ledger']] for run in runs)} |",
+    ]
+    lines.append("| --- |" + " --- |" * len(runs))
+    for row, counts in CHAOS.items():
+        numbers = [sum(run["done"].get(each, 0) for each in counts) for run in runs]
+        lines.append(f"| {row} | {' | '.join(f'{number:,}' if number else '' for number in numbers)} |")
+    calls = [
+        {name: number for name, number in run["done"].items() if name.startswith("calls: ")} for run in runs
+    ]
+    for name in sorted({name for each in calls for name in each}):
+        lines.append(f"| calls of `{name[7:]}` | {' | '.join(f'{each.get(name, 0):,}' for each in calls)} |")
+    lines.append(f"| problems | {' | '.join(str(len(run['wrong'])) for run in runs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def here() -> dict[str, str]:
+    """Return the date, the commit and the machine."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    system = f"{platform.system()} {platform.machine()}"
+    return {
+        "when": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit,
+        "machine": f"Python {platform.python_version()} on {system}, {os.cpu_count()} cores",
+    }
+
+
+def write(begin: str, part: str, end: str) -> None:
+    """Put a part between its marks on the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    PAGE.write_text(before + begin + part + end + rest.partition(end)[2], encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--from", dest="file", type=Path)
-    file = parser.parse_args().file
+    parser.add_argument("--chaos", nargs="+", type=Path)
+    options = parser.parse_args()
+    if options.chaos:
+        runs = [json.loads(each.read_text(encoding="utf-8")) for each in options.chaos]
+        write(CHAOS_BEGIN, figures_of_chaos(runs), CHAOS_END)
+        return 0
+    file = options.file
     if file is None:
         command = [sys.executable, "-m", "turngate", "verify", "--json"]
         text = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout
     else:
         text = file.read_text(encoding="utf-8")
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    system = f"{platform.system()} {platform.machine()}"
-    machine = f"Python {platform.python_version()} on {system}, {os.cpu_count()} cores"
-    when = datetime.datetime.now(datetime.UTC).date().isoformat()
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    part = figures(json.loads(text), when, commit, machine)
-    PAGE.write_text(before + BEGIN + part + END + rest.partition(END)[2], encoding="utf-8")
+    write(BEGIN, figures(json.loads(text), **here()), END)
     return 0
 
 

@@ -31,7 +31,7 @@ async def _ended(task: asyncio.Task[None], stop: Stop | None) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return
-    stopping = asyncio.create_task(stop())  # who is told to stop when it has ended may never answer
+    stopping = asyncio.create_task(stop())  # an ended client may never answer a stop
     try:
         await asyncio.gather(task, return_exceptions=True)
     finally:

@@ -21,7 +21,7 @@ OWN = ("accept", "cancel", "clear", "hold", "resume", "move", "edit", "end")
 
 
 class Process:
-    """What runs in the process: the dispatcher, and a runner that does what it is told."""
+    """What runs in the process: the dispatcher, and a runner that follows commands."""
 
     def __init__(self, path: str, on_death: Any) -> None:
         ledger = SqliteLedger(path, synchronous="NORMAL")
@@ -102,5 +102,5 @@ class Process:
 
 
 if __name__ == "__main__":
-    logging.disable()  # a runner that fails does so because it is told to
+    logging.disable()  # a runner fails only on command
     asyncio.run(Process(*sys.argv[1:]).serve())

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _FIELDS = len(RunComplete._fields)
 _PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
-"""Places in a kept completion, counted from its end: what is kept beside the RunComplete itself."""
+"""Places in a kept completion, counted from its end: what is kept in addition to the RunComplete."""
 _EACH = 512
-"""Roughly the bytes that a kept completion takes beside its text, its error and its names."""
+"""Roughly the bytes that a kept completion takes in addition to its text, its error and its names."""
 _DIGITS = 20
 """Every number of a completion has fewer digits; Python refuses to read a number of thousands of digits."""
 _SHORT = 128

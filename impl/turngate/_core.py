@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """Where a run is in its life."""
+    """The state of a run in its lifecycle."""
 
     ACCEPTED = "accepted"
     CANCEL_ON_ENTRY = "cancel_on_entry"

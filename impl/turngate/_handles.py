@@ -362,8 +362,8 @@ class Turn:
         """Tell the subscribers something that is not part of the text: a tool call, reasoning, progress.
 
         They receive a Note, in order with the text. The data are JSON, nested at most 200 levels deep, else
-        TypeError. May be called from a thread that the runner started. Raises TurnEnded once the runner is
-        over.
+        TypeError. May be called from a thread that the runner started. Raises TurnEnded once the runner has
+        ended.
         """
         if not isinstance(kind, str):
             raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")

@@ -89,7 +89,7 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 
 class PromptOptions(TypedDict, total=False):
-    """What accept, submit and ask take besides the session and the prompt."""
+    """What accept, submit and ask take in addition to the session and the prompt."""
 
     run_id: str | None
     attachments: Sequence[Attachment | str]

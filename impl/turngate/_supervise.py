@@ -7,8 +7,8 @@ has no caller who would notice its end. A `Supervisor` notices:
    each failure in a row.
 2. A task that raises one of its `final` exceptions cannot go on. That is logged, and what depends on the task
    is told by calling `failed` with the exception.
-3. A task that returns is over. A task that is cancelled, by `stop`, by `close` or by the end of the loop, is
-   over too. A `CancelledError` that the task was not asked for counts as an exception: awaiting a future that
+3. A task that returns is not started again, nor is one that `stop`, `close` or the end of the loop cancels.
+   A `CancelledError` that the task was not asked for counts as an exception: awaiting a future that
    another task has cancelled must not end a task for good.
 """
 

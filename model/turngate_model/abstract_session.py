@@ -61,7 +61,7 @@ _SAYS_CANCELED = ("canceled", "unwritten")
 
 
 class AbstractSession:
-    """One session, as its users may think of it.
+    """One session, as its users see it.
 
     ``limited`` says that the number of runner calls is limited. Then a turn that becomes active waits, and
     the event ``Called`` says that its runner is called. Otherwise the runner of an active turn counts as
@@ -172,7 +172,7 @@ class AbstractSession:
         return facts
 
     def owed(self) -> list[Violation]:
-        """Return what is broken if nothing more will happen unless a caller acts.
+        """Return what is broken if nothing more happens by itself.
 
         Every run that has entered must then be complete, or wait in the queue because it is held. A run that
         is for one turn alone must be complete when that turn is.
@@ -186,7 +186,7 @@ class AbstractSession:
         may_wait = {run for run in queue if run in self.held}
         may_wait |= {run for run in self.in_state(DeclaredState.ACCEPTED) if run not in self.bound}
         return [
-            Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} has ended without a RunComplete: it is owed one")
+            Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} has ended without a RunComplete")
             for run in self.in_flight
             if run not in may_wait
         ]
@@ -194,7 +194,7 @@ class AbstractSession:
     # Events.
 
     def observe(self, event: Event) -> list[Violation]:
-        """Take one event in and return what it breaks."""
+        """Take one event, and return what it breaks."""
         match event:
             case Accept(run, foldable, into):
                 self.states[run] = DeclaredState.ACCEPTED
@@ -211,7 +211,7 @@ class AbstractSession:
                 self.cleared.update(self.queue if runs is None else runs.intersection(self.queue))
                 return []
             case Hold(runs):
-                # A hold holds exactly the runs that wait at it.
+                # A hold holds exactly the runs that wait at that moment.
                 self.held.update(self.line if runs is None else runs.intersection(self.line))
                 return []
             case Resume(runs, unbinds):
@@ -377,7 +377,7 @@ class AbstractSession:
     def _completed(self, run: str, cancelled: bool) -> Iterator[Violation]:
         state = self.states[run]
         if state is DeclaredState.COMPLETE:
-            yield Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
+            yield Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete")
             return
         if cancelled and run not in self.covered and run not in self.cleared:
             yield _poisoned(run)

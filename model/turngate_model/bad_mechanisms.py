@@ -14,7 +14,7 @@ from turngate_model.model_session import Half, Mode, ModelRun, ModelSession, Mod
 
 class NoAcceptTracking(Mechanism):
     def raise_mark(self, s: ModelSession) -> None:
-        """Know nothing of accepted runs."""
+        """Ignore accepted runs."""
 
 
 class PendingFlag(Mechanism):
@@ -207,7 +207,7 @@ class ReusedId(Mechanism):
 
 class LeakySession(Mechanism):
     def lower_mark(self, s: ModelSession) -> None:
-        """Leave the mark where it is."""
+        """Do not raise the mark."""
 
 
 # Holding, moving and editing what waits.

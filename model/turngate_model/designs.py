@@ -1,6 +1,6 @@
 """The catalogue of known-bad designs: the name of each, what it does in one sentence, and what it breaks.
 
-They looked right to good engineers, and are not. A checker must refute every one of them, or its verdict on
+They looked right to good engineers, but are not. A checker must refute every one of them, or its verdict on
 the mechanism is worth nothing. Each layer has each of them once, as a class that ``built_in`` finds by name:
 
 * ``turngate_model.bad_mechanisms`` for the mechanism,

@@ -78,7 +78,10 @@ class Move(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A caller changed a waiting run, and was told so. ``foldable`` is None if its ``when_busy`` stays."""
+    """A caller changed a waiting run, and the change was acknowledged.
+
+    ``foldable`` is None if its ``when_busy`` stays.
+    """
 
     run: str
     foldable: bool | None = None

@@ -166,7 +166,7 @@ TABLE = (
         DeclaredState.ACTIVE,
         (Guard.FIRST, Guard.VACATED),
         (Guard.COVERED, Guard.HELD, Guard.BOUND),
-        "the turn before it ended (any outcome), or it was resumed; first of the queue, held runs aside",
+        "the turn before it ended (any outcome), or it was resumed; first of the queue, ignoring held runs",
     ),
     Row(
         Trigger.FOLD,
@@ -174,7 +174,7 @@ TABLE = (
         DeclaredState.ACTIVE,
         (Guard.FIRST, Guard.JOINABLE, Guard.FOLDABLE),
         (Guard.COVERED, Guard.HELD),
-        "the runner asks for follow-ups; one after another from the head of the queue, held runs aside",
+        "the runner asks for follow-ups; one after another from the head of the queue, skipping held runs",
     ),
     Row(
         Trigger.DROP, DeclaredState.QUEUED, DeclaredState.COMPLETE, (Guard.COVERED,), (), "a cancel covers it"

@@ -40,7 +40,7 @@ What is left out
 ================
 
 No step depends on the text of prompts and messages, on deltas, on subscribers, on the hook ``on_complete``,
-on calls that are refused (they change nothing), on a runner that is told to stop twice, or on time. So the
+on calls that are refused (they change nothing), on a runner that is interrupted twice, or on time. So the
 steps here are only those that callers are allowed to take: see ``line_actions`` for what must be refused.
 """
 
@@ -409,7 +409,7 @@ class Mechanism:
         """Cover a turn. There are three cases.
 
         1. It waits for a place. It waits no longer and settles as cancelled; its runner is never called.
-        2. It runs. Its runner is told to stop, and ends later.
+        2. It runs. Its runner is interrupted, and ends later.
         3. It settles. The step ``written`` looks whether a cancel has come.
         """
         turn.cancelled = True

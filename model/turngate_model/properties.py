@@ -70,8 +70,8 @@ _SENTENCES = {
     Property.NO_RESIDUE: "A quiet session holds no memory in the dispatcher.",
     Property.TERMINAL_IS_FINAL: "The outcome of a complete run never changes, and stays queryable.",
     Property.HELD: (
-        "A hold keeps every run that waits at it, accepted or queued, from becoming active until the run is "
-        "resumed; it keeps no run that is accepted later."
+        "A hold keeps every run that waits at that moment, accepted or queued, from becoming active until "
+        "the run is resumed; it does not keep a run that is accepted later."
     ),
     Property.AS_EDITED: (
         "An acknowledged edit is what the runner is given; once the run is active an edit is refused."
@@ -104,7 +104,7 @@ class DurableProperty(StrEnum):
 _DURABLE_SENTENCES = {
     DurableProperty.DURABLE: (
         "A run whose accept has returned survives the death of every process: it gets exactly one "
-        "RunComplete once a process is there."
+        "RunComplete as soon as a process runs again."
     ),
     DurableProperty.FENCED: (
         "A turn that was given up for dead changes nothing any more: no fold, no message, no completion."

@@ -74,7 +74,7 @@ async def test_the_text_of_a_turn_in_another_process_comes_with_its_outcome(hand
 
 
 @in_loop
-async def test_what_is_not_known_at_the_end_is_answered_all_the_same() -> None:
+async def test_prompts_with_an_unknown_outcome_are_answered_at_the_end() -> None:
     (sent,) = await shown(Prompt(7, "s"))
     assert (sent["id"], sent["error"]["code"], sent["error"]["data"]) == (
         7, Code.INTERNAL_ERROR, {"runId": "r"},

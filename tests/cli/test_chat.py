@@ -83,13 +83,13 @@ def chatted(
     return screen
 
 
-def test_a_server_that_was_restarted_is_told_and_nothing_is_waited_for() -> None:
+def test_a_restart_of_the_server_is_shown_and_ends_the_wait() -> None:
     screen = chatted(snapshot(1), 1.0, snapshot(2, reset=True), lines=("tea",), to_the_end=True)
-    assert screen.said == "> tea\n-- the server was restarted: how earlier prompts ended is unknown\n"
+    assert screen.said == "> tea\n-- the server has restarted: how earlier prompts ended is unknown\n"
     assert screen.states[-1] == "idle"
 
 
-def test_text_that_was_skipped_and_turns_of_others_are_told() -> None:
+def test_skipped_text_and_turns_of_other_clients_are_shown() -> None:
     events = (
         'event: gap\ndata: {"session_id": "s"}\n\n',
         snapshot(2),
@@ -106,14 +106,14 @@ def test_text_that_was_skipped_and_turns_of_others_are_told() -> None:
     screen = chatted(snapshot(1), 1.0, *events, lines=("tea",), to_the_end=True)
     assert screen.said.split("\n") == [
         "> tea", "-- some text was skipped", "one", "two", "-- no tea left", "-- cleared",
-        "-- the server was restarted: how earlier prompts ended is unknown", "",
+        "-- the server has restarted: how earlier prompts ended is unknown", "",
     ]  # fmt: skip
     assert "a turn runs · 2 waiting" in screen.states
     assert "a turn runs · 1 waiting" in screen.states
     assert "idle · 1 waiting" in screen.states
 
 
-def test_what_is_refused_is_told_and_not_waited_for() -> None:
+def test_a_refused_prompt_is_reported_and_not_waited_for() -> None:
     screen = chatted(
         snapshot(1), lines=("tea", None), to_the_end=True, runs=[problem(429, "queue-full")],
         cancel=[problem(401, "unauthorized")],

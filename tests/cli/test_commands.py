@@ -36,7 +36,7 @@ def test_without_a_command_it_shows_the_help(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("Usage: turngate")
 
 
-def test_a_shell_is_told_how_words_end(
+def test_a_shell_can_complete_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (
@@ -75,7 +75,7 @@ def test_an_error_of_turngate_is_none_of_the_users(
     assert main.run(["serve"]) == 70
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "Traceback (most recent call last):"
-    assert told[-1].startswith("turngate: this is an error of turngate itself")
+    assert told[-1].startswith("turngate: this is an error in turngate itself")
 
 
 def test_a_module_of_turngate_that_is_missing_is_an_error_of_turngate(
@@ -168,7 +168,7 @@ def test_a_runner_may_be_bound_or_an_object() -> None:
             targets.load_runner(f"{__name__}:{name}")
 
 
-def test_a_module_that_fails_where_no_line_is_its_own_is_told_without_one(
+def test_an_import_error_without_a_line_of_the_module_names_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nul.py").write_bytes(b"\0")
@@ -178,7 +178,7 @@ def test_a_module_that_fails_where_no_line_is_its_own_is_told_without_one(
         targets.loaded("nul.py:agent", "one")
 
 
-def test_a_module_that_fails_outside_of_its_lines_is_told_without_one(
+def test_an_import_error_outside_the_module_names_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "odd.py").touch()
@@ -201,7 +201,7 @@ def test_a_database_may_have_several_hosts(monkeypatch: pytest.MonkeyPatch) -> N
 # turngate serve.
 
 
-def test_an_address_that_fails_in_an_odd_way_is_told_as_the_system_does(
+def test_an_unusual_address_error_has_the_words_of_the_system(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "listening", functools.partial(raise_, OSError(24, "Too many open files")))
@@ -217,7 +217,7 @@ def test_an_address_that_fails_in_an_odd_way_is_told_as_the_system_does(
         (98, "port 80 is already in use; choose another with --port"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_told_with_what_would_be_right(
+def test_an_unavailable_address_is_refused_with_advice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, line: str
 ) -> None:
     monkeypatch.setattr(serve, "listening", functools.partial(raise_, OSError(number, "no")))

@@ -68,8 +68,8 @@ def test_what_there_is_not_is_one_line(arguments: str) -> None:
     [
         (("chat",), "turngate chat needs the extra 'client' (the package click is missing); "
                     "install it with: pip install 'turngate[client]'"),
-        (("nothing",), "there is no command 'nothing'; turngate --help lists what there is"),
-        (("--nothing",), "there is no option '--nothing'; turngate --help lists what there is"),
+        (("nothing",), "there is no command 'nothing'; turngate --help lists them all"),
+        (("--nothing",), "there is no option '--nothing'; turngate --help lists them all"),
     ],
 )  # fmt: skip
 def test_without_any_extra_it_says_what_to_install(arguments: tuple[str, ...], line: str) -> None:
@@ -100,7 +100,7 @@ def test_the_folder_is_gone(tmp_path: Path) -> None:
     gone.mkdir()
     done = program(f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})", "--help")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "turngate: the current folder is gone; change to one that is there\n"
+    assert done.stderr == "turngate: the current folder no longer exists; change to another one\n"
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -28,7 +28,7 @@ PATH = os.pathsep.join(str(ROOT / each) for each in ("impl", "model", "verify", 
 
 
 def run_to_death(spec: str, point: str) -> set[str]:
-    """Run a process until it kills itself; return what it was told before."""
+    """Run a process until it kills itself; return what it was answered before."""
     done = subprocess.run(
         [sys.executable, DRIVER, spec, point],
         env={**os.environ, "PYTHONPATH": PATH},

@@ -235,8 +235,9 @@ def test_a_process_whose_lease_is_lost_gives_up_its_turns_and_comes_back(kind: s
             await ledger._working().fetch(f"DELETE FROM {ledger.schema}.worker")
             complete = await run
             assert complete.outcome == "lost"
-            assert d._stepper.name > name
             assert (await d.cancel("s")).runs == []
+            while d._stepper.name <= name:  # a slow machine may have lost the next lease, too
+                await asyncio.sleep(0.02)
 
     with ledgers(kind, tmp_path) as make:
         check(make)

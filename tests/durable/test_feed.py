@@ -24,7 +24,7 @@ from turngate import (
 from turngate._events import Event, Subscribers
 from turngate._loop import HomeLoop
 from turngate.durable import DurableDispatcher, LedgerUnavailable
-from turngate.durable._ledger import ReadPoint
+from turngate.durable._ledger import LedgerGone, ReadPoint
 from turngate.durable.feed import Feed
 from turngate.durable.feed._completions import LedgerCursor
 from turngate.durable.feed._delivery import Beginning, Delivery, Gap
@@ -396,3 +396,140 @@ def test_a_hook_that_receives_the_run_complete_is_enough(tmp_path: Any) -> None:
 
     with ledgers("memory", tmp_path) as make:
         hooked(make)
+
+
+# What goes wrong, and how often it looks.
+
+
+@in_loop
+async def test_steps_that_wait_for_a_subscription_are_told_why_it_cannot_begin() -> None:
+    feed = await alone(MemoryLedger(Tables()))
+    feed._fail_joining(OSError("no step waits for any"))
+    assert not feed.is_joining()
+    feed._moment_known = asyncio.get_running_loop().create_future()
+    gone = LedgerGone("purged")
+    for wrong in (OSError("unplugged"), gone):
+        waiting = asyncio.create_task(feed.until_joined())
+        await asyncio.sleep(0)
+        feed._fail_joining(wrong)
+        with pytest.raises(LedgerUnavailable if wrong is not gone else LedgerGone) as raised:
+            await waiting
+        assert (raised.value is gone) == (wrong is gone)
+        assert wrong in (raised.value, raised.value.__cause__)
+        assert feed.is_joining()  # the next step waits again
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@in_loop
+async def test_when_the_last_subscription_is_closed_no_step_waits_for_it(is_known: bool) -> None:
+    feed = await alone(MemoryLedger(Tables()))
+    feed._moment_known = known = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(feed.until_joined())
+    await asyncio.sleep(0)
+    if is_known:
+        known.set_result(None)
+    feed._stop_following()
+    await waiting
+    assert not feed.is_joining()
+
+
+@in_loop
+async def test_while_a_gate_is_closed_it_looks_again_soon_and_then_less_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    feed = await alone(MemoryLedger(Tables()))
+    horizons: list[Any] = [1, 1, 1, 1, 1, 1, 1, 1, 2, 1, OSError("unplugged"), LedgerGone("purged"), 1]
+    pauses: list[float | None] = []
+
+    async def read() -> int:
+        horizon = horizons.pop(0)
+        if isinstance(horizon, Exception):
+            raise horizon
+        return int(horizon)
+
+    async def wait(heard: int, within: float | None = None) -> None:
+        pauses.append(within)
+        if len(horizons) == 1:
+            feed.delivery.open_gates()
+        if not horizons:
+            feed._news.close()
+
+    feed._read = read  # type: ignore[method-assign]
+    feed._news.wait = wait  # type: ignore[method-assign]
+    feed.subscribers.listen = lambda: True  # type: ignore[method-assign]
+    feed.delivery.gate("r", 1)
+    await feed._follow()
+    assert pauses == [
+        *(0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.2, 0.2),
+        *(0.005, 0.005),  # others have gone on
+        *(0.01, 0.02),
+        None,  # the gates are open
+    ]
+    assert caplog.text.count("subscribers are not told yet what happens on the ledger") == 1
+
+
+@in_loop
+async def test_a_turn_has_a_gate_only_where_the_ledger_is_read_for_subscribers() -> None:
+    feed = await alone(MemoryLedger(Tables()))
+    feed.subscribers.listen = lambda: True  # type: ignore[method-assign]
+    feed.begin_turn("r", 1)
+    assert not feed.delivery.gates
+    feed._task = asyncio.create_task(asyncio.sleep(0))
+    feed.begin_turn("r", 1)
+    assert feed.delivery.gates
+    feed.subscribers.listen = lambda: False  # type: ignore[method-assign]
+    feed.begin_turn("q", 1)
+    assert len(feed.delivery.gates) == 1
+    await feed._task
+
+
+@in_loop
+async def test_an_event_that_cannot_be_delivered_does_not_keep_back_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    feed = await alone(MemoryLedger(Tables()))
+
+    def fail(event: Event | Gap, position: int, *, for_hook: bool) -> None:
+        raise RuntimeError("broken")
+
+    feed.delivery.deliver = fail  # type: ignore[method-assign,assignment]
+    feed._deliver(complete("r"), 1)
+    assert "delivering an event raised" in caplog.text
+
+
+def test_what_is_held_back_is_counted_in_bytes_that_are_added_up() -> None:
+    told = Delivering()
+    events = told.subscribe(1)
+    told.delivery.gate("r", 5)
+    deltas = [Delta("s", "r", letter, number) for number, letter in enumerate("abc")]
+    for delta, size in zip(deltas, (500, 500, 1), strict=True):
+        told.delivery.stream(delta, size)
+    assert (told.delivery.held, told.delivery.held_bytes, events.dropped) == (2, 1_000, 1)
+    told.delivery.open_gates()
+    assert unread(events) == deltas[:2]
+
+
+def test_so_many_runs_are_known_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turngate.durable.feed._delivery._COMPLETE_RUNS", 2)
+    told = Delivering()
+    for position, run_id in enumerate("abc", 1):
+        told.delivery.deliver(complete(run_id), position)
+    assert [*told.delivery.complete_runs] == ["b", "c"]
+
+
+@in_loop
+async def test_what_was_purged_meanwhile_is_not_looked_at_again() -> None:
+    feed = await alone(MemoryLedger(Tables()))
+    pages: list[Any] = [((9, 1), 20, []), ((9, 1), 20, [])]
+    places: list[Any] = []
+
+    async def history_after(place: Any, limit: int) -> Any:
+        places.append(place)
+        return pages.pop(0)
+
+    feed._ledger.history_after = history_after  # type: ignore[method-assign,assignment]
+    feed._at = (3, 1)
+    assert await feed._read() == 20
+    feed._at = (21, 5)  # an older horizon takes nothing back
+    assert await feed._read() == 20
+    assert (places, feed._at) == ([(3, 1), (21, 5)], (21, 5))

@@ -22,7 +22,7 @@ from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 
 class Writer:
-    """A runner that writes what it is told to."""
+    """A runner that writes on command."""
 
     def __init__(self) -> None:
         self.orders: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()

@@ -13,11 +13,20 @@ from dispatching import Agent, echo, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
 from turngate import QueueFull, RunComplete, RunConflict, State, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger
-from turngate.durable._ledger import LeaseLost
+from turngate.durable._ledger import LeaseLost, NotStorable, OutcomeUnknown
 from turngate.durable._postgres import Saves
-from turngate.durable._records import Ask, Changes, Decision, Loaded, SessionRow
+from turngate.durable._records import REMEMBERED, Ask, Changes, Decision, KeyRow, Loaded, SessionRow
 from turngate.durable._step import Step
-from turngate.durable._swap import Conflict, Fate, Refused, SessionCache, Unanswered
+from turngate.durable._swap import (
+    Conflict,
+    Fate,
+    LostSends,
+    Refused,
+    SessionCache,
+    Unanswered,
+    pause,
+    swap,
+)
 
 
 def accepted(cache: SessionCache, session_id: str, fresh: int) -> None:
@@ -340,3 +349,189 @@ async def test_numbers_grow_whichever_process_takes_the_step(tmp_path: Path) -> 
         assert fences == sorted({*fences})
         completions = processes[1].completions()
         assert [(await anext(completions))[1] for _ in asked] == asked
+
+
+# One step, with a ledger that says what it is told.
+
+
+class Told:
+    """Loads a session that it is given, and answers each save as it is told."""
+
+    def __init__(self, *answers: Any, session: SessionRow | None = None) -> None:
+        self.answers = [*answers]
+        self.session = session
+        self.key: KeyRow | None = None
+        self.sent: list[tuple[str, Changes]] = []
+        self.loads = 0
+        self.given_up: list[bool] = []
+        self.patience = 99
+
+    async def load(self, ask: Ask) -> Loaded:
+        self.loads += 1
+        return Loaded("s", self.session, [], None, 5, 0.0, key=self.key)
+
+    async def save(self, ask: Ask, changes: Changes) -> tuple[Fate, int]:
+        self.sent.append((ask.step_id, changes))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, 7
+
+    def give_up(self, is_unanswered: bool) -> bool:
+        self.given_up.append(is_unanswered)
+        self.patience -= 1
+        return self.patience < 0
+
+    async def step(self, cache: SessionCache | None = None, key: tuple[str, str] | None = None) -> Decision:
+        cache = cache or SessionCache()
+        return await swap(self, cache, Ask("s", 1, "step", key=key), take_in, self.give_up)
+
+
+def take_in(loaded: Loaded, step_id: str) -> Decision:
+    step = Step(loaded, 1, "token")
+    step.accept("r", "p", "", "fold", 9)
+    return step.decision(step_id, step_id)
+
+
+AWAY = LedgerUnavailable("away")
+
+
+@in_loop
+async def test_a_step_is_sent_again_under_another_id_until_it_is_saved() -> None:
+    ledger = Told(Fate.STALE, AWAY, Conflict(), Fate.SAVED)
+    with pytest.raises(Conflict):
+        await ledger.step()
+    ledger.sent.clear()
+    ledger.answers = [Fate.STALE, AWAY, Fate.SAVED]
+    decision = await ledger.step()
+    assert [step_id for step_id, _ in ledger.sent] == ["step", "step.2", "step.3"]
+    assert (decision.position, decision.result, ledger.given_up) == (7, "step.3", [False, False])
+
+
+@in_loop
+async def test_a_remembered_session_is_not_loaded_and_forgotten_before_it_is_sent() -> None:
+    cache = SessionCache()
+    ledger = Told(Fate.SAVED, Fate.SAVED, Unanswered(), Fate.SAVED)
+    cache.set_clock(100.0)
+    cache.add_numbers([10])
+    await ledger.step(cache)
+
+    def refuse(loaded: Loaded, step_id: str) -> Decision:
+        if loaded.session is not None:
+            raise QueueFull("as far as is remembered")
+        return take_in(loaded, step_id)
+
+    await swap(ledger, cache, Ask("s", 1, "again"), refuse, ledger.give_up)
+    assert ledger.loads == 2  # what is refused on a remembered session is decided again
+    cache.forget("s")
+    ledger.patience = 0
+    with pytest.raises(OutcomeUnknown):
+        await ledger.step(cache)
+    assert cache.recall(Ask("s", 1, "")) is None
+
+
+@in_loop
+async def test_a_lost_answer_is_looked_for_where_the_step_would_be() -> None:
+    ledger = Told(Unanswered(), Fate.SAVED)
+    save = ledger.save
+
+    async def saved_all_the_same(ask: Ask, changes: Changes) -> tuple[Fate, int]:
+        ledger.session = changes.after
+        return await save(ask, changes)
+
+    ledger.save = saved_all_the_same  # type: ignore[method-assign]
+    decision = await ledger.step()
+    assert (decision.result, len(ledger.sent), ledger.given_up) == ("step", 1, [True])
+    ledger.save, ledger.session = save, None  # type: ignore[method-assign]
+    ledger.answers = [Unanswered(), Fate.SAVED]
+    ledger.sent.clear()
+    assert (await ledger.step()).result == "step.2"  # there is no session, so it was not saved
+    ledger.answers = [Unanswered(), Fate.SAVED]
+    ledger.key = KeyRow("k", "", "request", "answer", "another")
+    assert (await ledger.step(key=("k", ""))).result == "step.2"
+    ledger.answers = [Unanswered()]
+    ledger.key = ledger.key._replace(step_id="step")
+    assert (await ledger.step(key=("k", ""))).result == "step"
+    ledger.answers, ledger.key = [Unanswered(), Fate.SAVED], None
+    assert (await ledger.step(key=("k", ""))).result == "step.2"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@in_loop
+async def test_what_cannot_be_said_is_said_to_be_unknown(lost: bool) -> None:
+    """An answer that was lost makes of every later end of the step one that nobody knows."""
+    before: list[Any] = [Unanswered()] if lost else []
+    for answer, patience, ends in (
+        (Fate.DEAD, 9, LeaseLost),
+        (AWAY, int(lost), LedgerUnavailable),
+        (Unanswered(), int(lost), None),
+    ):
+        ledger = Told(*before, answer)
+        ledger.patience = patience
+        with pytest.raises(OutcomeUnknown if lost or ends is None else ends) as raised:
+            await ledger.step()
+        assert isinstance(raised.value, OutcomeUnknown) == (lost or ends is None)
+        assert ledger.answers == []
+    for refused in (NotStorable("no"), OutcomeUnknown("no")):
+        with pytest.raises(type(refused), match="no"):
+            await Told(refused).step()
+
+
+def decided(before: SessionRow | None, version: int = 4) -> Decision:
+    after = SessionRow("token", version)
+    return Decision(Changes("s", before, after, [], [], [], [], []), None)
+
+
+def test_a_session_tells_of_so_many_steps_and_of_none_when_it_was_purged() -> None:
+    def found(session: SessionRow | None, decision: Decision) -> Decision | None:
+        lost = LostSends()
+        lost.decisions["step"] = decision
+        return lost.saved(Loaded("s", session, [], None, 5, 0.0), is_keyed=False)
+
+    row = SessionRow("token", 3)
+    sent = decided(row)
+    assert found(SessionRow("token", 9, recent=("step", "other")), sent) is sent
+    assert found(SessionRow("token", 3 + REMEMBERED), sent) is None
+    with pytest.raises(OutcomeUnknown, match="has forgotten whether"):
+        found(SessionRow("token", 4 + REMEMBERED), sent)
+    for purged in (None, SessionRow("of another life", 1)):
+        with pytest.raises(OutcomeUnknown, match="was purged while"):
+            found(purged, sent)
+    new = decided(None, 1)
+    assert found(None, new) is None
+    assert found(SessionRow("of another life", 1), new) is None  # another process was first
+
+
+def test_numbers_are_asked_for_when_half_of_them_are_gone() -> None:
+    cache = SessionCache()
+    assert cache.numbers_wanted() == 64
+    cache.add_numbers(range(31))
+    assert cache.numbers_wanted() == 33
+    cache.add_numbers([31])
+    assert cache.numbers_wanted() == 0
+
+
+def test_sessions_that_are_large_or_of_which_there_are_too_many_are_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("turngate.durable._swap._SESSIONS_LIMIT", 2)
+    cache = SessionCache()
+    for name in ("a", "b", "c"):
+        accepted(cache, name, 5)
+    cache.set_clock(0.0)
+    cache.add_numbers(range(10, 20))
+    assert [cache.recall(Ask(name, 1, "")) is not None for name in ("a", "b", "c")] == [False, True, True]
+    step = Step(Loaded("large", None, [], None, 6, 0.0), 1, "token")
+    step.accept("r", "p" * 16_385, "", "fold", 10)
+    changes = step.decision("step", None).changes
+    assert changes is not None
+    cache.saved(step.loaded, changes)
+    assert cache.recall(Ask("large", 1, "")) is None
+
+
+def test_the_second_attempt_comes_at_once_and_the_others_later_but_not_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert pause(1) == 0
+    monkeypatch.setattr("turngate.durable._swap.random.uniform", lambda low, high: low + high)
+    assert [pause(attempt) for attempt in (2, 3, 4, 20)] == [0.008, 0.016, 0.032, 0.5]

@@ -114,7 +114,9 @@ async def test_on_a_complete_run_it_is_called_soon() -> None:
 
 
 @in_loop
-async def test_what_it_raises_is_logged_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_callback_is_logged_and_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     agent = Agent()
     received: list[RunComplete] = []
 

@@ -131,7 +131,7 @@ async def test_an_asyncio_timeout_around_it_waits_too() -> None:
 
 
 @in_loop
-async def test_a_turn_that_nobody_has_interrupted_may_use_it() -> None:
+async def test_a_turn_that_is_not_interrupted_may_use_it() -> None:
     async def runner(turn: Turn) -> str:
         return await turn.clean_up(asyncio.sleep(0, "slept"))
 
@@ -243,7 +243,7 @@ async def test_what_it_raises_after_an_interrupt_is_logged(caplog: pytest.LogCap
 
 
 @in_loop
-async def test_something_that_somebody_else_cancels_is_over() -> None:
+async def test_an_awaitable_that_is_cancelled_elsewhere_is_over() -> None:
     runner = Cleaning(lambda: waits_for)
     async with Dispatcher(runner) as d:
         waits_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -269,7 +269,7 @@ async def test_it_belongs_to_the_loop_of_its_dispatcher() -> None:
 
 
 @in_loop
-async def test_a_task_factory_that_refuses_keeps_nobody_from_cleaning_up() -> None:
+async def test_a_task_factory_that_refuses_prevents_no_clean_up() -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no tasks today")
 

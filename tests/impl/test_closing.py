@@ -378,7 +378,7 @@ def test_a_runner_that_swallowed_a_cancel_is_interrupted_again_and_again() -> No
     w.end()
 
 
-def test_nobody_is_interrupted_while_the_time_to_finish_is_not_up() -> None:
+def test_no_turn_is_interrupted_before_the_time_to_finish_is_up() -> None:
     stubborn = Stubborn(2)
     w = World(stubborn)
     w.submit("s", "p")

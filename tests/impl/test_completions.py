@@ -69,7 +69,7 @@ async def test_those_that_are_kept_come_first_and_then_those_to_come() -> None:
 
 
 @in_loop
-async def test_whoever_comes_back_with_a_cursor_misses_none_and_gets_none_twice() -> None:
+async def test_a_reader_that_returns_with_a_cursor_misses_none_and_gets_none_twice() -> None:
     async with Dispatcher(echo) as d:
         for number in range(20):
             await d.ask("s", "p", run_id=f"r{number}")
@@ -181,7 +181,7 @@ async def test_a_cursor_whose_followers_are_no_longer_all_kept_has_expired() -> 
 
 
 @in_loop
-async def test_a_reader_that_lags_is_told_and_can_begin_again() -> None:
+async def test_a_reader_that_lags_gets_an_error_and_can_begin_again() -> None:
     async with Dispatcher(echo, completions_kept=3) as d:
         completions = d.completions()
         await d.ask("s", "p", run_id="first")
@@ -198,7 +198,7 @@ async def test_a_reader_that_lags_is_told_and_can_begin_again() -> None:
 
 
 @in_loop
-async def test_one_who_waits_while_more_come_at_once_than_are_kept_is_told() -> None:
+async def test_a_waiting_reader_gets_an_error_if_more_complete_at_once_than_are_kept() -> None:
     agent = Agent()
     async with Dispatcher(agent, completions_kept=2) as d:
         await active(d, "s", "p")
@@ -212,7 +212,7 @@ async def test_one_who_waits_while_more_come_at_once_than_are_kept_is_told() -> 
 
 
 @in_loop
-async def test_where_none_are_kept_a_reader_is_told_so() -> None:
+async def test_a_reader_gets_an_error_if_no_completions_are_kept() -> None:
     async with Dispatcher(echo, completions_kept=0) as d:
         completions = d.completions()
         await d.ask("s", "p")

@@ -1,4 +1,4 @@
-"""The contract of how runs complete, and who is told: one RunComplete each, whatever goes wrong."""
+"""The contract of how runs complete, and who learns of it: one RunComplete each, whatever goes wrong."""
 
 from __future__ import annotations
 

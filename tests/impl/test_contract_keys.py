@@ -135,7 +135,7 @@ async def test_what_cannot_be_a_key_is_refused_in_one_line_and_nothing_is_done()
 
 
 @in_loop
-async def test_a_life_is_told_apart_and_knows_its_keys() -> None:
+async def test_each_key_life_has_a_name_and_its_own_keys() -> None:
     async with Dispatcher(echo) as d:
         life = await look(d.key_life())
         assert isinstance(life, str)

@@ -92,7 +92,7 @@ async def test_a_hold_holds_what_waits_and_nothing_that_is_accepted_later() -> N
 
 @pytest.mark.requirement("R-HLD-1")
 @in_loop
-async def test_a_second_hold_changes_only_what_was_not_held_and_so_does_a_resume() -> None:
+async def test_a_second_hold_or_resume_changes_only_the_other_runs() -> None:
     async with Dispatcher(Agent()) as d:
         await active(d, "s")
         first = await queued(d, "s", "first")
@@ -719,7 +719,7 @@ def names(answer: Any) -> Any:
 
 @pytest.mark.requirement("R-LOK-2")
 @in_loop
-async def test_those_who_follow_moves_learn_of_all_of_it_in_order() -> None:
+async def test_subscribers_to_moves_receive_everything_in_order() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         lead = await active(d, "s", run_id="lead")

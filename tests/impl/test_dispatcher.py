@@ -148,7 +148,7 @@ async def test_sequences_increase_over_the_whole_dispatcher() -> None:
 
 
 @in_loop
-async def test_a_made_up_run_id_gives_way_to_one_that_somebody_chose() -> None:
+async def test_a_generated_run_id_avoids_one_that_a_caller_chose() -> None:
     async with Dispatcher(echo) as d:
         first = await d.accept("s", "p")
         chosen = first.run_id[:-1] + "3"

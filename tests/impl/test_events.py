@@ -87,7 +87,7 @@ async def test_several_readers_share_the_events() -> None:
 
 
 @in_loop
-async def test_a_waiting_reader_is_told_that_the_dispatcher_closed() -> None:
+async def test_a_waiting_reader_learns_that_the_dispatcher_closed() -> None:
     async with Dispatcher(echo) as d:
         events = d.subscribe()
         reader = asyncio.create_task(anext(events, None))
@@ -110,7 +110,7 @@ async def test_deltas_are_dropped_only_while_too_many_are_unread() -> None:
 
 
 @in_loop
-async def test_a_subscriber_that_stops_reading_is_cut_off_and_told() -> None:
+async def test_a_subscriber_that_stops_reading_is_cut_off_with_an_error() -> None:
     async with Dispatcher(echo, complete_limit=2, delta_limit=1) as d:
         events = d.subscribe("s")
         for n in range(5):

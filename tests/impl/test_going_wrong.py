@@ -366,7 +366,7 @@ async def test_eager_tasks() -> None:
 
 
 @in_loop
-async def test_what_a_signal_handler_raises_costs_nobody_their_run_complete(
+async def test_an_exception_of_a_signal_handler_costs_no_run_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Interrupted(Effects):

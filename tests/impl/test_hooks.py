@@ -54,7 +54,7 @@ class Generating:
     ],
 )
 @in_loop
-async def test_a_hook_that_somebody_would_have_to_await_is_refused_and_leaves_no_trace(hook: Any) -> None:
+async def test_an_async_hook_is_refused_and_leaves_no_trace(hook: Any) -> None:
     async with Dispatcher(echo) as d:
         for call in (d.accept, d.submit, d.ask):
             with pytest.raises(TypeError, match="on_complete must be a plain function"):
@@ -118,7 +118,7 @@ async def test_an_awaitable_that_a_hook_returns_is_closed_and_logged(
 
 @pytest.mark.parametrize("closes", ["no", "badly"])
 @in_loop
-async def test_an_awaitable_that_cannot_be_closed_is_logged_all_the_same(
+async def test_an_awaitable_that_cannot_be_closed_is_logged_too(
     closes: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd:
@@ -162,7 +162,7 @@ async def test_a_task_or_future_that_a_hook_returns_is_left_alone(
 
 
 @in_loop
-async def test_what_a_plain_hook_returns_is_nobodys_business(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_return_value_of_a_plain_hook_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     class Closing:
         def close(self) -> None:
             raise AssertionError

@@ -145,7 +145,7 @@ async def test_every_move_is_logged_at_debug_level_with_what_it_is_about(caplog:
 
 
 @in_loop
-async def test_those_who_subscribed_to_moves_have_no_business_with_the_end_of_the_recording(
+async def test_subscribers_to_moves_do_not_receive_the_end_of_the_recording(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     entries: list[dict[str, Any]] = []
@@ -179,7 +179,7 @@ def test_a_step_returns_its_own_entries_and_none_of_another() -> None:
 
 
 @in_loop
-async def test_nothing_is_kept_when_nobody_is_to_be_told() -> None:
+async def test_nothing_is_kept_without_subscribers() -> None:
     async with Dispatcher(echo) as d:
         await d.accept("s", "p")
         assert not d._journal._pending

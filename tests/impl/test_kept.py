@@ -210,7 +210,7 @@ async def test_threads_keep_and_the_last_one_before_the_end_wins() -> None:
 
 
 @in_loop
-async def test_a_thread_that_outlives_its_turn_either_keeps_or_is_told() -> None:
+async def test_a_thread_that_outlives_its_turn_either_keeps_or_gets_an_error() -> None:
     refused = threading.Event()
     kept: list[int] = []
 

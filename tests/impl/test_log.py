@@ -33,7 +33,7 @@ def filtered() -> Iterator[Raising]:
     logger.removeFilter(raising)
 
 
-def test_a_log_that_raises_is_told_on_standard_error_as_logging_does(
+def test_a_log_handler_that_raises_is_reported_on_standard_error(
     filtered: Raising, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log(logging.ERROR, "unheard")
@@ -41,7 +41,7 @@ def test_a_log_that_raises_is_told_on_standard_error_as_logging_does(
 
 
 @pytest.mark.parametrize("silenced", ["by logging", "without standard error"])
-def test_a_log_that_raises_is_not_told_where_logging_would_not(
+def test_a_log_handler_that_raises_is_not_reported_if_logging_is_silent(
     filtered: Raising, silenced: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if silenced == "by logging":

@@ -131,7 +131,7 @@ async def test_of_released_dropped_folded_and_cleared_runs_nothing_is_kept_eithe
 
 
 @in_loop
-async def test_large_attachments_are_let_go_of() -> None:
+async def test_large_attachments_are_released() -> None:
     held = 0
 
     class Image(bytes):
@@ -152,7 +152,7 @@ async def test_large_attachments_are_let_go_of() -> None:
 
 
 @in_loop
-async def test_the_context_of_a_complete_run_is_let_go_of() -> None:
+async def test_the_context_of_a_complete_run_is_released() -> None:
     async with Dispatcher(echo) as d:
         runs = [await d.submit("s", "p"), await d.accept("s", "q")]
         await runs[0]
@@ -305,7 +305,7 @@ async def test_a_reader_that_gave_up_leaves_nothing() -> None:
 
 
 @in_loop
-async def test_a_reader_that_nobody_else_holds_is_not_collected_while_it_waits() -> None:
+async def test_a_reader_without_other_references_is_not_collected_while_it_waits() -> None:
     received: list[Any] = []
 
     async def reads(events: Any) -> None:
@@ -328,7 +328,7 @@ async def test_a_reader_that_nobody_else_holds_is_not_collected_while_it_waits()
 
 
 @in_loop
-async def test_a_subscriber_that_goes_while_an_event_is_delivered_costs_nobody_theirs() -> None:
+async def test_a_subscriber_that_leaves_during_a_delivery_costs_the_others_nothing() -> None:
     async with Dispatcher(echo) as d:
         first, second, third = d.subscribe(), [d.subscribe()], d.subscribe()
         first.receive = lambda *_: second.clear()  # type: ignore[method-assign]  # to have one go meanwhile

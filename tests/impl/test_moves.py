@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requirement("R-LOK-2")
 
 
 @in_loop
-async def test_every_move_is_told_in_the_order_in_which_it_was_decided() -> None:
+async def test_every_move_is_delivered_in_the_order_of_the_decisions() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         events = d.subscribe(moves=True)
@@ -99,7 +99,7 @@ async def test_what_a_move_carries() -> None:
 
 
 @in_loop
-async def test_one_session_is_told_its_own_moves_only() -> None:
+async def test_a_subscriber_to_one_session_receives_its_moves_only() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         of_s, of_t, of_all = (d.subscribe(about, moves=True) for about in ("s", "t", None))
@@ -187,7 +187,7 @@ async def test_a_second_subscription_and_one_that_has_gone_change_nothing_for_th
 
 
 @in_loop
-async def test_a_session_that_was_seen_goes_on_when_nobody_looks_any_more() -> None:
+async def test_a_session_goes_on_when_its_last_subscriber_leaves() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         async with d.subscribe(moves=True):
@@ -337,7 +337,7 @@ async def test_a_hook_that_closes_the_dispatcher_changes_no_order(how: str) -> N
 
 
 @in_loop
-async def test_a_hook_that_looks_in_finds_what_the_stream_has_told() -> None:
+async def test_a_hook_sees_the_state_that_the_stream_has_shown() -> None:
     agent = Agent()
     told: list[list[str]] = []
     async with Dispatcher(agent) as d:
@@ -493,7 +493,7 @@ async def test_the_stream_of_moves_is_a_history_that_holds(
 
 
 @in_loop
-async def test_joining_at_any_point_is_to_be_told_the_rest() -> None:
+async def test_a_subscriber_that_joins_at_any_point_receives_the_rest() -> None:
     chance = random.Random(7)
     d = Dispatcher(Chatty(chance), delta_limit=10**6)
     whole = d.subscribe(moves=True)

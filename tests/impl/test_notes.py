@@ -347,7 +347,7 @@ def test_a_thread_with_a_fresh_stack_keeps_nothing_that_the_loop_cannot_give_bac
 
 
 @in_loop
-async def test_data_may_be_nested_so_many_levels_deep_and_no_more() -> None:
+async def test_data_nested_too_deeply_is_refused() -> None:
     agent = Agent()
     deep: list[Any] = []
     for _ in range(199):

@@ -31,7 +31,7 @@ class Heard:
 
 
 @in_loop
-async def test_text_is_kept_in_its_pieces_and_told_with_its_offset() -> None:
+async def test_text_is_kept_in_its_pieces_and_delivered_with_its_offset() -> None:
     heard = Heard()
     for text in ("par", "", "tial"):
         heard.turn.write(text)
@@ -60,7 +60,7 @@ async def test_a_turn_that_is_over_takes_nothing() -> None:
 
 
 @in_loop
-async def test_nothing_joins_a_turn_that_is_over_and_nobody_asks_what_may() -> None:
+async def test_no_run_joins_a_turn_that_is_over() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p", run_id="a")

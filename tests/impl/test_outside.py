@@ -121,7 +121,7 @@ async def test_errors_and_names_count_among_the_bytes_that_are_kept() -> None:
 
 
 @in_loop
-async def test_a_recording_that_begins_the_close_costs_nobody_their_run_complete() -> None:
+async def test_a_recording_that_begins_the_close_costs_no_run_complete() -> None:
     def record(entry: dict[str, Any]) -> None:
         if entry["event"] == "complete":
             d.begin_close()

@@ -279,7 +279,7 @@ async def test_a_file_of_the_first_version_is_brought_along(version_1: Path) -> 
 
 
 @in_loop
-async def test_several_who_open_a_file_of_the_first_version_bring_it_along_once(version_1: Path) -> None:
+async def test_several_stores_migrate_a_file_of_the_first_version_once(version_1: Path) -> None:
     stores = [SqliteMessages(version_1, lock_timeout=300) for _ in range(6)]
     try:
         for messages in await asyncio.gather(*[store.list("s") for store in stores]):

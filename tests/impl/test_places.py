@@ -264,7 +264,7 @@ async def test_what_waits_joins_no_turn_and_has_written_nothing() -> None:
 
 
 @in_loop
-async def test_without_a_limit_nobody_waits() -> None:
+async def test_without_a_limit_no_turn_waits() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         for number in range(100):

@@ -9,7 +9,7 @@ from turngate import Attachment, Covered, Dispatcher, Run, State, Turn
 
 
 @in_loop
-async def test_many_can_wait_and_one_that_gives_up_touches_nobody() -> None:
+async def test_many_can_wait_and_one_that_gives_up_disturbs_no_other() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p")
@@ -26,7 +26,7 @@ async def test_many_can_wait_and_one_that_gives_up_touches_nobody() -> None:
 
 
 @in_loop
-async def test_a_waiter_cancelled_as_the_run_completes_touches_nobody() -> None:
+async def test_a_waiter_cancelled_as_the_run_completes_disturbs_no_other() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p")
@@ -40,7 +40,7 @@ async def test_a_waiter_cancelled_as_the_run_completes_touches_nobody() -> None:
 
 
 @in_loop
-async def test_nobody_waiting_costs_no_future() -> None:
+async def test_a_run_without_waiters_has_no_future() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p")
@@ -63,7 +63,7 @@ async def test_closing_one_handle_leaves_the_other_accepted() -> None:
 
 
 @in_loop
-async def test_the_hook_is_let_go_of_once_it_was_called() -> None:
+async def test_the_hook_is_released_once_it_was_called() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p", on_complete=print)

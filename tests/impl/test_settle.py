@@ -129,7 +129,7 @@ async def test_a_runner_that_cancels_its_own_session_and_returns() -> None:
 
 
 @pytest.mark.parametrize("interrupts", [1, 2])
-def test_the_store_gets_a_task_that_nobody_has_cancelled(interrupts: int) -> None:
+def test_the_store_gets_a_task_that_is_not_cancelled(interrupts: int) -> None:
     cancels = []
 
     class Looking(MemoryMessages):
@@ -344,7 +344,7 @@ def test_a_turn_that_is_dropped_while_its_messages_are_written_completes_its_run
 
 
 @in_loop
-async def test_a_store_that_is_cancelled_by_nobody_has_failed() -> None:
+async def test_a_store_that_raises_cancelled_error_without_a_cancel_has_failed() -> None:
     async with Dispatcher(echo, messages=BrokenMessages(asyncio.CancelledError(), times=1)) as d:
         complete = await d.ask("s", "p")
         assert outcome(complete) == ("p", "writing the messages failed: CancelledError", False)

@@ -195,7 +195,7 @@ async def test_a_closed_store_refuses(tmp_path: Path) -> None:
         await store.list("s")
 
 
-def test_a_store_that_nobody_closed_closes_with_its_last_reference(tmp_path: Path) -> None:
+def test_an_unclosed_store_closes_with_its_last_reference(tmp_path: Path) -> None:
     asyncio.run(SqliteMessages(tmp_path / "messages.db").put([Message("a", "s", "r", "user", "p")]))
     gc.collect()
 
@@ -368,7 +368,7 @@ async def test_a_file_is_tried_again_until_the_time_is_up(
 
 
 @in_loop
-async def test_what_is_wrong_with_the_file_is_told_at_once(
+async def test_a_problem_with_the_file_is_raised_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(lambda: None)

@@ -64,7 +64,7 @@ FAULTS = (refuses, cancels, drops, closes, breaks, is_done, gives_nothing)
 
 
 class Faulty:
-    """A factory that makes tasks until told to do something else, a given number of times."""
+    """A factory that makes tasks normally until it misbehaves on command, a given number of times."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault

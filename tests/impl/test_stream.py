@@ -22,7 +22,7 @@ pytestmark = pytest.mark.requirement("R-LOK-1")
 
 @pytest.mark.parametrize("start", range(len(TEXT) + 3))
 @in_loop
-async def test_whoever_joins_at_whatever_step_reads_the_text_from_where_they_asked(start: int) -> None:
+async def test_a_reader_that_joins_at_any_step_reads_the_text_from_its_offset(start: int) -> None:
     readers: list[Reader] = []
     async with Dispatcher(writes) as d:
         run = await d.accept("s", "p")
@@ -40,7 +40,7 @@ async def test_whoever_joins_at_whatever_step_reads_the_text_from_where_they_ask
 
 
 @in_loop
-async def test_one_who_joins_late_reads_the_same_pieces() -> None:
+async def test_a_reader_that_joins_late_reads_the_same_pieces() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p")
@@ -92,7 +92,7 @@ async def test_what_a_silent_runner_returns_is_one_piece() -> None:
 
 
 @in_loop
-async def test_to_write_nothing_is_to_be_silent() -> None:
+async def test_an_empty_write_is_not_delivered() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p", run_id="r")
@@ -178,7 +178,7 @@ async def test_a_run_that_is_folded_in_reads_the_text_of_the_turn_from_its_begin
 
 
 @in_loop
-async def test_the_lead_of_a_folded_run_is_the_handle_that_somebody_holds() -> None:
+async def test_the_lead_of_a_folded_run_is_the_handle_that_its_caller_holds() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         lead = await active(d, "s", "the first prompt")
@@ -214,7 +214,7 @@ async def test_a_queued_run_reads_its_own_turn_and_not_the_one_before_it() -> No
 
 
 @in_loop
-async def test_nothing_comes_of_a_run_that_never_had_a_turn() -> None:
+async def test_a_run_that_never_had_a_turn_streams_nothing() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         first = await active(d, "s", "p")
@@ -248,7 +248,7 @@ async def test_nothing_comes_of_a_run_that_never_had_a_turn() -> None:
 
 @pytest.mark.parametrize("end", ["cancel", "fail", "loop"])
 @in_loop
-async def test_what_was_written_is_there_however_the_turn_ends(end: str) -> None:
+async def test_the_written_text_is_kept_however_the_turn_ends(end: str) -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p")
@@ -433,7 +433,7 @@ async def test_slow_readers_lose_nothing_and_are_nowhere_buffered() -> None:
 
 
 @in_loop
-async def test_two_who_share_one_stream_share_its_pieces() -> None:
+async def test_two_readers_of_one_stream_share_its_pieces() -> None:
     agent = Agent()
     async with Dispatcher(agent) as d:
         run = await active(d, "s", "p")

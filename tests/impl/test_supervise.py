@@ -1,4 +1,4 @@
-"""Background tasks: a failure is logged and passes, or is told to those who depend on the task."""
+"""Background tasks: a failure is logged and passes, or reaches those that depend on the task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turngate._supervise import Supervisor
 
 
 class Work:
-    """Fails as often as it is told to, then waits until it is told to end."""
+    """Fails a given number of times, then waits until it may end."""
 
     def __init__(self, *failures: BaseException) -> None:
         self._failures = [*failures]
@@ -62,7 +62,7 @@ async def test_a_cancelled_error_from_within_does_not_end_a_task(caplog: pytest.
 
 @pytest.mark.parametrize("complains", [False, True])
 @in_loop
-async def test_what_depends_on_a_task_is_told_when_it_cannot_go_on(
+async def test_dependents_of_a_task_learn_when_it_cannot_go_on(
     complains: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[BaseException] = []

@@ -224,7 +224,7 @@ async def test_the_outcome_when_the_store_fails(cancelled: bool, caplog: pytest.
 
 
 @in_loop
-async def test_the_runner_is_told_its_fence_and_its_attempt() -> None:
+async def test_the_runner_sees_its_fence_and_its_attempt() -> None:
     seen: list[tuple[int, int, int]] = []
 
     async def runner(turn: Turn) -> None:

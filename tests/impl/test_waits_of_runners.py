@@ -1,4 +1,4 @@
-"""A runner that waits for its own session would wait for itself: it is told so."""
+"""A runner that waits for its own session would wait for itself: it gets an error."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_a_runner_that_waits_for_its_own_session_is_told(wait: Wait) -> None:
+def test_a_runner_that_waits_for_its_own_session_gets_an_error(wait: Wait) -> None:
     @in_loop
     async def test() -> None:
         came_of, complete = await play(wait)
@@ -218,7 +218,7 @@ def test_a_runner_that_waits_for_its_own_session_is_told(wait: Wait) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"when_busy": "queue", "run_id": "chosen"}])
-def test_a_runner_that_asks_in_its_own_session_is_told_before_anything_is_accepted(
+def test_a_runner_that_asks_in_its_own_session_gets_an_error_before_the_accept(
     options: PromptOptions,
 ) -> None:
     prompts: list[str] = []
@@ -278,7 +278,7 @@ async def test_a_cancel_that_is_on_its_way_comes_before_the_refusal() -> None:
 
 
 @in_loop
-async def test_a_runner_that_has_swallowed_its_cancel_is_told_too() -> None:
+async def test_a_runner_that_has_swallowed_its_cancel_gets_the_error_too() -> None:
     async def stubborn(d: Dispatcher, turn: Turn) -> object:
         covering = asyncio.create_task(d.cancel("s"))
         try:
@@ -463,7 +463,7 @@ class Circle:
 
 
 @pytest.mark.parametrize("way", ["b a x", "b c a x", "b c d b x"])
-def test_the_turn_that_closes_a_circle_of_waits_is_told(way: str) -> None:
+def test_the_turn_that_closes_a_circle_of_waits_gets_an_error(way: str) -> None:
     @in_loop
     async def test() -> None:
         agent = Circle()
@@ -574,7 +574,7 @@ async def close_in_wait_for(d: Dispatcher, turn: Turn) -> object:
 
 
 @pytest.mark.parametrize("wait", [close, close_in_a_child, close_in_wait_for])
-def test_a_runner_that_waits_for_the_close_of_its_dispatcher_is_told(wait: Wait) -> None:
+def test_a_runner_that_waits_for_the_close_of_its_dispatcher_gets_an_error(wait: Wait) -> None:
     @in_loop
     async def test() -> None:
         came_of, complete = await play(wait)

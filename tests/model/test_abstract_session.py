@@ -270,7 +270,7 @@ GOOD: dict[str, tuple[Event, ...]] = {
 
 @pytest.mark.requirement("HELD", "AS_EDITED", "NO_STRAND", "FIFO")
 @pytest.mark.parametrize("name", GOOD)
-def test_a_good_history_with_the_line_in_hand_breaks_nothing(name: str) -> None:
+def test_a_good_history_with_holds_and_moves_breaks_nothing(name: str) -> None:
     session = AbstractSession()
     for event in GOOD[name]:
         assert session.observe(event) == [], event
@@ -286,7 +286,7 @@ def test_a_run_for_one_turn_is_owed_its_end_when_the_turn_is_over() -> None:
         assert [violation.property for violation in session.owed()] == [Property.EXACTLY_ONE_COMPLETE]
 
 
-def test_an_event_is_told_with_other_names() -> None:
+def test_an_event_can_be_renamed() -> None:
     events: tuple[Event, ...] = (
         *(Accept("a"), Accept("b", False, "a"), Enter("a", ACTIVE), Fold("b", "a"), Hold(frozenset("ab"))),
         *(Cancel(), Clear(frozenset("b")), Resume(frozenset("a"), unbinds=True), Move("a"), Move("a", "b")),

@@ -262,7 +262,7 @@ def test_bounds_too_small_to_refute_a_design_leave_it_unknown() -> None:
 
 
 @pytest.mark.requirement("FENCED")
-def test_a_turn_given_up_for_dead_finishes_all_the_same() -> None:
+def test_a_turn_given_up_for_dead_finishes_anyway() -> None:
     result = refuted_durable("no-fence")
     example = result.counterexamples[DurableProperty.FENCED]
     assert example.told() == [

@@ -137,7 +137,7 @@ def test_a_limit_reached_is_unknown(limits: SearchLimits, reason: str) -> None:
     assert (of_processes.verdict, of_processes.gave_up) == ("unknown", reason)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[Progress] = []
     Explorer(MemoryModel(Bounds(2, 1)), progress=told.append).run()
     assert told[0].states == 1

@@ -192,7 +192,7 @@ def test_a_broken_mechanism_is_reported(
     assert 1 <= len(example.steps) <= 8
 
 
-def test_a_counterexample_tells_who_is_called() -> None:
+def test_a_counterexample_names_the_turn_that_is_called() -> None:
     example = Explorer(MemoryModel(ONE_PLACE, KeepsThePlaceWhileSettling)).run().counterexample
     assert example is not None
     assert example.told() == [

@@ -450,7 +450,7 @@ def test_the_command_prints_one_table_and_the_differences(
     }
 
 
-def test_a_tool_that_comes_to_no_verdict_makes_it_unknown(
+def test_a_tool_without_a_verdict_makes_it_unknown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*, deep: bool) -> Oracles:

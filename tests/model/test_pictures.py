@@ -48,7 +48,7 @@ def test_a_design_breaks_in_the_last_step_of_its_picture_and_the_sound_mechanism
     assert ([each.view for each in broken.walk] == [each.view for each in sound.walk]) is stands_still
 
 
-def test_the_flag_and_the_count_are_told_apart() -> None:
+def test_the_flag_and_the_count_are_distinguished() -> None:
     flag, count = (texts(sequence.svg(scene_of(name))) for name in ("pending-flag", "pending-count"))
     assert {"flag: set", "flag: consumed by b"} <= {*flag}
     assert {"count = 1", "count: consumed by b"} <= {*count}
@@ -83,11 +83,11 @@ def test_a_cancel_is_a_line_across_all_lanes_and_what_it_covers_is_hatched() -> 
     assert len(hatched) == 3 + 2 + 1
 
 
-def test_a_run_complete_arrives_at_the_callers_and_a_runner_is_told_to_stop() -> None:
+def test_the_picture_shows_a_run_complete_and_an_interrupted_runner() -> None:
     drawn = texts(sequence.svg(scene_of("silent-drop")))
     assert drawn.count("RunComplete a") == 2
     assert drawn.count("RunComplete b") == 1  # the sound mechanism alone
-    assert drawn.count("told to stop") == 2
+    assert drawn.count("interrupted") == 2
     assert "the session remembers" in drawn
 
 
@@ -225,7 +225,7 @@ def test_what_a_stranger_has_shown_is_followed_by_the_sound_mechanism() -> None:
 
 def test_without_haste_the_sound_mechanism_waits_for_the_end_of_each_turn() -> None:
     sound = following([*STRANGERS[:2], Shown("s", "caller", "cancel", (Cancel(),))])
-    assert sound[2].view.memory == {"turn": "a told to stop"}
+    assert sound[2].view.memory == {"turn": "a interrupted"}
     told = [*STRANGERS[:2], Shown("s", "session", "RunComplete of a", (Complete("a", False, "E"),))]
     assert following(told)[2].view.rows()["run a"] == "complete, runner failed"
     assert following(told)[2].view.rows()["run b"] == "active"
@@ -233,10 +233,10 @@ def test_without_haste_the_sound_mechanism_waits_for_the_end_of_each_turn() -> N
 
 def test_a_cancel_of_one_run_covers_its_whole_turn_there() -> None:
     told = [*STRANGERS[:2], Shown("s", "caller", "cancel run a", (Cancel(frozenset({"a"})),))]
-    assert following(told)[2].view.memory == {"queue": "b", "turn": "a told to stop"}
+    assert following(told)[2].view.memory == {"queue": "b", "turn": "a interrupted"}
 
 
-def test_sessions_are_told_apart_where_there_are_several() -> None:
+def test_sessions_are_named_if_there_are_several() -> None:
     steps = [
         Shown("one", "caller", "accept a", (Accept("a"),)),
         Shown("two", "caller", "accept b", (Accept("b"),)),

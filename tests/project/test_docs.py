@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import typing
 from pathlib import Path
@@ -17,6 +18,7 @@ from surroundings import ROOT
 from turngate import Dispatcher, Outcome, TurngateError, _errors
 from turngate.durable import DurableDispatcher
 from turngate.server import Limits
+from turngate_model.designs import DESIGNS
 from turngate_model.properties import DurableProperty, Property
 from turngate_verify.conform import Features
 from turngate_verify.conform.drills import drills
@@ -73,6 +75,12 @@ def test_what_is_printed_is_compared() -> None:
 @pytest.mark.parametrize("path", reference_pages.pages(), ids=lambda path: path.name)
 def test_a_generated_page_is_up_to_date(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == reference_pages.pages()[path], "it is stale: make reference"
+
+
+def test_every_parameter_of_a_call_has_a_meaning() -> None:
+    rows = re.findall(r"^\| `[\w-]+` \| (?:path|query|header) \|.*", read("reference/http.md"), re.MULTILINE)
+    assert len(rows) > 20
+    assert [row for row in rows if re.search(r"\|\s*\|$", row)] == []
 
 
 def defaults(heading: str) -> dict[str, str]:
@@ -173,6 +181,15 @@ def test_the_annex_of_the_port_says_how_long_the_drills_are() -> None:
         f"The drills add {len(few)} to {len(many)} programs of {min(lengths)} to {max(lengths)} operations."
         in read("spec/port.md")
     )
+
+
+def test_the_annex_of_the_vectors_counts_the_designs() -> None:
+    with (ROOT / "vectors/minimal.jsonl").open(encoding="utf-8") as lines:
+        heading = json.loads(next(lines))
+    refuted, unshown = DESIGNS.keys() & heading["designs"], DESIGNS.keys() & heading["unshown"]
+    annex = " ".join(read("spec/vectors.md").split())
+    assert f"refutes {len(refuted)} of the {len(DESIGNS)} known-bad designs" in annex
+    assert f"The other {len(unshown)} designs cannot be seen from outside" in annex
 
 
 def test_numbers_and_nouns_agree() -> None:

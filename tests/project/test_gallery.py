@@ -88,7 +88,7 @@ def written(told: dict[str, Any], **changed: Any) -> str:
     return page([a_peer(**changed)], {"it": kept(told)})
 
 
-def test_a_finding_is_told_in_words() -> None:
+def test_a_finding_is_described_in_words() -> None:
     told = written(result(FIFO="violated"), remarks={"FIFO": "It says so itself."})
     assert "| property | [It (all)](#it-all) 1.2 |" in told
     assert "| FIFO | **violated** |" in told

@@ -1,4 +1,4 @@
-"""The machine that the tests run on: what may be missing there, and how that is told."""
+"""The machine that the tests run on: what may be missing there, and how that is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conftest import MARKED, marker, pytest_runtest_setup
 from surroundings import ROOT, insist_on, insist_on_package
 
 
-def test_a_program_that_is_missing_fails_in_ci_and_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_fails_in_ci_and_is_reported_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _program: None)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="NOT RUN: the program dot is not installed"):
@@ -20,7 +20,7 @@ def test_a_program_that_is_missing_fails_in_ci_and_is_told_elsewhere(monkeypatch
         insist_on("dot")
 
 
-def test_a_package_that_is_missing_is_told_like_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_like_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     insist_on_package("pytest")
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="NOT RUN: the package no_such_package is not installed"):

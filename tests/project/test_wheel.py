@@ -167,12 +167,10 @@ def test_without_its_extra_a_command_names_it_in_one_line(bare: Installed) -> No
 
 
 @pytest.mark.parametrize("wrong", ["no-such-command", "--no-such-option"])
-def test_without_any_extra_a_mistake_is_told_as_one(bare: Installed, wrong: str) -> None:
+def test_without_any_extra_a_mistake_is_reported_as_one(bare: Installed, wrong: str) -> None:
     done = bare.run("turngate", wrong)
     assert (done.stdout, done.returncode) == ("", 2)
-    assert re.fullmatch(
-        rf"turngate: there is no .* '{wrong}'; turngate --help lists what there is\n", done.stderr
-    )
+    assert re.fullmatch(rf"turngate: there is no .* '{wrong}'; turngate --help lists them all\n", done.stderr)
 
 
 NEEDED = [
@@ -230,7 +228,7 @@ def test_with_the_extra_pages_are_written_by_the_templates_of_the_wheel(
     told = '{"event": "accept", "session": "s", "run": "a"}\n{"event": "end"}\n'
     traced = full.run("turngate", "trace", "-", "--report", str(tmp_path), typed=told)
     assert (traced.stderr, traced.returncode) == (f"wrote {tmp_path}/index.html\n", 1)
-    assert "it is owed one" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "has ended without a RunComplete" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def described(wheel: Path) -> str:

@@ -181,7 +181,7 @@ def test_a_keyboard_that_goes_away_ends_the_chat_in_order(server: Process) -> No
     os.close(screen)
 
 
-def test_a_server_that_is_gone_can_be_told_nothing_and_the_chat_goes_on(server: Process) -> None:
+def test_the_chat_goes_on_when_the_server_is_gone(server: Process) -> None:
     terminal = Terminal(sys.executable, "-m", "turngate", "chat", server.url)
     terminal.until("Enter sends")
     terminal.type("quick\r")
@@ -211,12 +211,12 @@ def test_a_server_that_refuses_to_go_on_ends_the_chat_of_a_pipe(server: Process,
         with process("--token-file", str(tmp_path / "token"), port=server.port):
             rest = chatting.stdout.read()
             assert chatting.wait(60) == 0
-    assert "nothing more is heard of this session: 401 unauthorized" in rest
+    assert "this session has no more events: 401 unauthorized" in rest
 
 
 def test_what_it_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["chat", "nowhere"]) == 2
-    assert "'nowhere' is no address" in capsys.readouterr().err
+    assert "'nowhere' is not an address" in capsys.readouterr().err
 
 
 # On a screen, as people see it.
@@ -403,7 +403,7 @@ def test_a_server_that_dies_after_the_first_escape_loses_no_prompt(tmp_path: Pat
         server.process.kill()
         server.process.wait()
         tmux("send-keys", "C-d")  # so the cancel is due, and nothing answers
-        tmux.until(lambda said: "-- not all is cancelled; the rest is held until /resume" in said)
+        tmux.until(lambda said: "-- not everything is cancelled; the rest is held until /resume" in said)
     with process(*ledger) as server, on_screen(server, 100) as tmux:
         assert (cake(server)["state"], cake(server)["held"]) == ("queued", True)
         tmux.until(lambda said: "idle · 1 waiting, 1 held" in said)

@@ -247,7 +247,7 @@ async def test_a_token_is_presented_and_a_refusal_is_raised() -> None:
 
 
 @in_loop
-async def test_who_falls_behind_is_told_so() -> None:
+async def test_a_reader_that_falls_behind_receives_a_gap() -> None:
     d = Dispatcher(talkative)
     async with d, served(d, limits=small(ring_events=2)) as (url, _), Client(url) as client:
         events = client.events()

@@ -97,7 +97,7 @@ def test_a_call_without_a_key_of_the_caller_has_one_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("nothing", NOTHING_SENT)
-def test_what_was_never_sent_is_sent_as_for_the_first_time(nothing: Exception) -> None:
+def test_a_call_that_was_never_sent_is_sent_as_a_new_one(nothing: Exception) -> None:
     answer, sent = tried(cancel, nothing, nothing, nothing, DONE)
     assert answer == ["r"]
     assert keyed(sent) == [("k", None)] * 4
@@ -116,7 +116,7 @@ def test_a_call_whose_answer_is_lost_is_not_sent_again_when_the_life_is_unknown(
     answer, sent = tried(cancel, lost, DONE)
     assert isinstance(answer, OutcomeUnknown)
     assert str(answer) == (
-        "POST v1/sessions/s/cancel was sent, its answer was lost, and it may have been carried out"
+        "POST v1/sessions/s/cancel was sent, but its answer was lost; it may have been carried out"
     )
     assert isinstance(answer.__cause__, Unreachable | Refused)
     assert len(sent) == 1
@@ -151,7 +151,7 @@ def test_a_call_is_sent_again_at_the_very_end_of_patience_and_not_later() -> Non
     assert len(sent) == 1
 
 
-def test_a_loss_without_words_is_told_by_its_name() -> None:
+def test_a_loss_without_a_message_is_reported_by_its_type() -> None:
     answer, _ = tried(look, httpx2.ReadTimeout(""), patience=0.0)
     assert str(answer) == "no answer within 0 s: ReadTimeout"
 
@@ -186,7 +186,7 @@ def test_a_stranger_that_refuses_has_let_nothing_through(status: int) -> None:
         assert len(sent) == len(answers) + 1
 
 
-def test_a_proxy_that_stays_is_told_at_the_end_of_patience() -> None:
+def test_a_persistent_proxy_error_is_raised_when_patience_ends() -> None:
     answer, _ = tried(look, foreign(502), patience=1.0)
     assert isinstance(answer, Refused)
     assert (answer.status, answer.name) == (502, "unknown")
@@ -474,7 +474,7 @@ def test_what_a_dispatcher_raises_is_raised_here_too(name: str) -> None:
     assert str(answer) == "the reason"
 
 
-def test_a_run_that_does_not_wait_is_told_with_its_state() -> None:
+def test_not_waiting_has_the_state_of_the_run() -> None:
     answer, _ = tried(cancel, problem(409, "not-waiting", state="active"))
     assert isinstance(answer, NotWaiting)
     assert answer.state is turngate.State.ACTIVE
@@ -512,10 +512,10 @@ def test_a_refusal_that_is_not_of_a_turngate_server_is_a_strangers(body: bytes) 
     assert str(answer) == "409 unknown: Conflict"
 
 
-def test_an_answer_that_is_no_json_is_told_as_such() -> None:
+def test_an_answer_that_is_not_json_is_reported_as_such() -> None:
     answer, _ = tried(look, httpx2.Response(200, text="<p>welcome</p>"), patience=0.0)
     assert isinstance(answer, Unreachable)
-    assert str(answer) == "the answer is not JSON: it was cut short, or does not come from a Turngate server"
+    assert str(answer) == "the answer is not JSON: it was cut short, or it is not from a Turngate server"
 
 
 def test_a_prompt_is_asked_and_waited_for() -> None:

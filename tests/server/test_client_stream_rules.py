@@ -253,7 +253,7 @@ def test_a_refusal_ends_it_at_once_and_it_can_be_asked_again(answer: Answer, kin
     assert [each.after for each in answering.sent] == ["c", "c"]
 
 
-def test_a_refusal_is_read_whole_before_it_is_told() -> None:
+def test_a_refusal_is_read_whole_before_it_is_raised() -> None:
     body = Body(['{"type": "urn:turngate:problem:session-busy",', ' "detail": "the reason"}'])
     head = {"content-type": "application/problem+json"}
     (raised, _), _ = heard(fail, httpx2.Response(409, headers=head, stream=body))
@@ -264,7 +264,7 @@ def test_a_refusal_is_read_whole_before_it_is_told() -> None:
 # Its end.
 
 
-def test_a_second_task_that_waits_is_told() -> None:
+def test_a_second_waiting_task_gets_an_error() -> None:
     async def script(events: EventStream) -> None:
         first: asyncio.Task[Any] = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
@@ -288,7 +288,7 @@ def test_a_caller_that_is_cancelled_loses_nothing() -> None:
     assert len(answering.sent) == 1
 
 
-def test_closed_it_ends_for_those_who_wait_and_for_those_who_come() -> None:
+def test_closing_ends_the_stream_for_present_and_later_readers() -> None:
     async def script(events: EventStream) -> None:
         waiting: asyncio.Task[Any] = asyncio.ensure_future(anext(events, "over"))
         await asyncio.sleep(1)
@@ -326,7 +326,7 @@ def test_closed_it_has_ended_what_it_read_from_the_inside_out() -> None:
     heard(script, httpx2.Response(200, headers=head, stream=Noted(frames)))
 
 
-def test_closed_it_drops_what_was_read_ahead_and_lets_the_line_go() -> None:
+def test_closing_drops_what_was_read_ahead_and_the_connection() -> None:
     bodies: list[Any] = []
 
     def answer() -> httpx2.Response:
@@ -391,7 +391,7 @@ def test_dropped_after_its_loop_it_says_nothing() -> None:
     gc.collect()
 
 
-def test_an_event_that_is_no_json_is_told_to_the_reader_and_the_next_one_comes() -> None:
+def test_an_event_that_is_not_json_is_raised_and_the_next_one_comes() -> None:
     async def script(events: EventStream) -> Any:
         with pytest.raises(json.JSONDecodeError):
             await anext(events)

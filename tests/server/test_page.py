@@ -254,7 +254,7 @@ def test_a_line_that_is_cut_and_a_server_that_comes_back(page: Page, site: Site)
     expect(page.locator("#text")).to_contain_text("after it")
 
 
-def test_who_falls_behind_is_told_and_misses_no_completion(browser: Browser, site: Site) -> None:
+def test_a_page_that_falls_behind_says_so_and_misses_no_completion(browser: Browser, site: Site) -> None:
     site.down()
     site.up(limits=Limits(ring_events=2))
     with opened(browser, site) as page:
@@ -610,7 +610,7 @@ def test_what_another_client_does_is_shown_and_an_edit_survives_it(page: Page, s
     expect(page.locator("#queue > li.held")).to_have_count(0)
 
 
-def test_a_refusal_is_told_in_one_line_and_changes_nothing(page: Page, site: Site) -> None:
+def test_a_refusal_is_shown_in_one_line_and_changes_nothing(page: Page, site: Site) -> None:
     wait_in_line(page, "a", "b", "c")
     a = run_of(site, "a")
     site.loop.call_soon_threadsafe(site.line.cut)
@@ -648,7 +648,7 @@ class Finger:
         self._devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
 
-def test_on_a_ledger_and_with_a_finger_the_line_is_in_hand_too(browser: Browser, tmp_path: Path) -> None:
+def test_waiting_prompts_can_be_changed_on_a_ledger_and_by_touch(browser: Browser, tmp_path: Path) -> None:
     site = Site(tmp_path / "ledger.db")
     size: Any = {"width": 380, "height": 800}
     with (

@@ -225,7 +225,7 @@ async def test_limits_on_what_waits() -> None:
 
 
 @in_loop
-async def test_waiting_is_limited_and_who_goes_away_cancels_nothing() -> None:
+async def test_waiting_is_limited_and_a_client_that_leaves_cancels_nothing() -> None:
     agent = Agent()
     d = Dispatcher(agent)
     async with d, served(d, limits=small(wait_limit=0.01)) as (url, http):

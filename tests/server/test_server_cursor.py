@@ -323,7 +323,7 @@ async def test_after_a_restart_on_the_same_ledger_one_goes_on_exactly() -> None:
 
 
 @in_loop
-async def test_a_completion_from_before_the_subscription_is_told_at_once_when_it_is_seen() -> None:
+async def test_a_completion_from_before_the_subscription_is_delivered_when_it_is_seen() -> None:
     ledger = Ledger()
     ledger.unbrought = {1, 3}
     async with serving(app(ledger)) as url:

@@ -210,7 +210,7 @@ async def wander(make: MakeLedger, ring: int, runs: int) -> None:
 
 
 @on_each
-async def test_a_reader_that_comes_from_a_server_that_knew_more_is_not_told_twice(make: MakeLedger) -> None:
+async def test_a_reader_from_a_server_that_knew_more_gets_nothing_twice(make: MakeLedger) -> None:
     one, two = dispatcher(make), dispatcher(make)
     async with one, two, served(one) as (first, _), served(two) as (second, _):
         ear, other = await Ear.open(first), await Ear.open(second)
@@ -350,7 +350,7 @@ async def test_what_completed_behind_an_open_transaction_does_not_hold_up_the_st
 
 
 @on_each
-async def test_prompts_are_told_however_many_were_sent_again(
+async def test_prompts_are_shown_however_many_were_sent_again(
     make: MakeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "_EXPECTED_LIMIT", 3)
@@ -372,7 +372,7 @@ async def test_prompts_are_told_however_many_were_sent_again(
 
 @on_each
 async def test_a_busy_ledger_does_not_cut_the_streams_of_a_server_that_ends(make: MakeLedger) -> None:
-    """Its own runs are told, the stream ends cleanly, and the rest is told elsewhere, each once."""
+    """Its own runs are delivered, the stream ends cleanly, and the rest is delivered elsewhere, each once."""
     gate = asyncio.Event()
 
     async def gated(turn: Turn) -> None:
@@ -414,7 +414,7 @@ async def test_a_busy_ledger_does_not_cut_the_streams_of_a_server_that_ends(make
 
 
 @on_each
-async def test_the_prompt_of_a_run_is_told_by_other_servers_or_null(make: MakeLedger) -> None:
+async def test_the_prompt_of_a_run_is_shown_by_other_servers_or_null(make: MakeLedger) -> None:
     gate = asyncio.Event()
 
     async def gated(turn: Turn) -> None:

@@ -167,7 +167,7 @@ async def test_a_dispatcher_that_was_closed_does_not_begin_again() -> None:
 
 
 @in_loop
-async def test_a_reader_that_blocks_is_let_go_behind_middleware_too() -> None:
+async def test_a_reader_that_blocks_is_dropped_behind_middleware_too() -> None:
     async def flood(turn: Turn) -> None:
         for _ in range(400):
             turn.write("x" * 16_384)
@@ -207,7 +207,7 @@ async def test_without_its_lifespan_it_warns_once_and_begins_with_the_first_requ
 
 
 class Slow(DurableDispatcher):
-    """Takes its time to begin, or fails to, for as long as it is told."""
+    """Is slow to begin, or fails to, for as long as the test says."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(quick, SqliteLedger(path), poll=0.05)

@@ -115,7 +115,7 @@ async def test_headers_have_a_limit() -> None:
 
 
 @in_loop
-async def test_who_connects_and_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_module, "HEADER_TIMEOUT", 0.1)
     async with served(quick, limits=small(body_timeout=0.1)) as (url, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
@@ -167,7 +167,7 @@ def test_uvicorn_is_set_up_not_to_wait_for_ever() -> None:
     assert (settings.access_log, settings.log_level) == (False, "warning")
 
 
-def test_every_limit_is_told_with_its_default_and_its_answer() -> None:
+def test_every_limit_is_documented_with_its_default_and_its_answer() -> None:
     table = LIMITS.partition("\n## Server\n")[2]
     told = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| ([^|]+) \|$", table, re.MULTILINE))
     assert [*told] == [field.name for field in fields(Limits)]

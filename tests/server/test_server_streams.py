@@ -6,10 +6,13 @@ import asyncio
 import socket
 from functools import partial
 
-from dispatching import Agent, in_loop, steps
+import pytest
+
+from dispatching import Agent, echo, in_loop, steps
 from serving import Ear, Heard, Line, completes, follow, names, recorded, served, small
 from turngate import Dispatcher, Turn
 from turngate.server import Limits
+from turngate.server._event_log import LogReader
 from turngate_verify.trace import check
 
 
@@ -232,7 +235,7 @@ async def test_a_reader_that_blocks_is_dropped_and_the_others_go_on() -> None:
 
 
 @in_loop
-async def test_there_are_so_many_streams_and_no_more() -> None:
+async def test_the_number_of_streams_is_limited() -> None:
     async with served(talkative, limits=small(streams_limit=2)) as (url, _):
         ears = [await Ear.open(url) for _ in range(2)]
         refused = await Ear.open(url)
@@ -325,3 +328,41 @@ async def test_a_history_recorded_from_the_stream_holds() -> None:
         ear.close()
     checked = check(recorded(heard))
     assert (checked.verdict, checked.offence, checked.runs) == ("holds", None, 60)
+
+
+def test_a_heartbeat_does_not_pass_events_that_come_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client whose connection breaks between the two would go on behind events that it never had."""
+    wait = LogReader.wait
+
+    @in_loop
+    async def check() -> None:
+        d = Dispatcher(echo)
+        late = [d]
+
+        async def time_is_up(self: LogReader) -> None:
+            if not late:
+                return await wait(self)
+            await late.pop().ask("s", "p", run_id="a")
+            while not self._log.counts["run.complete"]:
+                await asyncio.sleep(0)
+            raise TimeoutError
+
+        monkeypatch.setattr(LogReader, "wait", time_is_up)
+        async with d, served(d) as (url, _):
+            ear = await Ear.open(url)
+            ids: list[int] = []
+            understand = ear._heard
+
+            def heard(frame: bytes) -> Heard | None:
+                found = understand(frame)
+                ids.extend([int(ear.last_id.split(":")[1])] if ear.last_id else [])
+                return found
+
+            monkeypatch.setattr(ear, "_heard", heard)
+            await ear.complete("a")
+            assert ids == sorted(ids)
+            ear.close()
+
+    check()

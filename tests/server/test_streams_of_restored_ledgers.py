@@ -1,4 +1,4 @@
-"""Event streams on a ledger that was restored, or purged: readers are told that something is missing."""
+"""Event streams on a ledger that was restored, or purged: readers learn that something is missing."""
 
 from __future__ import annotations
 
@@ -88,3 +88,46 @@ def test_a_reader_behind_a_purge_gets_a_gap(engine: str, tmp_path: Path) -> None
     cursor = asyncio.run(first_life())
     assert cursor is not None
     second_life(cursor)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_reader_that_has_read_everything_goes_on_at_a_server_that_a_purge_has_passed(
+    engine: str, tmp_path: Path
+) -> None:
+    """The other server has not read yet what was purged; the reader has missed nothing all the same."""
+    dsn = new_database() if engine == "postgres" else ""
+
+    def deaf(ledger: Any) -> Any:
+        """Have a ledger hear of nothing before it looks."""
+        ledger.listen = lambda wake: None
+        return ledger
+
+    def make() -> Any:
+        return PostgresLedger(dsn) if dsn else SqliteLedger(tmp_path / "ledger.db")
+
+    @in_loop
+    async def check() -> None:
+        async with (
+            DurableDispatcher(echo, make()) as one,
+            DurableDispatcher(echo, deaf(make()), poll=2.0) as two,
+            served(one) as (url, http),
+            served(two) as (late_url, _),
+            asyncio.timeout(60),
+        ):
+            ear = await Ear.open(url)
+            for run_id in ("a", "b"):
+                await http.post("/v1/sessions/s/runs", json={"prompt": "p", "run_id": run_id})
+            await ear.complete("a", "b")
+            cursor = ""
+            while cursor.count(":") != 2:  # until no RunComplete is ahead of the completions
+                cursor = (await http.get("/v1/sessions")).json()["cursor"]
+            assert await one.purge(before=time.time() + 60) == 2
+            again = await Ear.open(late_url, after=cursor)
+            await http.post("/v1/sessions/s/runs", json={"prompt": "p", "run_id": "c"})
+            heard = await again.complete("c")
+            assert not any(each.data["reset"] for each in heard if each.event == "snapshot")
+            assert [each.data["run_id"] for each in heard if each.event == "run.complete"] == ["c"]
+            ear.close()
+            again.close()
+
+    check()

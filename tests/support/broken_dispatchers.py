@@ -286,7 +286,7 @@ class NeverForgets(Dispatcher):
 
 
 class ForgetsOneMore(Dispatcher):
-    """Keeps one completion less than it was told to."""
+    """Keeps one completion less than it should."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

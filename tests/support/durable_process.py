@@ -1,4 +1,4 @@
-"""A process of its own on a ledger, which dies where it is told to: python durable_process.py LEDGER POINT.
+"""A process of its own on a ledger, which dies at a given point: python durable_process.py LEDGER POINT.
 
 It says on standard output what it was told, a line each, as soon as it is told.
 """

@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self) -> None:
         self.waiting: dict[str, asyncio.Future[str]] = {}
-        """The turns that wait to be told how to go on, by their lead runs."""
+        """The turns that wait for a command, by their lead runs."""
         self.loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._started = threading.Event()

@@ -1,4 +1,4 @@
-"""Processes of their own on an SQLite ledger, told line by line what to do: for tests of operations.
+"""Processes of their own on an SQLite ledger, which follow commands, one per line: for tests of operations.
 
 A test starts a `Child` and gives it commands; each is answered with one line of JSON. Every turn waits until
 it is told to finish, and notes its beginning and its end in a journal that all children share, so that a test

@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
     @property
     def is_excerpt(self) -> bool:
-        return self.title.startswith("excerpt")
+        return self.title.startswith(("excerpt", "set up"))
 
 
 def blocks(page: str) -> list[Block]:

@@ -1,4 +1,4 @@
-"""A process that reads a ledger: python reading_process.py LEDGER CURSOR. It says what it is told in lines.
+"""A process that reads a ledger: python reading_process.py LEDGER CURSOR. It prints what it receives.
 
 It subscribes to RunCompletes and to moves, follows the completions from the cursor on, and waits for the run
 "waited-for". Its parent stops and continues it.

@@ -71,7 +71,7 @@ def test_lines_keep_their_numbers_and_become_events() -> None:
     ]
 
 
-def test_what_was_done_to_the_line_is_told() -> None:
+def test_operations_on_waiting_runs_are_shown() -> None:
     records: list[dict[str, Any]] = [
         accept("a"),
         {"event": "accept", "session": "s", "run": "b", "into": "a"},
@@ -117,10 +117,10 @@ def test_a_long_recording_has_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "FIFO: third becomes active ahead of second" in page
     assert "Instead: second is active; third is queued." in page
-    assert "about runs that were over: not shown" in page
+    assert "about complete runs: not shown" in page
 
 
-def test_the_rest_is_told_too() -> None:
+def test_the_rest_is_shown_too() -> None:
     records = [
         accept("a"),
         enter("a"),

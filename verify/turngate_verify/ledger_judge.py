@@ -1,7 +1,8 @@
 """Judges what a ledger holds at the end: by its history, its completions and its messages.
 
-What is asked for: every accept that a caller was told of has exactly one RunComplete; nothing is in flight;
-the history, in the order of the commits, keeps every promise; the messages agree with the outcomes.
+It demands that every accept which was acknowledged to a caller has exactly one RunComplete, that nothing is
+in flight, that the history, in the order of the commits, keeps every promise, and that the messages agree
+with the outcomes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIRST = (-1, -1)
 
 
 def property_named(problem: str) -> AnyProperty | None:
-    """Return the property that a problem begins with, None if it is something else that is wrong."""
+    """Return the property that a problem begins with, or None."""
     name = problem.partition(":")[0]
     return next((each for each in (*Property, *DurableProperty) if each == name), None)
 
@@ -47,7 +48,7 @@ async def history(ledger: Ledger) -> list[str]:
 
 
 async def problems(ledger: Ledger, acknowledged: Iterable[str], *, over: bool = True) -> list[str]:
-    """Return what is wrong, in words, most of them behind the property that is broken.
+    """Return the problems, most of them after the property that they break.
 
     `over` says that nothing should be in flight any more.
     """
@@ -88,7 +89,7 @@ async def _by_history(ledger: Ledger, counted: Counter[str], *, over: bool) -> l
 
 
 async def _by_messages(ledger: Ledger, complete: RunComplete) -> list[str]:
-    """Expect a prompt of each run that had a turn and one answer of the turn; of others nothing."""
+    """Expect a user message for each run that had a turn, one answer per turn, and no other message."""
     messages = await ledger.messages_of(complete.run_id)
     mine = [each.role for each in messages if each.run_id == complete.run_id]
     if complete.message_id is None:

@@ -18,7 +18,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say for each subject what its tests have tried, and what they have not."""
+    """Report for each subject what its tests tried and what they did not."""
     reports = [report for each in terminalreporter.stats.values() for report in each]
     said = {
         value: None

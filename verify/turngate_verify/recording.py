@@ -1,4 +1,4 @@
-"""Writes histories with intervals: what a process did, when it began to and when it was done.
+"""Writes histories with intervals: what a process did, when it began and when it ended.
 
 Give each process a log of its own, and judge all files together with ``turngate trace --intervals``. The
 dispatcher need not be changed, and no common lock is needed. Standard library only.
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Call:
-    """A call that is under way. What it turned out to be about can be added until it returns."""
+    """A call that has not returned. Its session and run can be added until it does."""
 
     def __init__(self, line: dict[str, Any]) -> None:
         self.line = line

@@ -139,7 +139,7 @@ class _Checker:
             for violation in session.owed():
                 return violation
             for run in session.in_flight:
-                owed = f"{run} was accepted and never got a RunComplete: it is owed one"
+                owed = f"{run} was accepted and never got a RunComplete"
                 return Violation(Property.EXACTLY_ONE_COMPLETE, owed)
         return None
 
@@ -243,7 +243,7 @@ def after_the_end(said: RecordedLine) -> Violation:
     """Return what a line about a run breaks that is complete already."""
     run = said.run
     if said.kind == "complete":
-        return Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
+        return Violation(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete")
     if said.kind in ("move", "edit"):
         late = Property.AS_EDITED if said.kind == "edit" else Property.DECLARED_MOVE
         return Violation(late, f"{run} is complete: the {said.kind} should have been refused")

@@ -1,6 +1,6 @@
 """An agent on the standard streams: version 1 of the Agent Client Protocol, for editors.
 
-`serve` speaks the protocol on top of either dispatcher; `peer` is what a runner finds of the client. Neither
+`serve` speaks the protocol on top of either dispatcher; `peer` gives a runner its client. Neither
 needs more than the standard library.
 """
 

@@ -18,7 +18,7 @@ from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
 _SHOWN = 30
 """Characters of a waiting prompt that are shown."""
 _COMMANDS = ("/stop", "/hold", "/resume", "/queue")
-"""The lines that are no prompts."""
+"""The lines that are commands."""
 
 
 @click.command()
@@ -35,22 +35,22 @@ _COMMANDS = ("/stop", "/hold", "/resume", "/queue")
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How soon after an Escape a second one must come to keep what waits.",
+    help="Seconds within which a second Escape stops the turn and holds what waits.",
 )
 def chat(url: str, session: str, token_file: Path | None, twice_within: float) -> int:
     """Talk to a served agent in the terminal: URL is where the server is.
 
     Enter sends: while a turn runs, the prompt joins it if the agent asks for
-    follow-ups, or waits. Escape cancels what the session has in flight; Escape
-    twice stops the turn and keeps what waits, held until /resume. Ctrl-D
-    leaves; what was sent goes on. Without a terminal, a line of standard input
-    is a prompt and an empty one cancels; it ends when everything is answered.
+    follow-ups, or waits. Escape cancels everything in flight in the session. Escape pressed twice stops the
+    turn and holds the waiting prompts until /resume. Ctrl-D leaves; prompts that were sent still run. Without
+    a terminal, each line of standard input is a prompt, an empty line cancels, and the command ends when
+    every prompt is answered.
 
-    Four lines are no prompts: /stop does what Escape twice does, /hold holds
-    what waits, /resume lets it go, and /queue lists it.
+    Four lines are commands: /stop does the same as Escape twice, /hold holds the waiting prompts, /resume
+    lets them go on, and /queue lists them.
     """
     if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"{url!r} is no address; give one like http://127.0.0.1:8765")
+        raise click.UsageError(f"{url!r} is not an address; give one like http://127.0.0.1:8765")
     token = None if token_file is None else read_token(token_file)
     try:
         asyncio.run(_chat(url, session, token, twice_within))
@@ -67,7 +67,7 @@ async def _chat(url: str, session_id: str, token: str | None, twice_within: floa
         if sys.stdin.isatty() and sys.stdout.isatty():
             screen = TerminalScreen()
             async with screen.open():
-                keys = "Enter sends, Escape cancels, twice it stops and keeps what waits, Ctrl-D leaves."
+                keys = "Enter sends, Escape cancels, Escape twice stops and keeps what waits, Ctrl-D leaves."
                 screen.show(f"Talking in session {session_id}. {keys}\n")
                 await Chat(client, session_id, screen, twice_within).go_on()
         else:
@@ -77,8 +77,8 @@ async def _chat(url: str, session_id: str, token: str | None, twice_within: floa
 class Chat:
     """One session, shown on a screen.
 
-    An Escape stops the turn and holds what waits at once. If no second one follows within `twice_within`
-    seconds, it was a cancel: what still waited after the stop is taken back. If the server or this program
+    An Escape immediately stops the turn and holds what waits. If no second one follows within `twice_within`
+    seconds, it was a cancel, and the prompts that still wait are cancelled. If the server or this program
     goes away in between, these prompts stay held, and nothing is lost. With 0 seconds an Escape is one plain
     cancel.
     """
@@ -91,7 +91,7 @@ class Chat:
         self._screen = screen
         self._twice_within = twice_within
         self._pressed: asyncio.Queue[bool] | None = None
-        """Where a second Escape is put, while one can follow the first."""
+        """Resolved by a second Escape, as long as one can follow the first."""
         self._deciding: asyncio.Task[None] | None = None
         """Waits for the second Escape, and cancels if none has come."""
         self._sent: dict[str, str] = {}
@@ -104,7 +104,7 @@ class Chat:
         self._at_line_start = True
 
     async def go_on(self, *, to_the_end: bool = False) -> None:
-        """Send what is typed and show what is said, until nothing more is typed; or all is answered, too."""
+        """Send what is typed and show what is said until the input ends, or also until all is answered."""
         events = self._client.events(self._session_id)
         self._take(await anext(events))
         hearing = asyncio.create_task(self._hear(events))
@@ -186,12 +186,12 @@ class Chat:
         self._tell()
 
     async def _take_back(self, waiting: list[str]) -> None:
-        """Cancel what a stop has left in line, except runs that someone has resumed and that run by now."""
+        """Cancel what still waits after a stop, except runs that were resumed meanwhile."""
         for run_id in waiting:
             try:
                 await self._client.cancel_run(run_id, waiting_only=True)
             except TurngateError as wrong:
-                self._say(f"-- not all is cancelled; the rest is held until /resume: {wrong}\n")
+                self._say(f"-- not everything is cancelled; the rest is held until /resume: {wrong}\n")
                 return
 
     def _say_kept(self, waiting: list[str]) -> None:
@@ -236,7 +236,7 @@ class Chat:
             try:
                 self._take(await anext(events))
             except TurngateError as wrong:
-                self._say(f"-- nothing more is heard of this session: {wrong}\n")
+                self._say(f"-- this session has no more events: {wrong}\n")
                 self._forget()  # how they end will not be known here
                 return
             self._tell()
@@ -262,14 +262,14 @@ class Chat:
                 self._complete(event)
             case Snapshot():
                 if event.reset:
-                    self._say("-- the server was restarted: how earlier prompts ended is unknown\n")
+                    self._say("-- the server has restarted: how earlier prompts ended is unknown\n")
                     self._forget()
                 self._look(event)
             case Gap():
                 self._say("-- some text was skipped\n")
 
     def _look(self, snapshot: Snapshot) -> None:
-        """Take over what runs and what waits."""
+        """Remember what runs and what waits."""
         self._lead, self._waiting = None, {}
         for view in snapshot.sessions:
             self._lead = None if view.active is None else view.active.run_id
@@ -293,7 +293,7 @@ class Chat:
         self._changed.set()
 
     def _say(self, text: str) -> None:
-        """Show something that is not the agent's, on a line of its own."""
+        """Show a notice, which is not the agent's text, on a line of its own."""
         self._screen.show(text if self._at_line_start else f"\n{text}")
         self._at_line_start = True
 

@@ -25,7 +25,7 @@ class Registered(NamedTuple):
 
 OWN = {
     "serve": Registered(
-        "Serve an agent over HTTP, with a live page; a demonstration without TARGET.",
+        "Serve an agent over HTTP, with a live page. Without TARGET, serve a demonstration.",
         "turngate.cli.serve:serve",
         "server",
     ),
@@ -104,7 +104,7 @@ def what_is_missing(package: ModuleNotFoundError, name: str) -> str:
     command = find(name)
     if command is None:
         kind = "option" if name.startswith("-") else "command"
-        return f"there is no {kind} {name!r}; turngate --help lists what there is"
+        return f"there is no {kind} {name!r}; turngate --help lists them all"
     return (
         f"turngate {name} needs the extra {command.extra!r} (the package {package.name} is missing); "
         f"install it with: pip install 'turngate[{command.extra}]'"

@@ -1,6 +1,6 @@
 """How a command ends: the exit codes that are no verdict, and Ctrl-C.
 
-It imports nothing, for it is there before the command line listens for Ctrl-C.
+It imports nothing, because it is loaded before the command line handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _pressed = False
 
 
 class BadInput(Exception):
-    """What the user gave cannot be used; the message says what would be right."""
+    """The input of a user is not valid; the message says what would be right."""
 
 
 def note_interrupt() -> None:

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _handle_interrupts() -> None:
-    """Know that Ctrl-C was pressed, whatever happens to the exception that it raises."""
+    """Remember that Ctrl-C was pressed, whatever happens to the exception that it raises."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGALRM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
@@ -67,7 +67,7 @@ def _report_unless_interrupted(lost: UnraisableHookArgs) -> None:
 
 
 def _ignore_interrupts() -> None:
-    """Let nothing come between the end of a command and the end of the process."""
+    """Ignore signals between the end of a command and the end of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
@@ -76,7 +76,7 @@ def _run() -> int:
     try:
         os.getcwd()
     except OSError:
-        sys.stderr.write("turngate: the current folder is gone; change to one that is there\n")
+        sys.stderr.write("turngate: the current folder no longer exists; change to another one\n")
         return BAD_INPUT
     from turngate.cli.commands import answer, what_is_missing  # noqa: PLC0415 - Ctrl-C is handled by now
 
@@ -117,7 +117,7 @@ def _report_internal_error() -> int:
 
 
 def _open_closed_streams() -> None:
-    """Have closed standard streams lead nowhere, or the next file to be opened would take their place."""
+    """Point closed standard streams to nowhere; otherwise the next file to be opened would replace them."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             _redirect_to_null(number)
@@ -127,7 +127,7 @@ def _open_closed_streams() -> None:
 
 
 def _flush() -> None:
-    """Write what is left, or let it go: the interpreter would end with a code of its own."""
+    """Write what is buffered, or drop it; the interpreter would end with an exit code of its own."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -94,7 +94,7 @@ def _refuse(message: str) -> int:
 
 def _report_internal_error() -> int:
     told = traceback.format_exc().splitlines()
-    told.append("turngate: this is an error of turngate itself, and says nothing of what was to be checked")
+    told.append("turngate: this is an error in turngate itself, and says nothing about what it was checking")
     with contextlib.suppress(OSError):
         for line in told:
             err.print(line)

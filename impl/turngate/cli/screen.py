@@ -1,4 +1,4 @@
-"""Where a conversation is shown: a terminal with a line to type in, or whatever reads standard output."""
+"""Where a conversation is shown: a terminal with an input line, or plain standard output."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CANCEL = None
 
 
 def shown(text: str) -> str:
-    """Return text from elsewhere without control characters, so that it is safe for a terminal."""
+    """Return untrusted text without control characters, so that it is safe for a terminal."""
     lines = text.replace("\t", "    ").replace("\r\n", "\n").split("\n")
     return "\n".join(
         _JOINER.join(visible(part, sys.stdout.encoding) for part in line.split(_JOINER)) for line in lines
@@ -110,7 +110,7 @@ class TerminalScreen:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Take the terminal over, and put it back afterwards with all that was said."""
+        """Take over the terminal, and restore it afterwards with everything that was said."""
         started = asyncio.Event()
         running = asyncio.create_task(
             self._app.run_async(pre_run=started.set, handle_sigint=False, set_exception_handler=False)
@@ -180,7 +180,7 @@ class TerminalScreen:
         self._size = size
 
     def status(self, text: str) -> None:
-        """Show how things are, in the place of what was said of that before."""
+        """Show the present state in place of the one shown before."""
         self._status = text
         self._app.invalidate()
 

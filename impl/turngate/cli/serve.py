@@ -54,7 +54,7 @@ class Options(NamedTuple):
 
 def _number_of_seconds(_context: click.Context, _parameter: click.Parameter, given: float) -> float:
     if math.isnan(given):
-        raise click.BadParameter("nan is no number of seconds.")
+        raise click.BadParameter("nan is not a number of seconds.")
     return given
 
 
@@ -79,7 +79,7 @@ def _number_of_seconds(_context: click.Context, _parameter: click.Parameter, giv
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the token that clients must present; needed on any address but loopback.",
+    help="A file with the token that clients must present; required on any address but loopback.",
 )
 @click.option(
     "--allow-host", multiple=True, metavar="NAME", help="Also answer under this host name; '*' allows any."
@@ -110,11 +110,10 @@ def _number_of_seconds(_context: click.Context, _parameter: click.Parameter, giv
 )
 @click.option("--inherited", hidden=True)  # what a worker has from its parent
 def serve(**options: Any) -> int:
-    """Serve an agent over HTTP, with a live page; a demonstration without TARGET.
+    """Serve an agent over HTTP, with a live page. Without TARGET, serve a demonstration.
 
-    TARGET is module:runner or path.py:runner. SIGTERM ends the server: it takes
-    no more prompts, lets what is in flight end for a while, tells every client,
-    and exits with 0.
+    TARGET is module:runner or path.py:runner. SIGTERM ends the server: it refuses new prompts, gives runs in
+    flight time to finish, delivers every RunComplete, and exits with 0.
     """
     asked = Options(**options)
     assert not asked.acp, "turngate.cli.entry has served the editor"
@@ -144,7 +143,7 @@ def serve(**options: Any) -> int:
 
 
 def _arguments_of_a_worker() -> list[str]:
-    """Return the arguments of one of several workers: what was asked for, but for the address."""
+    """Return the arguments of one of several workers: those of this command, except the address."""
     context = click.get_current_context()
     arguments: list[str] = []
     for option in context.command.params:

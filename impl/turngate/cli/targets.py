@@ -28,12 +28,12 @@ def loaded(target: str, spelling: str) -> Any:
     """Return what a target names; `spelling` says how to spell one."""
     where, _, name = target.rpartition(":")
     if not where or not name:
-        raise BadInput(f"{target!r} is no target; give {spelling}")
+        raise BadInput(f"{target!r} is not a target; give {spelling}")
     is_file = where.endswith(".py")
     if is_file and not Path(where).is_file():
         raise BadInput(f"there is no file {where}; give {spelling}")
     if not is_file and where.startswith("."):
-        raise BadInput(f"{where!r} is no module; give {spelling}")
+        raise BadInput(f"{where!r} is not a module; give {spelling}")
     sys.path.insert(0, os.getcwd())
     try:
         module = _from_path(Path(where)) if is_file else importlib.import_module(where)
@@ -92,10 +92,10 @@ def load_runner(target: str) -> Any:
     try:
         Dispatcher(runner)
     except TypeError as wrong:
-        raise BadInput(f"{target} is no runner: {wrong}") from None
+        raise BadInput(f"{target} is not a runner: {wrong}") from None
     if _is_plain(runner):
         raise BadInput(
-            f"{target} is no runner: it must be an async function, or an async generator, that takes a turn"
+            f"{target} is not a runner: it must be an async function or async generator that takes a turn"
         )
     return runner
 
@@ -142,4 +142,4 @@ def _check_ledger(ledger: str) -> None:
         if "," not in address.netloc:  # of several hosts, each has a port
             _ = address.port
     except ValueError as wrong:
-        raise BadInput(f"--ledger is no address of PostgreSQL: {wrong}; {right}") from None
+        raise BadInput(f"--ledger is not an address of PostgreSQL: {wrong}; {right}") from None

@@ -1,6 +1,6 @@
 """Everything that a command prints goes through here, and is printed as plain text.
 
-Run ids, file names and what a subject says come from strangers. They may look
+Run ids, file names and the output of a subject are untrusted. They may look
 like markup, contain control characters of a terminal, or characters that the
 encoding of standard output does not have. None of this may change the output or
 stop it. If the reader of a pipe goes away, that is no error: the verdict is

@@ -1,4 +1,4 @@
-"""Makes text from elsewhere safe to print."""
+"""Makes untrusted text safe to print."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Several processes behind one address, on one ledger: one that listens and looks after those that serve.
+"""Several processes behind one address, on one ledger: a parent that listens, and workers that serve.
 
 1. The parent opens the socket and serves nothing; each worker is a `turngate serve` that inherits it.
-2. A worker that dies is started again. What it had in hand is taken up by the others, by way of the ledger.
+2. A worker that dies is started again. The others take over its runs through the ledger.
 3. A signal to the parent is passed on, and the parent ends when every worker has. Workers are not in its
    process group, so that Ctrl-C does not reach them twice; should the parent die, they notice, and end.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _AS_ASKED: Final = (0, INTERRUPTED, -signal.SIGTERM, -signal.SIGINT)
-"""How a worker ends that was asked to; the signals themselves, if it had hardly begun."""
+"""The exit codes of a worker that was asked to end; the signals themselves, if it had hardly begun."""
 
 
 class Inherited(NamedTuple):
@@ -104,7 +104,7 @@ class Workers:
                 process.send_signal(number)
 
     async def _keep(self, serves: asyncio.Event, process: Process | None) -> int:
-        """Have one worker at any time, until the end; return the exit code of the last."""
+        """Keep one worker running until the end; return the exit code of the last."""
         pause = _FIRST_PAUSE
         code = 0
         while True:
@@ -116,7 +116,7 @@ class Workers:
             code = await self._ended(process)
             if self._ending.is_set():
                 return code
-            err.print(f"turngate: worker {process.pid} ended with {code}; another is started")
+            err.print(f"turngate: worker {process.pid} ended with {code}; starting another")
             process = None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -125,7 +125,7 @@ class Workers:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _start(self) -> tuple[Process, bool]:
-        """Start a worker; return it, and whether it has come to serve."""
+        """Start a worker; return it, and whether it has begun to serve."""
         heard, ready = os.pipe()
         inherited = Inherited(self._listener.fileno(), ready, self._life)
         try:

@@ -74,9 +74,9 @@ class Calls:
         self.patience = patience
         self._http = http
         self._key_life: str | None = None
-        """The life in which the server remembers keys, from its last answer."""
+        """The server's key life, from its last answer."""
         self._lives: dict[str, str] = {}
-        """The life for which each of the last keys was first sent: its caller may use it again later."""
+        """The key life for which each of the last keys was first sent; its caller may use it again later."""
 
     async def look(self, path: str, **more: Any) -> Any:
         """Make a call that changes nothing."""
@@ -194,7 +194,7 @@ def _read(response: httpx2.Response) -> tuple[Any, TurngateError | None]:
         return response.json(), None
     except ValueError:
         return None, Unreachable(
-            "the answer is not JSON: it was cut short, or does not come from a Turngate server"
+            "the answer is not JSON: it was cut short, or it is not from a Turngate server"
         )
 
 
@@ -228,4 +228,4 @@ def _is_answer(error: TurngateError) -> bool:
 
 
 def _unknown(method: str, path: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{method} {path} was sent, its answer was lost, and it may have been carried out")
+    return OutcomeUnknown(f"{method} {path} was sent, but its answer was lost; it may have been carried out")

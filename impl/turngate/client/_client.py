@@ -198,7 +198,7 @@ class Client:
         to: Literal["first", "last"] | None = None,
         key: str | None = None,
     ) -> RemoteRun:
-        """Move a run that waits before another, or to the first or last position in line."""
+        """Move a waiting run before another, or to the first or last position."""
         check_one_position(before, to)
         where = {"to": to} if before is None else {"before": before}
         return run_of(await self._calls.change("POST", f"{_run(run_id)}/move", key=_key(key), json=where))
@@ -213,7 +213,7 @@ class Client:
         data: object = UNCHANGED,
         key: str | None = None,
     ) -> RemoteRun:
-        """Change a run that waits. What is not given stays; None removes the attachments or the data."""
+        """Change a waiting run. What is not given stays; None removes the attachments or the data."""
         changes: dict[str, Any] = {"prompt": prompt, "when_busy": when_busy}
         changes = {name: value for name, value in changes.items() if value is not None}
         if attachments is not UNCHANGED:
@@ -225,7 +225,7 @@ class Client:
     # Views.
 
     async def sessions(self) -> list[RemoteSession]:
-        """Return every session that has something in flight, all at one moment."""
+        """Return every session with runs in flight, all at one moment."""
         data = await self._calls.look("v1/sessions")
         return [session_of({**each, "cursor": data["cursor"]}) for each in data["sessions"]]
 

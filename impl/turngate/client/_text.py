@@ -41,12 +41,12 @@ class RemoteText:
         self._options = options
         self._events: EventStream | None = None
         self._event: RemoteEvent | None = None
-        """The event in hand: a caller that is cancelled meanwhile has not seen it."""
+        """The event that was received but not yet handed out: a cancelled caller has not seen it."""
         self._has_snapshot = False
         self._is_sent = False
         """Whether the server has accepted the prompt."""
         self._is_followed = False
-        """Whether everything that happens to the run from here on comes with the events."""
+        """Whether the events show everything that happens to the run from now on."""
         self._is_over = False
         self._lead: str | None = None
 

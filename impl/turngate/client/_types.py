@@ -60,7 +60,7 @@ class Snapshot(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Events behind the cursor `after` were skipped; the RunCompletes among them follow, then a Snapshot."""
+    """Events behind the cursor `after` were skipped. The RunCompletes among them follow, then a Snapshot."""
 
     session_id: str | None
     after: str | None

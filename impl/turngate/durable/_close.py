@@ -29,7 +29,7 @@ _REMINDER: Final = 2.0
 _PATIENCE: Final = 10.0
 """Seconds after `finish` for which a close tries to put on record what happened to the turns, at most."""
 _LOOKS_EVERY: Final = 0.1
-"""Seconds after which a close looks again what it waits for, once `finish` is over."""
+"""Seconds after which a close looks again what it waits for, once `finish` has passed."""
 _MOMENT: Final = 1.0
 """Seconds that a ledger has to answer after a close has given up on it."""
 _NAMED: Final = 10
@@ -180,7 +180,7 @@ class LedgerClose:
                 self._turns.runner.interrupt(turn)
 
     async def _let_go_of_ledger(self) -> None:
-        """Tell the subscribers the last of it, have the name count as dead, and close."""
+        """Deliver the last events, retire the name of this process, and close the ledger."""
         within = _MOMENT if self._gave_up else None
         self._recovery.stop()
         if not self._gave_up:
@@ -210,7 +210,7 @@ class LedgerClose:
             await self._end_steps()
 
     async def _end_steps(self) -> None:
-        """Wait for a moment until the steps that were under way have learnt that the ledger is closed."""
+        """Wait a moment for the steps under way to learn that the ledger is closed."""
         stepper = self._stepper
         try:
             async with asyncio.timeout(_MOMENT):

@@ -280,13 +280,23 @@ def restored(text: str) -> str:
 _RUN_COLUMNS: Final = len(RunRow._fields)
 
 
+def _is_plain(record: Sequence[Any]) -> bool:
+    """Return whether no text of the record needs to be changed; it looks at all of them at once."""
+    texts = "".join([value for value in record if isinstance(value, str)])
+    return texts.isascii() and "\0" not in texts and _ODD not in texts
+
+
 def encode(record: Sequence[Any]) -> Row:
     """Return the columns of a record, or of a part of it."""
+    if _is_plain(record):
+        return (*record,)
     return tuple([storable(value) if isinstance(value, str) else value for value in record])
 
 
 def decode(row: Sequence[Any]) -> Row:
     """Return the fields that have these columns."""
+    if _is_plain(row):
+        return (*row,)
     return tuple([restored(value) if isinstance(value, str) else value for value in row])
 
 

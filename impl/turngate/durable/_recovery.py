@@ -56,11 +56,11 @@ class Recovery:
         self._expire_keys_at = 0.0
 
     def start(self) -> None:
-        """Look after everything from now on, in the background."""
+        """Begin to look, in the background."""
         self.task = self._stepper.tasks.supervisor.start("looking after the ledger", self._run)
 
     def stop(self) -> None:
-        """Look after nothing any more. Idempotent."""
+        """Stop looking. Idempotent."""
         if self.task is not None:
             self.task.cancel()
 
@@ -69,7 +69,7 @@ class Recovery:
         self._woken.set()
 
     async def _run(self) -> None:
-        """Look after everything, again and again. What fails does not keep the rest from being done."""
+        """Look again and again. A part that fails does not stop the others."""
         loop = self._stepper.loop.check_loop()
         due = checkpoint_due = loop.time()
         while True:
@@ -109,7 +109,7 @@ class Recovery:
     # What others have done to our turns and runs.
 
     async def _look_for_ends(self) -> None:
-        """Find out which runs are complete that are waited for here, and run elsewhere.
+        """Find out which runs have completed that callers here wait for and other processes run.
 
         A few are asked for one by one. If there are many, what has completed since the last look is read, in
         whichever process that was, and only those that have come since then are asked for.
@@ -141,7 +141,7 @@ class Recovery:
         await self._look_at(waited_for[first : first + _AT_ONCE])
 
     async def _look_at(self, run_ids: list[str]) -> None:
-        """Ask the ledger for runs. One that it does not know any more was complete, and was purged."""
+        """Ask the ledger for runs. A run that it no longer knows was complete, and was purged."""
         if not run_ids:
             return
         known_here = self._runs.waited_for
@@ -191,7 +191,7 @@ class Recovery:
             owned.queue = {row.seq: self._runs.handle_of(row) for row in queued}
 
     async def _checkpoint(self) -> None:
-        """Save what turns have written, so that it is there if this process dies."""
+        """Save the text of running turns, so that it survives the death of this process."""
         points: list[tuple[OwnedTurn, tuple[int, str | None], Checkpoint]] = []
         for owned in self._turns.owned.values():
             length, text, kept = owned.turn.so_far()

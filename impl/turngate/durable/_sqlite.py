@@ -342,10 +342,11 @@ def _split(script: str) -> list[str]:
 
 def _take_step(connection: sqlite3.Connection, ask: Ask, decide: Decide) -> Decision:
     """Load the session, decide, and write; no other process can write meanwhile."""
-    number = int(connection.execute(_SQL["number"]).fetchone()[0]) + 1
+    last, is_alive = connection.execute(_SQL["begin_step"], {"1": ask.worker}).fetchone()
+    number = int(last) + 1
     decision = decide(_load(connection, ask, number), ask.step_id)
     if decision.changes is not None:
-        if connection.execute(_SQL["lives"], {"1": ask.worker}).fetchone() is None:
+        if not is_alive:
             raise LeaseLost(f"worker {ask.worker} counts as dead")
         _save(connection, decision.changes, number)
         decision.position = number

@@ -7,7 +7,7 @@ far as it is a matter of record:
 1. A run that is cancelled on entry, and a covered turn whose runner was not called, settle in the same step.
 2. A turn that starts gets an owner and a new fence. It runs when the step is saved, never before.
 3. What its owner does to a turn (fold, begin, finish) counts only under the turn's fence: the number alone
-   decides. A turn that was given up for dead has been given another one, or is over.
+   decides. A turn that was given up for dead has been given another one, or has ended.
 
 Any process may take over what a dead one has left: `reap` ends the turn of a dead owner or runs it again,
 `claim` takes a turn that has no owner, `enter` lets in the run of a holder that is gone. Each is a step like
@@ -56,7 +56,7 @@ ATTEMPTS: Final = 3
 
 
 class Fenced(TurngateError):
-    """The turn was given up for dead: what its old owner wants to write is thrown away."""
+    """The turn was given up for dead: what its former owner wants to write is discarded."""
 
 
 class Recovered(NamedTuple):
@@ -167,14 +167,14 @@ class Step:
         *,
         into: str | None = None,
         data: str = "",
-    ) -> bool:
-        """Take a run in; False if its id is known already. Refuses what `Dispatcher.accept` refuses."""
+    ) -> None:
+        """Take a run in, unless its id is known already. Refuses what `Dispatcher.accept` refuses."""
         session_id = self.loaded.session_id
         digest = digest_of(session_id, prompt, attachments, data)
         if self.loaded.known is not None:
             if self.loaded.known.row.digest != digest:
                 raise RunConflict(f"run {run_id!r} is known with another payload")
-            return False
+            return
         row = RunRow(
             run_id, session_id, self.next_seq, ACCEPTED, when_busy, False, self.worker, 0, prompt,
             attachments, digest, data, self.next_seq,
@@ -184,7 +184,6 @@ class Step:
         self.runs[run_id], self.rows[run_id] = run, row
         self.next_seq += 1
         self.accepted[run_id] = pending
-        return True
 
     def enter(self, run_id: str) -> State | None:
         """Let the run in, and return what was decided; None if it is not accepted (any more)."""

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _ORDER: Final = {state: number for number, state in enumerate(State)}
 """A run comes to its states in this order."""
-REFUSED_BY_LEDGER: Final = "the ledger refuses to store what the turn came to"
+REFUSED_BY_LEDGER: Final = "the ledger refuses to store the result of the turn"
 """The error of a run whose text or data the ledger does not take."""
 
 
 class PendingAccept:
-    """What comes with a prompt and stays in this process, and the handle as soon as there is one."""
+    """What a caller gave with a prompt and only this process has; and the handle, once there is one."""
 
     __slots__ = ("context", "handle", "on_complete")
 
@@ -56,10 +56,10 @@ class PendingAccept:
 
 
 class KnownRuns:
-    """The handles of this process, and which of them it has to look for.
+    """The handles of this process, and which runs it has to look for.
 
     home       the dispatcher that the handles belong to
-    on_hooked  is told of each run whose RunComplete a hook receives, and of its position
+    on_hooked  called with each run whose RunComplete a hook receives, and its position
     """
 
     def __init__(self, home: Home, on_hooked: Callable[[str, int], None]) -> None:
@@ -83,7 +83,7 @@ class KnownRuns:
         return handle is not None and handle.on_complete is not None
 
     def elsewhere(self) -> list[str]:
-        """Return the runs that are waited for and are not part of a turn of this process."""
+        """Return the runs that callers wait for and that are not part of a turn of this process."""
         return [run_id for run_id, run in self.waited_for.items() if run.turn is None]
 
     def handle_of(self, row: RunRow, complete: RunComplete | None = None, position: int = 0) -> Run:
@@ -118,7 +118,7 @@ class KnownRuns:
         return [self.handle_of(step.row_of(run), run.complete) for run in runs]
 
     def forgotten(self, name: RunName) -> Run:
-        """Return a handle of a run that is complete, and of which the ledger knows nothing any more."""
+        """Return a handle for a complete run that the ledger no longer knows."""
         return Run(self._home, RunRecord(name.session_id, name.run_id, name.seq, "", state=COMPLETE))
 
     def _new_handle(self, row: RunRow) -> Run:
@@ -127,7 +127,7 @@ class KnownRuns:
         return handle
 
     def accept(self, step: Step) -> None:
-        """Make the handles of what the step has taken in, before anything happens to it."""
+        """Make the handles of the runs that the step has accepted, before anything happens to them."""
         for run_id, pending in step.accepted.items():
             self.handles.pop(run_id, None)  # of a run that had the same id and was purged
             handle = self.handle_of(step.rows[run_id])
@@ -172,9 +172,9 @@ class KnownRuns:
         call_callbacks(handle, complete)
 
     def is_purged(self, run: Run) -> None:
-        """Tell those who hold the run that the ledger has it no more.
+        """Tell those who hold the run that the ledger no longer has it.
 
-        It was complete then. Its outcome was purged before this process has read it.
+        The run was complete, and its outcome was purged before this process had read it.
         """
         self._forget(run)
         self.handles.pop(run.run_id, None)
@@ -218,7 +218,7 @@ class OwnedTurn:
     is_asked: bool = False
     """Whether the runner has asked who waits, so that it has to be looked at."""
     checkpoint: tuple[int, str | None] = (0, None)
-    """How much of the text, and which data beside it, the ledger has."""
+    """How much of the text, and which data with it, the ledger has."""
 
     def is_over(self) -> bool:
         """Return whether the runner has ended, or will not be called."""
@@ -326,7 +326,7 @@ class LedgerTurns:
         return True
 
     async def _begin_on_record(self, turn: Turn) -> None:
-        """Note that the run does not wait for a place any more."""
+        """Record that the run no longer waits for a place."""
         session_id, fence = turn.run.session_id, turn.fence
         while not turn.given_up and not turn.covered:
             try:
@@ -381,7 +381,7 @@ class LedgerTurns:
                 break
             except NotStorable as exc:
                 log_error(exc, "the outcome of run %s cannot be put on record as it is", run_id)
-                if unwritten is not None:  # whatever it refuses, it is not what this turn came to
+                if unwritten is not None:  # even an outcome without a result is refused
                     await asyncio.sleep(self._poll)
                 elif record.error == REFUSED_BY_LEDGER:
                     unwritten = REFUSED_BY_LEDGER
@@ -392,7 +392,7 @@ class LedgerTurns:
                     await asyncio.sleep(self._poll)
             else:
                 return
-        log_error(None, "the turn of run %s was given up: what it came to is thrown away", run_id)
+        log_error(None, "the turn of run %s was given up: its result is discarded", run_id)
         self.let_go(turn)
 
     # What runners ask for.

@@ -1,4 +1,4 @@
-"""The server as an ASGI application: to be served by itself, or mounted into another one."""
+"""The server as an ASGI application, served by itself or mounted into another one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from turngate.server._backend import Backend
 
 _LOOK: Final = 0.1
-"""Seconds between two looks whether anything is in flight, when the application closes the dispatcher."""
+"""Seconds between two checks for runs in flight, when the application closes the dispatcher."""
 
 log = logging.getLogger("turngate.server")
 
@@ -52,11 +52,11 @@ class App:
         self._backend = backend
         self._owns = owns
         self._make = make
-        """Makes a dispatcher for the next life; None if the dispatcher was made elsewhere."""
+        """Makes a dispatcher for the next lifespan; None if the caller made the dispatcher."""
         self.limits = limits
         self._finish = finish
         self._is_hasty = False
-        """Whether a second signal has come, in this life."""
+        """Whether a second signal has come, in this lifespan."""
         self._security = security
         self._page = Page()
         self._has_lifespan = False
@@ -80,11 +80,11 @@ class App:
         Frameworks do not run the lifespan of a mounted application, so the application around it has to enter
         this one. Leaving it closes the dispatcher, unless that is the application's own (`owns=False`).
 
-        Servers wait for open connections, or cut them, before they end a lifespan. So this also hears the
-        signals that end a server, and closes the dispatcher while the connections are still there: the server
-        is told of the signal when every reader has its RunCompletes. With `owns=False` the server is told at
-        once, and the event streams go on until the dispatcher is closed, nothing is in flight any more, or
-        `finish` seconds have passed.
+        Servers wait for open connections, or cut them, before they end a lifespan. So this also handles the
+        signals that end a server, and closes the dispatcher while the connections are still open: the server
+        receives the signal when every reader has its RunCompletes. With `owns=False` the server receives it
+        at once, and the event streams go on until the dispatcher is closed, nothing is in flight, or `finish`
+        seconds have passed.
         """
         self._has_lifespan = True
         await self.begin()
@@ -98,9 +98,9 @@ class App:
                     self._handlers.closing = True
 
     async def begin(self) -> None:
-        """Open the dispatcher if it is closed here, and follow it; once, however many come first.
+        """Open the dispatcher if this application owns it, and follow it; further calls do nothing.
 
-        When the ledger cannot be reached, that is raised, and a later call tries again.
+        Raises LedgerUnavailable if the ledger cannot be reached; a later call tries again.
         """
         if self._ended is not None and self._ended.done():
             if self._make is None:
@@ -127,7 +127,7 @@ class App:
         backend.call_before_close(self._handlers.deliver)
 
     def begin_end(self) -> None:
-        """Take no more prompts, and begin to end: for a signal handler on the loop."""
+        """Refuse new prompts and begin to end, from a signal handler on the loop."""
         if self._begun is None or not self._begun.done() or self._begun.exception() is not None:
             return
         self._handlers.closing = True
@@ -140,13 +140,13 @@ class App:
         return self._ended if self._owns else None
 
     def _hasten(self) -> None:
-        """Let what is in flight end no longer by itself, if the dispatcher is closed here."""
+        """Stop waiting for runs to finish by themselves, if this application owns the dispatcher."""
         self._is_hasty = True
         if self._owns and self._ended is not None and not self._ended.done():
             self._hastening = asyncio.create_task(self._backend.hasten_close(), name="turngate hasten")
 
     async def end(self) -> None:
-        """Take no more prompts, let what is in flight end, deliver every RunComplete, end the streams."""
+        """Refuse new prompts, let runs in flight finish, deliver every RunComplete and end the streams."""
         self.begin_end()
         if self._ended is not None:
             await asyncio.shield(self._ended)
@@ -219,7 +219,7 @@ class App:
             refused = refusal(wrong)
             if refused is None:
                 log.exception("%s raised", scope["method"])
-                refused = Problem("internal-error", "what went wrong is in the server's log")
+                refused = Problem("internal-error", "the server's log says what went wrong")
             response = refused.response()
         if origin is not None:
             response.headers.update({"access-control-allow-origin": origin, **_CORS})
@@ -251,7 +251,7 @@ _CORS: Final = {
     "access-control-expose-headers": "Location, Retry-After, Turngate-Key-Life",
     "vary": "Origin",
 }
-"""What lets a page of another origin read an answer, beside the name of that origin."""
+"""The headers that let a page of another origin read an answer, besides the name of that origin."""
 
 
 def backend_of(dispatcher: Dispatcher | DurableDispatcher) -> Backend:
@@ -273,9 +273,9 @@ def asgi_app(
     """Return the server as an ASGI application, to be mounted into yours under any prefix.
 
     dispatcher  a dispatcher; or a runner, for which a `Dispatcher` is made with the other `options`
-    owns        whether `lifespan` closes the dispatcher; False: the application does that itself
+    owns        whether `lifespan` closes the dispatcher; False: the application closes it
     token       what clients present as `Authorization: Bearer ...`; None: nothing
-    hosts       the names that it answers under; None: all, for the application around it knows better
+    hosts the names that it answers under; None: all, because the application around it decides
     origins     other origins whose pages may call it, as browsers spell them: `https://example.org`
     limits      see `Limits`
     finish      seconds that runs may go on by themselves when the dispatcher is closed; with `owns=False`,
@@ -297,7 +297,9 @@ def asgi_app(
             raise TypeError(f"{given}: give these to the dispatcher; asgi_app takes them with a runner only")
         return App(backend_of(dispatcher), security, limits, owns=owns, finish=finish)
     if not owns:
-        raise ValueError("owns=False needs a dispatcher: one that is made for a runner is closed here")
+        raise ValueError(
+            "owns=False needs a dispatcher: the application closes the one that it makes for a runner"
+        )
     runner = dispatcher
 
     def make() -> Backend:

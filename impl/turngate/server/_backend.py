@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from turngate.server._event_log import EventLog
 
 T = TypeVar("T")
-BEGINS_ANEW: Final = "the event log does not have all events; every reader is told what it missed"
+BEGINS_ANEW: Final = "the event log does not have all events; every reader learns what it missed"
 
 
 class Passed(NamedTuple):
@@ -66,7 +66,7 @@ class Backend(Protocol):
         ...
 
     async def look(self, session_id: str | None, place: Callable[[], T]) -> tuple[T, Sequence[SessionView]]:
-        """Look at one session or at all in flight; `place` names the place in the event log of that look.
+        """Return a view of one session, or of all in flight, and its place in the event log.
 
         In memory both are taken in one step. On a ledger the place is taken first: what happens between the
         two is among the events to come, which say nothing new then.
@@ -88,7 +88,7 @@ class Backend(Protocol):
         """Put events into the log until the dispatcher is closed. If it raises, it can be called again."""
 
     def expect(self, run_id: str, prompt: str) -> None:
-        """Take note of the prompt of a run that was just submitted here, for when its accept is told."""
+        """Remember the prompt of a run that was just submitted here, for the event of its accept."""
 
     async def catch_up_with(self, place: Cursor) -> None:
         """Wait until the log has what another log of the same completions had at that place.
@@ -97,13 +97,13 @@ class Backend(Protocol):
         """
 
     def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Have something called while a closing dispatcher can still be read, if it cannot be read later."""
+        """Call this while a closing dispatcher can still be read, if it cannot be read later."""
 
     async def hasten_close(self) -> None:
         """Have a closing dispatcher cancel the turns of this process now."""
 
     async def drain(self) -> None:
-        """Put into the log all that has happened up to now; there may be nothing after that."""
+        """Put everything that has happened so far into the log; nothing may come after it."""
 
     def end(self) -> None:
         """Follow the dispatcher no longer."""

@@ -1,6 +1,6 @@
-"""Where a reader of the event stream has come to: the ids of the events, and what they mean.
+"""How far a reader of the event stream has read: the ids of the events, and what they mean.
 
-An id has to say two things, for the log of events is short and the dispatcher's completions are long:
+An id has to say two things, because the log keeps few events and the dispatcher many completions:
 
 1. which event of which log it is: `epoch` names the log, `number` the event;
 2. which RunCompletes are among the events up to there: all those up to `completions`, which is a cursor of
@@ -58,6 +58,6 @@ def parsed(text: str) -> Cursor | None:
 
 
 def mark(run_id: str) -> str:
-    """Return what stands for a run that is ahead: short, and by chance another's once in 2**64."""
+    """Return a short mark for a run that is ahead; two runs share one by chance once in 2**64."""
     digest = hashlib.blake2b(run_id.encode(errors="surrogatepass"), digest_size=8).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")

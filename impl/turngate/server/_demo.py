@@ -1,4 +1,4 @@
-"""The demonstration agent: it streams slowly, takes follow-ups in, and fails on demand."""
+"""The demonstration agent: it streams slowly, folds follow-ups, and fails on demand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from turngate import Turn
 
 _SPEECH: Final = (
-    "I am a demonstration. I say these words slowly, so that you have the time to send something else: "
-    "it joins this turn, or waits for it to end. Press Escape, and all that you have sent is cancelled, "
-    "while what you send next is not."
+    "I am a demonstration. I say these words slowly, so that you have time to send another prompt: "
+    "it joins this turn, or waits for it to end. Press Escape, and every prompt that you have sent is "
+    "cancelled, but not the next one."
 )
 PAUSE: Final = 0.12
 

@@ -54,9 +54,9 @@ _ANOTHER_LIFE: Final = (
     "this server was restarted since the call was first made, or its ledger was; it has done nothing now"
 )
 _DELIVERY: Final = 10.0
-"""Seconds in which readers can take what is left for them when the dispatcher is closed."""
+"""Seconds that readers have to take their last events when the dispatcher is closed."""
 _LAST_LOOK: Final = 1.0
-"""Seconds in which a completion must be known that came with the end of the dispatcher."""
+"""Seconds within which a completion that came with the end of the dispatcher must be known."""
 
 
 class Endpoint(NamedTuple):
@@ -141,7 +141,7 @@ class Handlers:
         return answer if isinstance(answer, Response) else _json(answer)
 
     async def deliver(self) -> None:
-        """Give the readers what is left for them, and end their streams."""
+        """Deliver the last events to the readers, and end their streams."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DELIVERY):
                 await self._backend.drain()
@@ -186,7 +186,7 @@ class Handlers:
 
     @_endpoint("GET", "/v1/runs/{run}", models.RunBody, "unknown-run", query=models.RunQuery)
     async def run(self, request: Request) -> Answer:
-        """Look at a run, after its completion if that comes in time."""
+        """Return a run, after its completion if that comes in time."""
         patience = min(parse_query(request, models.RunQuery).wait, self._limits.wait_limit)
         run = await self._backend.find(request.path_params["run"])
         if run is None:
@@ -240,7 +240,7 @@ class Handlers:
         body=models.EditBody,
     )
     async def edit(self, request: Request) -> Answer:
-        """Change a run that waits."""
+        """Change a waiting run."""
         changes = await parse_edit(request, self._limits)
         key = await self._key(request)
         return models.run_body(await self._d.edit(request.path_params["run"], **changes, key=key))
@@ -253,7 +253,7 @@ class Handlers:
         body=models.MoveBody,
     )
     async def move(self, request: Request) -> Answer:
-        """Move a run that waits to another position in line."""
+        """Move a waiting run to another position."""
         body = await parse_body(request, models.MoveBody, self._limits, is_needed=True)
         key = await self._key(request)
         try:
@@ -265,14 +265,14 @@ class Handlers:
 
     @_endpoint("POST", "/v1/runs/{run}/hold", models.LineBody, "unknown-run", "not-waiting")
     async def hold_run(self, request: Request) -> Answer:
-        """Hold a run that waits."""
+        """Hold a waiting run."""
         return {
             "runs": _ids(await self._d.hold_run(request.path_params["run"], key=await self._key(request)))
         }
 
     @_endpoint("POST", "/v1/runs/{run}/resume", models.LineBody, "unknown-run", "not-waiting")
     async def resume_run(self, request: Request) -> Answer:
-        """Resume a run that is held."""
+        """Resume a held run."""
         key = await self._key(request)
         return {"runs": _ids(await self._d.resume_run(request.path_params["run"], key=key))}
 
@@ -299,39 +299,39 @@ class Handlers:
         body=models.StopBody,
     )
     async def stop(self, request: Request) -> Answer:
-        """Cancel the active turn alone, and hold what waits."""
+        """Cancel the active turn alone, and hold every waiting run."""
         body = await parse_body(request, models.StopBody, self._limits, is_needed=False)
         key = await self._key(request)
         return _receipt(await self._d.stop(request.path_params["session"], turn=body.turn, key=key))
 
     @_endpoint("POST", "/v1/sessions/{session}/hold", models.LineBody)
     async def hold(self, request: Request) -> Answer:
-        """Hold all that waits in a session."""
+        """Hold every waiting run of a session."""
         return {
             "runs": _ids(await self._d.hold(request.path_params["session"], key=await self._key(request)))
         }
 
     @_endpoint("POST", "/v1/sessions/{session}/resume", models.LineBody)
     async def resume(self, request: Request) -> Answer:
-        """Resume all that is held in a session."""
+        """Resume every held run of a session."""
         key = await self._key(request)
         return {"runs": _ids(await self._d.resume(request.path_params["session"], key=key))}
 
     @_endpoint("POST", "/v1/sessions/{session}/cancel", models.CoveredBody)
     async def cancel_session(self, request: Request) -> Answer:
-        """Cancel all that a session has in flight."""
+        """Cancel every run of a session in flight."""
         covered = await self._d.cancel(request.path_params["session"], key=await self._key(request))
         return {"covered": _ids(covered.runs)}
 
     @_endpoint("DELETE", "/v1/sessions/{session}/queue", models.DroppedBody)
     async def clear_queue(self, request: Request) -> Answer:
-        """Drop what is queued."""
+        """Drop the queued runs of a session."""
         dropped = await self._d.clear_queue(request.path_params["session"], key=await self._key(request))
         return {"dropped": _ids(dropped)}
 
     @_endpoint("GET", "/v1/sessions", models.SessionsBody)
     async def sessions(self, request: Request) -> Answer:
-        """Return a view of every session that has something in flight."""
+        """Return a view of every session with runs in flight."""
         place, sessions = await self.log.look()
         return models.encode_around(sessions, cursor=str(place))
 
@@ -380,7 +380,7 @@ class Handlers:
 
     @_endpoint("GET", "/readyz", models.StatusBody, "shutting-down", is_open=True)
     async def ready(self, request: Request) -> Answer:
-        """Return whether the server takes prompts."""
+        """Return whether the server accepts prompts."""
         if self.closing:
             raise Problem("shutting-down")
         return {"status": "ready"}
@@ -401,8 +401,8 @@ class Handlers:
     async def _key(self, request: Request) -> str | None:
         """Return the idempotency key.
 
-        A repetition that is meant for another life is refused unless the key is known: it may have been
-        carried out there, and would be carried out a second time here.
+        A repetition of a call that was made in another key life is refused unless the key is known: the call
+        may have been carried out there, and must not be carried out again here.
         """
         key = idempotency_key(request)
         if key is not None and KEY_LIFE in request.headers and not await self._d.knows_key(key):
@@ -410,7 +410,7 @@ class Handlers:
         return key
 
     async def _refuse_another_life(self, request: Request) -> None:
-        """Refuse what was meant for a life whose keys are not remembered here."""
+        """Refuse a call that was made in a key life whose keys are not remembered here."""
         life = request.headers.get(KEY_LIFE, self._key_life)
         if life != self._key_life and not await self._d.continues_life(life):
             raise Problem("outcome-unknown", _ANOTHER_LIFE)

@@ -210,7 +210,7 @@ class EventLog:
         self._to_wake.add(event.session_id)
 
     def forget(self) -> None:
-        """Drop every event: some are missing, so every reader is behind, and looks for what it missed."""
+        """Drop every event, because some are missing; every reader then looks for what it missed."""
         self.ring.clear()
         for of_session in self._readers.values():
             for reader in of_session:

@@ -1,7 +1,7 @@
 """The adapter of a `DurableDispatcher`: it follows what every process does, as this one learns of it.
 
 The subscription brings moves and RunCompletes, and the ledger has an order of all completions. Either may be
-the first to tell of a run, so the backend waits for the one when it has heard of the other:
+the first to name a run. When it has come from one, the backend waits for the other:
 
 1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
    say (see `Cursor`). Ids have to stay short, so beyond a limit the backend waits for the completions.
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _AHEAD_LIMIT: Final = 16
-"""RunCompletes that may be ahead of the completions, for ids have to stay short; then the log waits."""
+"""RunCompletes that may be ahead of the completions, because ids have to stay short; then the log waits."""
 _EXPECTED_LIMIT: Final = 4_096
-"""Prompts that are remembered until their runs are told; the oldest are forgotten first."""
+"""Prompts that are remembered until the events of their runs come; the oldest are forgotten first."""
 _ATTEMPTS: Final = 3
 _PAUSE: Final = 0.1
 """Seconds between two attempts to reach a ledger."""
@@ -57,7 +57,7 @@ class LedgerBackend:
         self._in_flight: dict[str, set[str]] = {}
         """The runs of each session that are in flight in any process, as far as this one has heard."""
         self._expected: dict[str, str] = {}
-        """The prompts of runs that were submitted here and whose accepts have not been told."""
+        """The prompts of runs that were submitted here and whose accept has not come as an event."""
         self._already_told: set[str] = set()
         """The runs whose RunComplete the subscription brings although it was there before the log began."""
         self._changed = asyncio.Event()
@@ -87,7 +87,7 @@ class LedgerBackend:
         return at, [await self.dispatcher.session(session_id)]
 
     def in_flight(self) -> InFlight:
-        """Count by the events of all processes: to ask the ledger would cost too much."""
+        """Count by the events of all processes, because asking the ledger would cost too much."""
         return InFlight(len(self._in_flight), sum(map(len, self._in_flight.values())))
 
     def has_room(self, session_id: str, sessions_limit: int) -> bool:
@@ -227,7 +227,7 @@ class LedgerBackend:
         self.passed = Passed(completions, frozenset(map(mark, self._ahead)))
 
     def expect(self, run_id: str, prompt: str) -> None:
-        """Remember the prompt of a run until its accept is told, so that the ledger need not be asked."""
+        """Remember the prompt of a run until its accept comes, so that the ledger need not be asked."""
         self._expected.pop(run_id, None)
         self._expected[run_id] = prompt[: SHOWN + 1]
         if len(self._expected) > _EXPECTED_LIMIT:  # of runs that were told before, or that were known already
@@ -282,12 +282,28 @@ class LedgerBackend:
         self._ahead.discard(run_id)
         return has_come
 
+    async def _last_until(self, wanted: str) -> list[str]:
+        """Return the cursor of the last completion up to a position that is not in the log yet, if any."""
+        d = self.dispatcher
+        # Raises CursorExpired for a position on another ledger.
+        async for _ in d.completions(wanted, until=wanted):
+            pass
+        while not self._is_over.is_set():
+            passed = self.passed
+            try:
+                return [each async for each, _ in d.completions(passed.completions, until=wanted)][-1:]
+            except CursorExpired:  # a purge has passed the log, not the reader: the log begins anew
+                while self.passed is passed and not self._is_over.is_set():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return []
+
     async def catch_up_with(self, place: Cursor) -> None:
         d = self.dispatcher
         end, wanted = await d.settled_cursor(), place.completions
         if d.cursor_order(wanted) > d.cursor_order(end):
-            raise CursorExpired("the place is not one on this ledger")
-        needed = [each async for each, _ in d.completions(self.passed.completions, until=wanted)][-1:]
+            raise CursorExpired("this position is not on this ledger")
+        needed = await self._last_until(wanted)
         ahead = set(place.ahead)
         if ahead:
             async for cursor, complete in d.completions(wanted, until=end):
@@ -295,7 +311,7 @@ class LedgerBackend:
                     ahead.discard(mark(complete.run_id))
                     needed = [cursor]
         if ahead:
-            raise CursorExpired("there is no such run on this ledger")
+            raise CursorExpired("this ledger has no such run")
         if needed:
             last = d.cursor_order(needed[0])
             await self._until(

@@ -17,7 +17,7 @@ def metrics(log: EventLog, streams: Streams, in_flight: InFlight, dropped: int) 
     ring, counts, of_streams = log.ring, log.counts, streams.counts
     completed = {f'{{outcome="{outcome}"}}': counts[outcome] for outcome in get_args(Outcome)}
     figures = [
-        ("sessions_in_flight", "Sessions with something in flight.", in_flight.sessions),
+        ("sessions_in_flight", "Sessions with runs in flight.", in_flight.sessions),
         ("runs_in_flight", "Runs that are not complete.", in_flight.runs),
         ("runs_accepted_total", "Runs accepted.", counts["run.accept"]),
         ("runs_completed_total", "RunCompletes by outcome.", completed),
@@ -27,8 +27,8 @@ def metrics(log: EventLog, streams: Streams, in_flight: InFlight, dropped: int) 
         ("events_dropped_total", "Deltas and notes lost by the log itself.", dropped),
         ("streams", "Event streams that are open.", len(streams)),
         ("streams_opened_total", "Event streams ever opened.", of_streams["opened"]),
-        ("streams_gaps_total", "Times that a reader was behind the ring.", of_streams["gaps"]),
-        ("streams_resets_total", "Times that a reader's place was not known.", of_streams["resets"]),
+        ("streams_gaps_total", "Times that a reader was too far behind for the log.", of_streams["gaps"]),
+        ("streams_resets_total", "Times that a reader resumed from an unknown id.", of_streams["resets"]),
         ("streams_dropped_total", "Readers dropped because they blocked.", of_streams["dropped"]),
     ]
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What goes over the line: the bodies of requests, answers and events, from which their schemas are made.
+"""The bodies of requests, answers and events, from which their schemas are made.
 
 A body is a dict when it is made, and a model in the description of the server, which is made of the models.
 """
@@ -60,20 +60,20 @@ class NewRunBody(Body):
 
 
 class StopBody(Body):
-    """Which turn is meant, by one of its runs: with another one active, nothing happens."""
+    """Names a turn by one of its runs; if another turn is active, nothing happens."""
 
     turn: str | None = None
 
 
 class MoveBody(Body):
-    """Where to: before another run that waits, or to the first or last position in line."""
+    """Where to move it: before another waiting run, or to the first or last position."""
 
     before: str | None = None
     to: Annotated[str, Meta(extra_json_schema={"enum": ["first", "last"]})] | None = None
 
 
 class EditBody(Body):
-    """What to change of a run that waits. What is left out stays, null clears."""
+    """What to change of a waiting run. A field that is left out stays; null clears it."""
 
     prompt: str | UnsetType | None = UNSET
     attachments: list[Annotated[AttachmentBody, Meta(extra_json_schema=_EITHER)]] | UnsetType | None = UNSET
@@ -82,7 +82,7 @@ class EditBody(Body):
 
 
 class RunQuery(Struct):
-    """How to look at a run."""
+    """How to wait for a run."""
 
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for the completion, within a limit")] = 0.0
 
@@ -99,11 +99,11 @@ class MessagesQuery(Struct):
     """Which messages to read."""
 
     after: Annotated[str, Meta(description="The id of the message before the first")] = ""
-    limit: Annotated[int, Meta(ge=1, description="How many")] = 100
+    limit: Annotated[int, Meta(ge=1, description="How many messages")] = 100
 
 
 class EventsQuery(Struct):
-    """Where an event stream goes on."""
+    """Where an event stream continues."""
 
     after: Annotated[str, Meta(description="Like `Last-Event-ID`, for clients that cannot set headers")] = ""
 
@@ -171,7 +171,7 @@ ProblemBody: Final = _model(
     "Why a request is refused; `type` ends in the name of the problem.",
     {"type": str, "title": str, "status": Count, "detail": str},
 )
-StatusBody: Final = _model("StatusBody", "How the server is.", {"status": str})
+StatusBody: Final = _model("StatusBody", "The state of the server.", {"status": str})
 CoveredBody: Final = _model(
     "CoveredBody", "The ids of the runs that a cancel covers.", {"covered": list[str]}
 )
@@ -191,7 +191,7 @@ SessionAtPlaceBody: Final = _model(
 )
 SessionsBody: Final = _model(
     "SessionsBody",
-    "Every session that has something in flight, and the cursor of the event stream at that step.",
+    "Every session with runs in flight, and the cursor of the event stream at that step.",
     {"sessions": list[SessionBody], "cursor": str},
 )
 MessagesBody: Final = _model(
@@ -207,7 +207,7 @@ _SESSION: Final[dict[str, Any]] = {"session_id": str, "run_id": None, "runs": li
 EVENTS: Final[dict[str, type[Struct]]] = {
     "snapshot": _model(
         "SnapshotBody",
-        "How things are; with `reset`, the place that the client came from is unknown.",
+        "The present state; with `reset`, the server does not know the event that the client resumed from.",
         {"sessions": list[SessionBody], "reset": bool, "cursor": str},
     ),
     "run.accept": _model(
@@ -217,12 +217,14 @@ EVENTS: Final[dict[str, type[Struct]]] = {
     "run.fold": _model("FoldedBody", "A run has joined the turn of another.", {**_RUN, "into": str}),
     "run.handoff": _model("HandedOffBody", "A queued run has become active.", _RUN),
     "run.complete": RunCompleteBody,
-    "run.move": _model("MovedBody", "A run that waits has another place.", {**_RUN, "before": str | None}),
-    "run.edit": _model("EditedBody", "What a run that waits asks for was changed.", _RUN),
+    "run.move": _model("MovedBody", "A waiting run has another position.", {**_RUN, "before": str | None}),
+    "run.edit": _model("EditedBody", "A waiting run was edited.", _RUN),
     "session.cancel": _model("CancelledBody", "A session was cancelled, or some runs of it.", _SESSION),
     "session.clear": _model("ClearedBody", "The queue of a session was cleared, or some of it.", _SESSION),
-    "session.hold": _model("HeldBody", "What waits in a session is held, or some of it.", _SESSION),
-    "session.resume": _model("ResumedBody", "What is held in a session is resumed, or some of it.", _SESSION),
+    "session.hold": _model("HeldBody", "The waiting runs of a session are held, or some of them.", _SESSION),
+    "session.resume": _model(
+        "ResumedBody", "The held runs of a session are resumed, or some of them.", _SESSION
+    ),
     "delta": _model(
         "DeltaBody",
         "Text that a turn wrote.",
@@ -230,7 +232,7 @@ EVENTS: Final[dict[str, type[Struct]]] = {
     ),
     "note": _model(
         "NoteBody",
-        "Something that a runner told the subscribers.",
+        "A note from a runner to the subscribers.",
         {"session_id": str, "run_id": str, "kind": str, "data": Any},
     ),
     "gap": _model(

@@ -31,9 +31,9 @@ _STREAM: Final = (
 )
 _KEY: Final = (
     "A repetition under the same key changes nothing and answers what the first call answered. Kept 24 "
-    "hours on a ledger; the last 10,000 in memory. Along with a repetition, send what the header "
-    "`Turngate-Key-Life` of the last answer said: a server that was restarted without its keys meanwhile "
-    "then does nothing, and answers `outcome-unknown`"
+    "hours on a ledger; the last 10,000 in memory. With a repetition, send back the header "
+    "`Turngate-Key-Life` of the last answer: a server that has restarted without its keys then does "
+    "nothing, and answers `outcome-unknown`"
 )
 _PAGE: Final = {
     "summary": "The live page",

@@ -1,4 +1,4 @@
-"""What comes over the line, checked: ids, queries, prompts. 400 is a wrong shape, 422 a wrong value."""
+"""Checks what requests bring: ids, queries, prompts. 400 is a wrong shape, 422 a wrong value."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parse_query(request: Request, kind: type[Q]) -> Q:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as wrong:
-        raise Problem("invalid", f"the query is wrong: {wrong}") from None
+        raise Problem("invalid", f"the query is not valid: {wrong}") from None
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -98,9 +98,9 @@ async def parse_body(request: Request, kind: type[Q], limits: Limits, *, is_need
     try:
         body = msgspec.convert(data, kind)
     except msgspec.ValidationError as wrong:
-        raise Problem("malformed", f"the body is wrong: {wrong}") from None
+        raise Problem("malformed", f"the body is not valid: {wrong}") from None
     if b"\\u" in raw and not _is_unicode(data):
-        raise Problem("invalid", "the body holds half of a surrogate pair, which is no character")
+        raise Problem("invalid", "the body contains half of a surrogate pair, which is not a character")
     return body
 
 
@@ -147,7 +147,7 @@ def _checked(data: object) -> object:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"there is no number {name}")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _decoder: Final = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -166,14 +166,14 @@ def _attachment(body: AttachmentBody) -> Attachment | str:
     try:
         return decode_attachment({name: each for name, each in given if each is not msgspec.UNSET})
     except ValueError:
-        raise Problem("invalid", "base64 of an attachment is not base64") from None
+        raise Problem("invalid", "the base64 of an attachment is not valid") from None
 
 
 def _run_id(request: Request, run_id: str | None, limits: Limits) -> str | None:
     """Return the id that the client chose, in the body or as the Idempotency-Key."""
     key = _header_key(request)
     if key is not None and run_id is not None and run_id != key:
-        raise Problem("malformed", "the Idempotency-Key stands for run_id, and differs from it")
+        raise Problem("malformed", "the Idempotency-Key must equal run_id if both are given")
     chosen = run_id if key is None else key
     return None if chosen is None else check_id("run_id", chosen, limits)
 
@@ -191,6 +191,6 @@ def _header_key(request: Request) -> str | None:
     """Return the Idempotency-Key, which may be written as a string in quotes."""
     keys = {*request.headers.getlist("idempotency-key")}
     if len(keys) > 1:
-        raise Problem("malformed", "there is more than one Idempotency-Key")
+        raise Problem("malformed", "the request has more than one Idempotency-Key")
     key = keys.pop() if keys else None
     return key[1:-1] if key is not None and len(key) > 2 and key[0] == key[-1] == '"' else key

@@ -1,4 +1,4 @@
-"""Which requests are answered at all: by which name, from which page, and with which token.
+"""Decides which requests are answered: under which name, from which page, and with which token.
 
 1. Host: a page that has its own name lead to this machine (DNS rebinding) still sends that name. On loopback
    only names of loopback are answered; on other addresses also plain addresses and the names that were given.
@@ -26,7 +26,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 @dataclass(frozen=True)
 class Security:
-    """What requests are held to.
+    """What a request must meet.
 
     token      what must be presented; None: nothing
     hosts      names that the server answers under; None: all of them

@@ -77,7 +77,7 @@ class HttpServer(uvicorn.Server):
         self._on_start = on_start
 
     async def serve(self, sockets: list[socket] | None = None) -> None:
-        """Begin with the application: what keeps it from beginning is raised, before anybody can connect."""
+        """Start the application first, so that its errors are raised before a client can connect."""
         await self._app.begin()
         await super().serve(sockets)
 
@@ -88,7 +88,7 @@ class HttpServer(uvicorn.Server):
             self._on_start(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Have the application end first, if no signal has done that."""
+        """End the application first, unless a signal has done that."""
         await self._app.end()
         await super().shutdown(sockets)
 

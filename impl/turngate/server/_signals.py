@@ -1,4 +1,4 @@
-"""Hearing the signals that end a server before the server does.
+"""Handles the signals that end a server before the server does.
 
 A server that is told to end by a signal first closes its connections, or waits for them, and tells its
 applications last. Event streams would keep it waiting, or would be cut before the last RunComplete. So the
@@ -30,7 +30,7 @@ HASTE: Final = 5.0
 
 
 class Listener(NamedTuple):
-    """What an application does when a signal comes; both are called on its loop.
+    """What an application does when a signal comes. Both methods are called on its loop.
 
     begin   begins to end; returns what ends when the signal may be passed on, None for at once
     hasten  ends faster
@@ -41,7 +41,7 @@ class Listener(NamedTuple):
 
 
 class _Relay:
-    """Stands before the handlers of a process as long as there are listeners, which share one loop."""
+    """Replaces the signal handlers of a process as long as there are listeners, which share one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: list[Listener] = []

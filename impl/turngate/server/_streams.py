@@ -45,11 +45,11 @@ HEADERS: Final = {
 }
 _HELLO: Final = b"retry: 1000\n: turngate\n\n"
 _EARLY: Final = 0.6
-"""The part of the time of a heartbeat after which it is sent, so that it also arrives in that time."""
+"""The part of the heartbeat interval after which one is sent, so that it arrives within the interval."""
 
 
 class _BlockedError(Exception):
-    """A reader takes nothing of what it is sent."""
+    """A reader does not read what it is sent."""
 
 
 class Streams:
@@ -69,7 +69,7 @@ class Streams:
         return len(self.open)
 
     async def answer(self, session_id: str | None, after: str | None) -> EventStream:
-        """Return the answer for a reader that says where it is, or refuse it."""
+        """Return the answer for a reader with its last event id, or refuse it."""
         since, expired = None if after is None else parsed(after), False
         if since is not None and since.epoch != self.log.epoch:
             try:
@@ -104,7 +104,7 @@ class EventStream(Response):
         self._quiet_since = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the reader what it asks for, until it goes away or nothing more will come."""
+        """Send the reader its events until it goes away or the log ends."""
         streams, self._send = self._streams, send
         streams.open.add(self)
         streams.all_closed.clear()
@@ -162,8 +162,10 @@ class EventStream(Response):
                     ):
                         await reader.wait()
                 except TimeoutError:
-                    # With an id, so that a reader of a quiet session comes along with the log.
-                    await self._write(b"id: %s\n: alive\n\n" % str(log.place).encode("ascii"))
+                    # With an id, so that a reader of a quiet session comes along with the log. What has come
+                    # at this moment is sent first: a client must not go on behind what it never had.
+                    if reader.place.number == log.ring.head:
+                        await self._write(b"id: %s\n: alive\n\n" % str(log.place).encode("ascii"))
 
     async def _show(self, since: Cursor | None, *, reset: bool) -> None:
         """Send how things are, after what the reader missed since it was somewhere."""
@@ -214,7 +216,7 @@ class EventStream(Response):
             self._reader.close()
 
     async def _drop(self, watch: asyncio.Task[None]) -> None:
-        """Let go of a reader that does not read, whatever is still to be sent to it.
+        """Drop a reader that does not read, with whatever is still to be sent to it.
 
         ASGI has no word for closing a connection, so the transport is looked for where uvicorn has it. Where
         it is out of reach, say behind middleware, the stream ends, and the connection is left to its server.

@@ -202,11 +202,11 @@ def shown(steps: Iterable[Shown]) -> Walk:
 
 
 def following(steps: Iterable[Shown], *, at_once: bool = False) -> Walk:
-    """Have the sound mechanism do what callers and runners did in a history of another dispatcher.
+    """Let the sound mechanism do what callers and runners did in a history of another dispatcher.
 
     The events say what they did: who was accepted, who entered, what was cancelled, which turn ended. What
     the dispatcher itself did is not followed: that is for the mechanism to decide. With ``at_once`` nothing
-    waits between the steps: a turn that is told to stop ends, and messages are written, in the step that
+    waits between the steps: an interrupted turn ends, and messages are written, in the step that
     causes it.
     """
     world, walk = _World(Mechanism, refine=True), list[Moment]()
@@ -271,7 +271,7 @@ def _ended(world: _World, session: int, run: str, outcome: str) -> Iterator[Acti
 
 
 def _by_themselves(world: _World, session: int) -> list[Action]:
-    """Return a step that happens by itself: a turn that was told to stop ends, a store has written."""
+    """Return a step that happens by itself: an interrupted turn ends, a store has written."""
     held, _ = world.at(session)
     for run in held.entering:
         return [Action("store", "settle", run.name, "ok")]

@@ -25,7 +25,7 @@ def conform(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, captured.out, captured.err
 
 
-def test_a_finding_on_the_wire_is_told_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_on_the_wire_is_printed_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     replay = ("--replay", "wire cancel asked", "--", *flawed("end-turn-to-a-cancel"))
     code, out, _ = conform(capsys, *replay)
     assert code == 1

@@ -101,7 +101,7 @@ def test_explore_says_that_bounds_are_too_small_to_refute_a_design(
 ) -> None:
     prompts, cancels = bounds
     arguments = ("explore", "--design", design, "--prompts", prompts, "--cancels", cancels)
-    reason = f"within these bounds nothing breaks {breaks}, as {design} is known to: they are too small"
+    reason = f"within these bounds {design} does not break {breaks}: the bounds are too small"
     code, told = json_of(capsys, *arguments)
     assert (code, told["verdict"], told["reasons"]) == (3, "unknown", [reason])
     code, out, _ = turngate(capsys, *arguments)
@@ -180,14 +180,14 @@ BAD_INPUT = {
     ),
     "a time that is none": (
         ["explore", "--max-seconds", "nan"],
-        "nan is no number of seconds; give one above",
+        "nan is not a number of seconds; give one above",
     ),
     "a time without end": (
         ["conform", "x:Y", "--max-seconds", "inf"],
         "inf is not in the range 0<x<=10000000",
     ),
     "an answer without end": (["conform", "x:Y", "--timeout", "1e300"], "1e+300 is not in the range"),
-    "a negative time": (["conform", "x:Y", "--timeout", "-nan"], "-nan is no number of seconds"),
+    "a negative time": (["conform", "x:Y", "--timeout", "-nan"], "-nan is not a number of seconds"),
     "no memory": (["explore", "--max-memory", "0"], "'--max-memory': 0 is not in the range x>=1"),
     "a number of too many digits": (["explore", "--prompts", "9" * 5000], "is not a valid integer"),
     "too many workers": (["schedules", "--workers", "9" * 9], "999999999 is not in the range 1<=x<=256"),
@@ -234,7 +234,7 @@ def test_a_missing_extra_is_named() -> None:
     )
 
 
-def test_a_shell_is_told_how_to_complete(
+def test_a_shell_can_complete_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_TURNGATE_COMPLETE", "bash_source")
@@ -295,7 +295,7 @@ def test_explore_is_unknown_where_too_few_processes_die(capsys: pytest.CaptureFi
     assert code == 3
     assert "nothing puts DURABLE, ADOPTED to the test" in out
     arguments = ("explore", "--design", "no-version", "--loads", "0", "--prompts", "1")
-    reason = "within these bounds nothing breaks EXACTLY_ONE_COMPLETE or ONE_TURN or FULL_COVERAGE"
+    reason = "within these bounds no-version does not break EXACTLY_ONE_COMPLETE or ONE_TURN or FULL_COVERAGE"
     code, told = json_of(capsys, *arguments)
     assert (code, told["verdict"]) == (3, "unknown")
     assert told["reasons"][0].startswith(reason)

@@ -282,7 +282,7 @@ class Swallows(Subject):
 """
 
 
-def test_an_interrupt_that_somebody_swallows_is_answered_all_the_same(tmp_path: Path) -> None:
+def test_an_interrupt_that_is_swallowed_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "swallows.py"
     path.write_text(SWALLOWS, encoding="utf-8")
     assert run("conform", f"{path}:Swallows") == INTERRUPTED
@@ -299,5 +299,5 @@ def test_what_cannot_be_imported_is_no_verdict(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     gone_by_then = f"import os; os.makedirs({str(tmp_path / 'x')!r}); os.chdir({str(tmp_path / 'x')!r})\n"
     gone_by_then += f"os.rmdir({str(tmp_path / 'x')!r})\n"
-    said = "turngate: the current folder is gone; change to one that is there\n"
+    said = "turngate: the current folder no longer exists; change to another one\n"
     assert run("explore", beforehand=gone_by_then) == (2, "", said)

@@ -34,21 +34,21 @@ def turngate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
     return code, captured.out, captured.err
 
 
-def test_a_violation_is_told_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_violation_is_printed_and_can_be_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, LOCK, *QUICK)
     assert code == 1
     assert "   3  cancel: RunComplete of a: cancelled, b becomes active\n" in out
     assert "  but b was accepted before the cancel: it must not become active by handoff\n" in out
     assert f"  replay: turngate conform --replay '{BROKEN}' {LOCK}\n" in out
-    assert "left out: fold: a turn takes no follow-ups in\n" in out
-    assert "every program of up to 8 operations in one session, but for" in out
+    assert "left out: fold: no follow-up can join a turn\n" in out
+    assert "every program of up to 8 operations in one session, except those" in out
     assert re.search(r"mid-flight: every program of up to \d operations with one gap", out)
     code, out, _ = turngate(capsys, "--replay", BROKEN, LOCK)
     assert code == 1
     assert "b becomes active" in out
 
 
-def test_a_replay_that_breaks_nothing_is_told_and_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_that_breaks_nothing_says_so_and_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = turngate(capsys, "--replay", "accept a, cancel", LOCK)
     assert code == 3
     assert "   2  cancel: RunComplete of a: cancelled\n" in out
@@ -147,11 +147,11 @@ BAD_INPUT = {
     "nothing": ([], "give either a target, module:Class, or '--' and a command"),
     "no command": (["--"], "give either a target"),
     "both": ([LOCK, "--", "node"], "give either a target"),
-    "no class": (["session_lock"], "is no target; give module:Class or path.py:Class"),
+    "no class": (["session_lock"], "is not a target; give module:Class or path.py:Class"),
     "no file": (["nowhere.py:Subject"], "there is no file nowhere.py"),
     "no module": (["nowhere.at_all:Subject"], "nowhere.at_all cannot be imported"),
     "no such class": (["session_lock:Nope"], "session_lock has no Nope"),
-    "not a class": (["session_lock:__doc__"], "makes no subject: it cannot be called"),
+    "not a class": (["session_lock:__doc__"], "cannot make a subject: it is not callable"),
     "not a program": (
         [LOCK, "--replay", "accept a, jump"],
         "'jump' is no operation; there are accept, enter",

@@ -31,7 +31,7 @@ def proved() -> Proof:
     return proof
 
 
-def test_a_proof_is_told_in_one_line_per_property(
+def test_a_proof_is_printed_in_one_line_per_property(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "prove_all", lambda _effort, _begin, processes: proved())

@@ -194,7 +194,7 @@ def test_an_error_of_its_own_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_
         assert run(["trace", str(path)]) == 70
     assert raw_in(printed()) == set()
     assert "KeyError" in printed()
-    assert printed().endswith("is an error of turngate itself, and says nothing of what was to be checked\n")
+    assert printed().endswith("is an error in turngate itself, and says nothing about what it was checking\n")
 
 
 def shell(script: str, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -240,7 +240,7 @@ def test_a_stream_that_is_closed_changes_no_verdict(tmp_path: Path) -> None:
     assert shell("turngate trace /nowhere 2>&-").returncode == 2
 
 
-def test_a_reader_who_goes_away_changes_no_verdict(tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
     good, bad = written(tmp_path / "good", GOOD), written(tmp_path / "bad", BAD)
     for path, code in ((good, 0), (bad, 1)):
         for options in ([], ["--json"]):

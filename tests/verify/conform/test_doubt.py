@@ -182,7 +182,7 @@ def test_the_command_prints_each_and_its_exit_code_says_whether_all_were_found(
     assert run(["conform", "--doubt", *settings, "test_doubt:STEPS"]) == 3
     capsys.readouterr()
     assert run(["conform", "--doubt", "--replay", "accept a", "test_doubt:STEPS"]) == 2
-    assert "--doubt goes with none of" in capsys.readouterr().err
+    assert "--doubt cannot be used with" in capsys.readouterr().err
 
 
 def test_a_late_complete_is_shown_behind_the_handoff() -> None:

@@ -63,11 +63,11 @@ def test_a_dispatcher_that_does_not_stand_a_fault_is_found(name: str) -> None:
     assert failure.scenario in SPOILED
 
 
-def test_a_fault_is_told() -> None:
+def test_a_fault_is_described() -> None:
     failure = inject_faults(make=broken_dispatchers.Unwatched).failure
     assert failure is not None
     assert failure.told() == [
-        "EXACTLY_ONE_COMPLETE: a has ended without a RunComplete: it is owed one",
+        "EXACTLY_ONE_COMPLETE: a has ended without a RunComplete",
         "in the scenario 'handed-off', with the task of the turn of a cancelled after 4 steps",
         "again: turngate faults --scenario handed-off --replay 5 --dispatcher broken_dispatchers:Unwatched",
     ]

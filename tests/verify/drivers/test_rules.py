@@ -51,7 +51,7 @@ def test_nothing_breaks_with_the_profile() -> None:
     run_profile(PROFILE)
 
 
-def test_what_breaks_with_the_profile_is_told_as_a_small_program() -> None:
+def test_a_break_under_the_profile_is_shown_as_a_small_program() -> None:
     with pytest.raises(Broken) as broken:
         run_profile(settings(PROFILE, database=None, derandomize=True), SilentDrop)
     with pytest.raises(Broken) as again:
@@ -74,7 +74,7 @@ def test_nothing_breaks_and_everything_is_reached() -> None:
     assert missed == frozenset()
 
 
-def test_what_is_to_be_reached_names_every_declared_move() -> None:
+def test_the_goals_name_every_declared_move() -> None:
     moves = {name for name in TO_REACH if name.startswith("move: ")}
     assert len(moves) == len(TABLE)
 
@@ -119,7 +119,7 @@ def test_what_hypothesis_prints_can_be_pasted_and_does_it_again() -> None:
     assert again.value.violation == broken.value.violation
 
 
-def test_what_no_property_speaks_of_is_told_as_an_error() -> None:
+def test_a_problem_without_a_property_is_an_error() -> None:
     class Forgetful(Dispatcher):
         async def enter(self, run: Run) -> Any:
             raise LookupError(run.run_id)
@@ -178,7 +178,7 @@ def test_a_cancel_of_one_run_covers_its_turn_in_the_order_of_acceptance() -> Non
     assert run_program(rules_of(), program) is None
 
 
-def test_what_a_hook_does_now_is_told_after_what_is_being_told() -> None:
+def test_effects_of_a_hook_are_recorded_after_the_current_step() -> None:
     program = (
         RuleCall("accept", {"session": "s", "prompts": ["fold"], "hook": "cancel now"}),
         RuleCall("enter", {"run": "r1", "then": 1}),

@@ -169,7 +169,7 @@ def test_a_failing_schedule_fails_again_100_times_out_of_100(name: str) -> None:
         )
 
 
-def test_a_failing_schedule_is_told_by_where_it_departs_from_plain_order() -> None:
+def test_a_failing_schedule_shows_where_it_departs_from_plain_order() -> None:
     failure = explore_schedules("two", "stock", make=broken_dispatchers.SplitEntry).failure
     assert failure is not None
     assert failure.told() == [
@@ -284,7 +284,7 @@ def test_the_number_of_workers_changes_nothing_but_the_time(capsys: pytest.Captu
     assert len(said[0][1].splitlines()) == len(SCENARIOS) * len(MODES) + 2
 
 
-def test_a_failure_found_by_a_worker_is_told_as_any_other() -> None:
+def test_a_failure_found_by_a_worker_is_reported_like_any_other() -> None:
     asked: list[tuple[str, LoopMode]] = [("one", "stock"), ("two", "stock")]
     make = broken_dispatchers.SplitEntry
     found = [result.failure for result in explore_in_turn(asked, workers=2, make=make)]
@@ -331,7 +331,7 @@ BAD_INPUT = {
     ),
     "a replay of nothing in particular": (["--replay", "0"], "--replay needs --scenario and --mode"),
     "a module there is not": (["--dispatcher", "nope:Nope"], "there is no dispatcher 'nope:Nope'"),
-    "no class": (["--dispatcher", "os:getcwd"], "'os:getcwd' is no class of dispatchers"),
+    "no class": (["--dispatcher", "os:getcwd"], "'os:getcwd' is not a dispatcher class"),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from turngate_verify.world.virtual_loop import Suspended, VirtualLoop, Waits
 
 
-def test_nothing_runs_until_it_is_told_to() -> None:
+def test_nothing_runs_until_the_driver_chooses_it() -> None:
     loop, ran = VirtualLoop(), list[int]()
     for number in range(3):
         loop.call_soon(ran.append, number)
@@ -76,7 +76,7 @@ def test_tasks_have_names_that_are_the_same_in_the_same_run() -> None:
     assert [task.result() for task in tasks] == ["done", "done"]
 
 
-def test_a_call_that_must_not_wait_is_told_on_when_it_does() -> None:
+def test_a_call_that_must_not_wait_is_reported_when_it_does() -> None:
     loop = VirtualLoop()
     closed = []
 
@@ -138,7 +138,7 @@ def test_a_call_that_may_wait_goes_on_in_a_task() -> None:
     gate.cancel()
 
 
-def test_what_nobody_deals_with_is_kept() -> None:
+def test_an_unhandled_problem_is_kept() -> None:
     loop = VirtualLoop()
 
     async def fails() -> None:

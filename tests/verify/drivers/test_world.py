@@ -38,7 +38,7 @@ def turn_with_queue(make: type[Dispatcher], runs: str = "ab") -> World:
     return world
 
 
-def test_a_world_in_which_nothing_is_wrong_comes_to_its_end() -> None:
+def test_a_world_without_a_problem_ends() -> None:
     world = turn_with_queue(Dispatcher, "abc")
     world.runner.players["a"].tell("fold")
     world.cancel_run("b")
@@ -50,7 +50,7 @@ def test_a_world_in_which_nothing_is_wrong_comes_to_its_end() -> None:
     assert [complete.run_id for complete in world.monitor.delivered] == ["b", "a", "c", "d"]
 
 
-def test_what_users_lose_is_told_before_a_disagreement_about_the_inside() -> None:
+def test_a_broken_promise_is_reported_before_an_internal_difference() -> None:
     class Both(sabotage.NoAcceptTracking):
         def queued(self, session_id: str) -> list[Run]:
             return []
@@ -305,7 +305,7 @@ def forgotten() -> World:
         (forgotten, Property.REFINES),
     ],
 )
-def test_what_is_broken_is_told_by_its_name(breaks: Callable[[], World], property_: Property) -> None:
+def test_a_broken_property_is_named(breaks: Callable[[], World], property_: Property) -> None:
     assert broken(breaks()) is property_
 
 
@@ -369,7 +369,7 @@ class KeepsNothing(sabotage.Sabotaged):
         (KeepsNothing, "beside the reply to a is None"),
     ],
 )
-def test_those_who_only_look_on_see_what_is_wrong(make: type[Dispatcher], said: str) -> None:
+def test_onlookers_see_what_is_wrong(make: type[Dispatcher], said: str) -> None:
     world = World(make)
 
     def live() -> None:

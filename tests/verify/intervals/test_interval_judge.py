@@ -127,7 +127,7 @@ def test_a_wrong_history_is_found_as_long_as_its_intervals_are_narrow(kind: str,
     assert found >= least
 
 
-def test_a_breach_is_told_in_the_smallest_part_with_every_property_that_is_possible() -> None:
+def test_a_breach_is_shown_in_its_smallest_part_with_every_possible_property() -> None:
     chance = random.Random(3)
     lines = played(chance, 12, cancels=0.0, clears=0.0, folds=0.0)
     first = next(line for line in lines if line["event"] == "complete")
@@ -136,7 +136,7 @@ def test_a_breach_is_told_in_the_smallest_part_with_every_property_that_is_possi
     assert breach.broken is Property.EXACTLY_ONE_COMPLETE
     assert breach.possible == (Property.EXACTLY_ONE_COMPLETE,)
     assert {item.what.run for item in breach.history} == {first["run"]}
-    assert breach.what == f"{first['run']} gets a second RunComplete: one was enough"
+    assert breach.what == f"{first['run']} gets a second RunComplete"
 
 
 ACCEPT = {"event": "accept", "session": "s", "run": "a", "call": 0, "return": 1}

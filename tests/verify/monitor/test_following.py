@@ -145,7 +145,7 @@ def test_lines_are_put_into_their_order_within_a_window() -> None:
     assert through(Window(2, "at"), numbered(2, 1, 3, 5, 4, 4)) == ["2", "1", "3", "5", "6", "4"]
 
 
-def test_a_line_that_comes_too_late_is_not_judged_and_is_said() -> None:
+def test_a_line_that_comes_too_late_is_reported_and_not_judged() -> None:
     assert through(Window(1, "at"), numbered(1, 3, 4, 2, 5)) == ["1", "2", "lost 4", "3", "5"]
     assert through(Window(3, "at"), [*numbered(1, 2), Whole(3, b'{"event": "end"}')]) == ["lost 3"]
 
@@ -258,9 +258,9 @@ def test_the_exit_code_says_what_was_seen(tmp_path: Path, lines: str, code: int)
     [
         (["--follow", "no-such-file"], "no-such-file: No such file or directory"),
         (["--follow", "a", "b"], "give one FILE to --follow"),
-        (["--follow", "--intervals", "a"], "--follow goes on"),
-        (["--follow", "--window", "5", "a"], "--window needs --order-by"),
-        (["--follow", "--order-by", "at", "a"], "--window needs --order-by"),
+        (["--follow", "--intervals", "a"], "--follow excludes"),
+        (["--follow", "--window", "5", "a"], "--window and --order-by go together"),
+        (["--follow", "--order-by", "at", "a"], "--window and --order-by go together"),
         (["--from-end", "a"], "--from-end is for --follow only"),
     ],
 )

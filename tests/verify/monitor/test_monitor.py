@@ -176,7 +176,7 @@ def test_every_session_that_owes_something_at_the_end_is_accused_and_another_rec
     assert {each.property for each in found} == {Property.EXACTLY_ONE_COMPLETE}
 
 
-def test_after_a_line_that_cannot_be_read_nothing_is_held_against_what_was_known() -> None:
+def test_after_an_unreadable_line_no_known_run_is_accused() -> None:
     """The line may have been the cancel."""
     lines = [accept("a"), enter("a"), '{"event": "canc', done("a", cancelled=True)]
     monitor = Monitor()

@@ -66,7 +66,7 @@ def test_one_can_click_through_and_go_back_and_on_again(browser: Browser, path: 
         expect(page.locator("#mechanism")).to_have_value("sound")
         assert page.locator("#choices button").all_inner_texts()[:2] == ["accept a", "accept a (interrupt)"]
         click(page, "accept a", "enter a", "cancel")
-        assert state(page, "sound") == {"turn": "a told to stop", "run a": "active, covered"}
+        assert state(page, "sound") == {"turn": "a interrupted", "run a": "active, covered"}
         expect(page.locator("#choices")).not_to_contain_text("cancel run a")  # only one cancel within bounds
         click(page, "the turn of a ends, cancelled", "the messages of a are written")
         expect(page.locator("#picture tbody tr")).to_have_count(5)
@@ -249,13 +249,13 @@ def test_the_command_writes_it(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--design", "idle-gap"], "--html goes with --prompts and --cancels only"),
-        (["--json"], "--html goes with --prompts and --cancels only"),
-        (["--durable"], "--html goes with --prompts and --cancels only"),
-        (["--turns-limit", "1"], "--html goes with --prompts and --cancels only"),
+        (["--design", "idle-gap"], "--html goes only with --prompts and --cancels"),
+        (["--json"], "--html goes only with --prompts and --cancels"),
+        (["--durable"], "--html goes only with --prompts and --cancels"),
+        (["--turns-limit", "1"], "--html goes only with --prompts and --cancels"),
         (["--sessions", "2"], "the page has one session"),
         (["--prompts", "0"], "prompts must be from 1 to 8, not 0"),
-        (["--prompts", "4"], "the page has room for 3 prompts and 2 cancels at the most"),
+        (["--prompts", "4"], "the page has room for at most 3 prompts and 2 cancels"),
     ],
 )
 def test_what_the_page_cannot_show_is_refused(

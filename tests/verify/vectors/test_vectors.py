@@ -191,7 +191,7 @@ def test_an_order_may_be_seen_exactly_if_the_judge_allows_it() -> None:
             assert not any(orders_of(vector, nth)), (written(vector.program), nth)
 
 
-def test_a_difference_is_told_with_what_may_be_seen() -> None:
+def test_a_difference_is_shown_with_what_may_be_seen() -> None:
     vector = next(each for each in VECTORS if written(each.program) == "cancel, accept a")
     difference = play_vector(flawed("leaves a flag"), vector)
     assert str(difference) == (

@@ -112,7 +112,7 @@ async def _play(wire: WireDriver, scenario: Scenario) -> None:
 
 
 def _merge(result: Conformance, wire: WireDriver) -> None:
-    """Add what the wire driver has found. What was seen on the wire is told rather than a program."""
+    """Add what the wire driver has found. The report shows what was seen on the wire, not a program."""
     result.wire.update(wire.checked)
     result.raced += wire.rounds
     for broken, finding in wire.found.items():

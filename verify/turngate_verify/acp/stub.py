@@ -23,7 +23,7 @@ _NOTHING = {"data": [], "models": [], "totalTokens": 1, "input_tokens": 1}
 
 
 class ModelCall:
-    """One call of the model, held until it is told how to go on."""
+    """One call of the model, held until the driver says how it goes on."""
 
     def __init__(self, asked: Asked, provider: Provider) -> None:
         self.asked = asked

@@ -46,7 +46,7 @@ from turngate_verify.words import counted
 
 _COMMAND = "turngate.conform.command"
 _ACP_EFFORT = Effort(programs=60, examples=6, seconds=600.0)
-"""What is tried of an agent if the options do not say: each program takes it a second or so."""
+"""The effort for an agent unless the options say otherwise: each program takes about a second."""
 
 
 class _AfterTwoDashes(click.Command):
@@ -68,7 +68,7 @@ class _AfterTwoDashes(click.Command):
     default=Effort().programs,
     show_default=True,
     type=click.IntRange(0),
-    help="The most short programs to play, in one session and again in two; a slow subject plays fewer.",
+    help="Short programs to play at most, in one session and again in two; a slow subject plays fewer.",
 )
 @click.option(
     "--examples",
@@ -112,17 +112,17 @@ class _AfterTwoDashes(click.Command):
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Operations in a program that also arrive between two callbacks of an asyncio subject; 0: none do.",
+    help="Longest program whose operations also arrive between two callbacks of an asyncio subject.",
 )
 @click.option(
     "--require-races",
     is_flag=True,
-    help="Exit with 3 unless some operations were called before the one ahead of them was at rest.",
+    help="Exit with 3 unless races were tried: operations called before the one ahead was at rest.",
 )
 @click.option(
     "--doubt",
     is_flag=True,
-    help="Put each wrong behaviour that the port can show in front of the subject; say which are found.",
+    help="Wrap the subject in each wrong behaviour that the port can show; say which are found.",
 )
 @click.option("--acp", is_flag=True, help="The command after '--' is an agent of the Agent Client Protocol.")
 @click.option(
@@ -177,20 +177,19 @@ def conform(
     """Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.
 
     Exit code 0: everything that the subject can show holds; 1: a property is
-    violated, and the shortest program found is printed; 3: something was never
-    put to the test, or was broken once and not again, or the subject could not
-    be judged to the end. Operations also arrive between two callbacks of an
-    asyncio subject; other subjects need the feature bursts for that. The first
-    line says whether races were tried, and how far. In PROGRAM, a comma waits
-    for rest, and 'finish a +2 cancel' calls cancel two callbacks later.
+    violated, and the shortest program found is printed; 3: something was never put to the test, or was broken
+    once but not when it was replayed, or the subject could not be judged to the end. Operations also arrive
+    between two callbacks of an asyncio subject; other subjects need the feature bursts for that. The first
+    line says whether races were tried, and how far. In PROGRAM, a comma waits for rest, and 'finish a +2
+    cancel' calls cancel two callbacks later.
 
     With --doubt, 0 means that every wrong behaviour which the adapter's
     features can show is found, 3 that one is not, 1 that the subject itself
     breaks something. Each takes up to --max-seconds unless it is found.
 
     With --acp the command is any agent of the Agent Client Protocol, on its
-    standard streams. It finds a home of its own, and a stub model in place of
-    every provider, so it needs neither an adapter nor a key.
+    standard streams. It gets a home directory of its own and a stub model in place of every provider, so it
+    needs neither an adapter nor a key.
     """
     command: list[str] | None = context.meta.get(_COMMAND)
     if (target is None) == (not command):
@@ -275,10 +274,10 @@ def _replayed(make: SubjectFactory, name: str, program: str, effort: Effort) -> 
 
 
 def load(target: str) -> SubjectFactory:
-    """Return the factory of a target: the class of an adapter, or anything else that makes a subject."""
+    """Return the factory that a target names: the class of an adapter, or a function that makes one."""
     made = loaded(target, "module:Class or path.py:Class")
     if not callable(made):
-        raise click.UsageError(f"{target} makes no subject: it cannot be called")
+        raise click.UsageError(f"{target} cannot make a subject: it is not callable")
     return cast("SubjectFactory", made)
 
 
@@ -326,7 +325,7 @@ def as_object(result: Conformance) -> dict[str, Any]:
 
 
 def problems(result: Conformance) -> list[str]:
-    """Return why the suite did not come to its end."""
+    """Return why the suite stopped early."""
     failed = [f"the subject could not be judged to the end: {result.failed.what}"] if result.failed else []
     return failed + ([result.gave_up] if result.gave_up else [])
 
@@ -348,12 +347,12 @@ def print_conformance(result: Conformance) -> None:
     out.print(properties, "", sep="\n")
     for sessions, depth in result.depths.items():
         extent = "one session" if sessions == 1 else "two sessions"
-        but = "but for those that reach the same state in another order"
+        but = "except those that reach the same state in another order"
         out.print(f"every program of up to {counted(depth, 'operation')} in {extent}, {but}")
     if result.waits:
         out.print(f"every program of up to {counted(result.waits, 'operation')} in which time passes")
     if result.line:
-        out.print(f"every program of up to {counted(result.line, 'operation')} on what waits in line")
+        out.print(f"every program of up to {counted(result.line, 'operation')} on waiting prompts")
     for what, operations in result.mid_flight.operations.items():
         out.print(f"mid-flight: every program of up to {counted(operations, 'operation')} {what}")
     if result.mid_flight.moments_cut:
@@ -390,7 +389,7 @@ def _summary(result: Conformance) -> Text:
 
 
 def _print_flaky(result: Conformance, each: AnyProperty) -> None:
-    """Print both transcripts of what was broken once and not again."""
+    """Print both transcripts of a property that was broken once, but not when the program was replayed."""
     finding = result.flaky[each]
     out.print("")
     print_counterexample(finding.example)

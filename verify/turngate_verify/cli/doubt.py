@@ -1,4 +1,4 @@
-"""``turngate conform --doubt``: tells which wrong behaviours the kit would find with this adapter."""
+"""``turngate conform --doubt``: says which wrong behaviours the kit would find with this adapter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def doubted(
 ) -> int:
     """Doubt the kit with this subject, print what it finds, and return the exit code."""
     if any(each is not None for each in given):
-        raise click.UsageError("--doubt goes with none of --replay, --report, --junit and --markdown")
+        raise click.UsageError("--doubt cannot be used with --replay, --report, --junit or --markdown")
     with stages(1 + len(FLAWS)) as begin:
         result = doubt(make, name, effort=effort, begin=lambda what: begin(f"playing programs: {what}"))
     if as_json:

@@ -19,10 +19,10 @@ from turngate_verify.words import counted
 
 OPTIONS = {
     "processes": "Number of processes, 1 to 4.",
-    "crashes": "Processes that may die; that all die at once counts as one.",
+    "crashes": "Deaths of processes; the death of all at once counts as one.",
     "expiries": "Processes that may be given up for dead while they live.",
     "losses": "Answers of the ledger that may be lost.",
-    "loads": "Loads after which others may come first.",
+    "loads": "Loads after which another process may save first.",
 }
 """The bounds that only this model has."""
 
@@ -40,7 +40,7 @@ def durable_options(command: Callable[..., int]) -> Callable[..., int]:
         help="What happens to a turn whose process died. [default: fail; with --durable]",
     )(command)
     return click.option(
-        "--durable", is_flag=True, help="Explore processes that share a ledger, and die, instead."
+        "--durable", is_flag=True, help="Explore processes that share a ledger, and may die, instead."
     )(command)
 
 
@@ -119,7 +119,7 @@ _held: dict[DurableBounds, Exploration[DurableBounds]] = {}
 def hold(
     bounds: DurableBounds, progress: Callable[[Progress], None] | None = None
 ) -> Exploration[DurableBounds]:
-    """Explore the durable mechanism; what was explored once in a process need not be again."""
+    """Explore the durable mechanism, once per process."""
     if bounds not in _held:
         _held[bounds] = Explorer(DurableModel(bounds), progress=progress).run()
     return _held[bounds]
@@ -127,7 +127,7 @@ def hold(
 
 @cache
 def refuted(name: str) -> Exploration[DurableBounds]:
-    """Refute a known-bad design; once in a process is enough."""
+    """Refute a known-bad design, once per process."""
     return refute_durable(DURABLE_DESIGNS[name])
 
 
@@ -154,7 +154,7 @@ class DurableVerification:
         return "unknown" if "unknown" in verdicts or set(self.designs) != set(DURABLE_DESIGNS) else "holds"
 
     def as_object(self) -> dict[str, Any]:
-        """Return it as part of the object that ``--json`` prints."""
+        """Return the result as part of the object that ``--json`` prints."""
         return {"verdict": self.verdict, "models": [durable_object(result) for result in self.models]}
 
     def show_problems(self) -> None:

@@ -52,7 +52,7 @@ _NOT_ON_THE_PAGE = (*_NOT_IN_PROCESSES, "holds", "moves")
 @click.option("--turns-limit", type=int, metavar="N", help="Runner calls at once over all sessions, 1 to 3.")
 @click.option("--holds", default=0, help="Holds and stops that may be issued, 0 to 16 (default: none).")
 @click.option("--moves", default=0, help="Moves, edits and send-nows, 0 to 16 (default: none).")
-@click.option("--into", is_flag=True, help="Have prompts that are for one turn alone.")
+@click.option("--into", is_flag=True, help="Include prompts that are for one turn alone.")
 @click.option("--design", metavar="NAME", help="Explore a known-bad design instead ('list' names them).")
 @click.option(
     "--symmetry/--no-symmetry", default=True, help="Leave out renamed copies of states (the default)."
@@ -74,7 +74,7 @@ _NOT_ON_THE_PAGE = (*_NOT_IN_PROCESSES, "holds", "moves")
     metavar="FILE",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write one page to play with instead: every state of one session, the sound mechanism and every "
-    "known-bad design (three prompts and one cancel, unless told otherwise).",
+    "known-bad design (by default with three prompts and one cancel).",
 )
 @durable_options
 def explore(
@@ -96,9 +96,8 @@ def explore(
 ) -> int:
     """Explore the model exhaustively within bounds.
 
-    With --durable, or a design of its own ('--durable --design list' names
-    them), the model of processes that share a ledger, and die: one session,
-    by default two prompts and one cancel.
+    With --durable, or with one of its designs ('--durable --design list' names them), explore the model of
+    processes that share a ledger and may die: one session, by default with two prompts and one cancel.
 
     Exit code 0: every property holds; 1: one is violated, and the shortest
     counterexample is printed; 3: a limit was reached or something was never
@@ -141,7 +140,7 @@ def _asked(name: str) -> Any:
 def _write_page(path: Path, has_more: bool) -> int:
     """Write the page to play with."""
     if has_more or any(_asked(name) is not None for name in (*_NOT_ON_THE_PAGE, *OPTIONS, "on_death")):
-        raise click.UsageError("--html goes with --prompts and --cancels only: the page has every design")
+        raise click.UsageError("--html goes only with --prompts and --cancels: the page has every design")
     if _asked("sessions") not in (None, 1):
         raise click.UsageError("the page has one session")
     asked = {name: value for name in ("prompts", "cancels") if (value := _asked(name)) is not None}
@@ -151,7 +150,7 @@ def _write_page(path: Path, has_more: bool) -> int:
         raise click.UsageError(str(wrong)) from None
     if bounds.prompts > MOST_PROMPTS or bounds.cancels > MOST_CANCELS:
         raise click.UsageError(
-            f"the page has room for {MOST_PROMPTS} prompts and {MOST_CANCELS} cancels at the most"
+            f"the page has room for at most {MOST_PROMPTS} prompts and {MOST_CANCELS} cancels"
         )
     with stages(1 + len(DESIGNS)) as begin:
         held = space(bounds, begin)
@@ -165,7 +164,7 @@ def _write_page(path: Path, has_more: bool) -> int:
 
 
 def _refuse(processes: dict[str, Any]) -> None:
-    """Refuse bounds on what there is not: processes, and what happens to them."""
+    """Refuse bounds that only the model of processes has."""
     for name, value in processes.items():
         if value is not None:
             raise ValueError(f"--{name.replace('_', '-')} is for --durable")

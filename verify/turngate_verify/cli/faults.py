@@ -1,4 +1,4 @@
-"""``turngate faults``: lets things go wrong around the real dispatcher, once at every point."""
+"""``turngate faults``: injects faults around the real dispatcher, one at every point."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from turngate_verify.drivers.faults import KINDS, SPOILED, FaultFound, Faults, i
 @click.command()
 @click.option("--scenario", metavar="NAME", help="Only this one ('list' names them); all unless given.")
 @click.option("--replay", metavar="NUMBER", type=int, help="Make one injection of the scenario again.")
-@click.option("--dispatcher", metavar="MODULE:CLASS", help="Spoil another dispatcher than Turngate's.")
+@click.option("--dispatcher", metavar="MODULE:CLASS", help="Use another dispatcher instead of Turngate's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def faults(scenario: str | None, replay: int | None, dispatcher: str | None, as_json: bool) -> int:
-    """Spoil scenarios on the real dispatcher once at every point, in every way.
+    """Inject every kind of fault at every point of small scenarios on the real dispatcher.
 
-    Exit code 0: all is well after every injection; 1: after one it is not,
-    and it is told with the command that makes it again.
+    Exit code 0: everything holds after every injection; 1: something is violated after one, which is printed
+    with the command that repeats it.
     """
     if scenario == "list":
         for name, known in SPOILED.items():

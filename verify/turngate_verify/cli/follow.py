@@ -110,7 +110,7 @@ def _metrics_server(port: int, monitor: Monitor) -> MetricsServer:
 
 @contextlib.contextmanager
 def _until_signalled() -> Iterator[threading.Event]:
-    """Have Ctrl-C and SIGTERM set an event instead of ending the process."""
+    """Let Ctrl-C and SIGTERM set an event instead of ending the process."""
     stopped = threading.Event()
     kinds = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(kind, lambda *_: stopped.set()) for kind in kinds]

@@ -1,4 +1,4 @@
-"""What an exploration has found, whichever model it explored: the numbers, and why nothing can be said."""
+"""The results of an exploration of either model: the counts, and why a verdict is unknown."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def reasons(result: Exploration[Bounds] | Exploration[DurableBounds]) -> list[st
         return [result.gave_up]
     if result.design:
         breaks = " or ".join(result.claimed)
-        return [
-            f"within these bounds nothing breaks {breaks}, as {result.design} is known to: they are too small"
-        ]
+        return [f"within these bounds {result.design} does not break {breaks}: the bounds are too small"]
     said = []
     if result.unexercised:
         said.append(f"within these bounds nothing puts {', '.join(result.unexercised)} to the test")

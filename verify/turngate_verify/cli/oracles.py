@@ -19,9 +19,8 @@ def oracles(deep: bool, as_json: bool) -> int:
 
     All three explore the heart of the mechanism: accept, enter, cancel, fold,
     end, settle, handoff. The explorer and TLC also explore hold, resume, stop,
-    move, edit and send now. Exit code 0: they agree in every number, nothing
-    is violated and every known-bad design is refuted; 1: they do not; 2: a
-    tool is not installed; 3: a tool came to no verdict.
+    move, edit and send now. Exit code 0: they agree on every number, nothing is violated and every known-bad
+    design is refuted; 1: they do not; 2: a tool is not installed; 3: a tool reached no verdict.
     """
     try:
         asked = Oracles(deep=deep)

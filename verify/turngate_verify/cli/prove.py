@@ -41,10 +41,10 @@ _PROCESSES = 2
 def prove(deep: bool, as_json: bool, smt: Path | None) -> int:
     """Prove every property, for any number of prompts, cancels, holds, moves and sessions.
 
-    Z3 and cvc5 must both prove every condition, the relation must do on every
-    step within bounds what the mechanism does, and every tooth must bite. Exit
-    code 0: all that; 1: something is refuted or differs; 2: a solver is not
-    installed; 3: a solver could not decide, or a tooth does not bite.
+    Z3 and cvc5 must both prove every condition, the relation must take, within bounds, exactly the steps of
+    the mechanism, and every deliberate mistake must be noticed. Exit code 0: all of this is so; 1: something
+    is refuted or differs; 2: a solver is not installed; 3: a solver could not decide, or a deliberate mistake
+    went unnoticed.
     """
     if smt:
         err.print(f"wrote {counted(write_smt(smt), 'condition')} to {smt}")
@@ -94,7 +94,7 @@ def as_object(proof: Proof) -> dict[str, Any]:
 
 
 def print_proof(proof: Proof) -> None:
-    """Print a proof for people: one line per property, and what speaks for it."""
+    """Print a proof for people: one line per property, and the evidence for it."""
     by = ", ".join(f"{name} {each.version}" for name, each in proof.solvers.items())
     table = Table("property", "verdict", "conditions", "proved by", box=None, pad_edge=False)
     for part in PARTS:
@@ -109,7 +109,7 @@ def print_proof(proof: Proof) -> None:
 
 
 def _evidence(proof: Proof) -> list[str]:
-    """Return what speaks for the proof, a line each."""
+    """Return the evidence for the proof, one line each."""
     lines = [
         f"{name}: {sum(each.answers.values()):,} conditions, {each.seconds:.0f} s"
         for name, each in proof.solvers.items()

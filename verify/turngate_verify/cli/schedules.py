@@ -1,4 +1,4 @@
-"""``turngate schedules``: executes small scenarios on the real dispatcher in every order there is."""
+"""``turngate schedules``: executes small scenarios on the real dispatcher in every possible order."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from turngate_verify.world.stage import LoopMode
 @click.command()
 @click.option("--scenario", metavar="NAME", help="Only this one ('list' names them); all unless given.")
 @click.option(
-    "--mode", type=click.Choice([*MODES]), help="What is free: any order, or stock order; else both."
+    "--mode", type=click.Choice([*MODES]), help="Which orders: any, or stock order; both unless given."
 )
 @click.option("--replay", metavar="CHOICES", help="Execute one schedule: its choices, as 0,2,0,1.")
-@click.option("--reduce/--no-reduce", default=True, help="Stop at moments met before (the default).")
+@click.option(
+    "--reduce/--no-reduce", default=True, help="Stop at a moment that was met before (the default)."
+)
 @click.option("--limit", type=click.IntRange(1), help="Give up after this many executions.")
 @click.option(
     "--workers",
@@ -47,10 +49,10 @@ def schedules(
     dispatcher: str | None,
     as_json: bool,
 ) -> int:
-    """Execute small scenarios on the real dispatcher in every order there is.
+    """Execute small scenarios on the real dispatcher in every possible order.
 
-    Exit code 0: everything holds in every schedule; 1: in one it does not,
-    and it is told with the command that replays it; 3: the limit was reached.
+    Exit code 0: everything holds in every schedule; 1: something is violated in one, which is printed with
+    the command that replays it; 3: the limit was reached.
     """
     if scenario == "list":
         for name, known in SCENARIOS.items():
@@ -107,7 +109,7 @@ def imported(path: str) -> type[Dispatcher]:
     except (Exception, SystemExit) as wrong:  # whatever a module does when it is imported
         raise click.UsageError(f"there is no dispatcher {path!r}: {wrong!r}") from None
     if not (isinstance(found, type) and issubclass(found, Dispatcher)):
-        raise click.UsageError(f"{path!r} is no class of dispatchers")
+        raise click.UsageError(f"{path!r} is not a dispatcher class")
     return found
 
 

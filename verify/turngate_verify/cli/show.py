@@ -51,7 +51,7 @@ class _Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds):
-            self.fail(f"{value} is no number of seconds; give one above zero.", param, ctx)
+            self.fail(f"{value} is not a number of seconds; give one above zero.", param, ctx)
         return seconds
 
 
@@ -83,7 +83,7 @@ def print_but(what: str) -> None:
 
 
 def print_counterexample(example: Counterexample) -> None:
-    """Print who did what, in what order, and what should have happened instead."""
+    """Print the steps in order, and what should have happened instead."""
     out.print(bold(example.property), f": {example.property.sentence}", sep="")
     for number, step in enumerate(example.told(), 1):
         out.print(f"  {number:2}  {step}")
@@ -111,7 +111,7 @@ def progress_of(title: str) -> Iterator[Callable[[Explored], None] | None]:
 
 @dataclass
 class DriverLine:
-    """What a driver has done, in one line. ``counts`` may be asked at any time."""
+    """The progress of a driver, in one line. ``counts`` may be called at any time."""
 
     name: str
     counts: Callable[[], str] = str

@@ -44,7 +44,7 @@ from turngate_verify.words import counted
     type=click.IntRange(1),
     default=REMEMBERED,
     show_default=True,
-    help="With --follow: how many complete runs are known again, at least.",
+    help="With --follow: remember at least N complete runs.",
 )
 @click.option(
     "--metrics-file",
@@ -59,7 +59,7 @@ from turngate_verify.words import counted
     help="With --follow: serve it at http://127.0.0.1:N/metrics.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object; with --follow, one a violation."
+    "--json", "as_json", is_flag=True, help="Print one JSON object; with --follow, one per violation."
 )
 @click.option(
     "--report",
@@ -89,10 +89,10 @@ def trace(
     history holds if some order within these intervals breaks nothing.
 
     With --follow, FILE is judged while it is being written, in memory bounded
-    by what is in flight. Each violation is printed at once; then it goes on.
+    by what is in flight. Each violation is printed at once, and judging goes on.
 
-    Exit code 0: nothing is broken; 1: a property is, and the line is named;
-    2: the recording itself is broken; 3: it shows nothing.
+    Exit code 0: no property is violated; 1: one is, and the line is named; 2: the recording itself is
+    invalid; 3: it shows nothing.
     """
     only_following = {
         "--from-end": from_end,
@@ -103,13 +103,13 @@ def trace(
     }
     if follow:
         if intervals or report or junit or markdown:
-            raise click.UsageError("--follow goes on; it has no --intervals, --report, --junit or --markdown")
+            raise click.UsageError("--follow excludes --intervals, --report, --junit and --markdown")
         if len(names) != 1:
             raise click.UsageError("give one FILE to --follow")
         if (window is None) is not (order_by is None):
             raise click.UsageError(
-                "--window needs --order-by, and the other way round: without a number in "
-                "each line, the order of lines that come late is not known"
+                "--window and --order-by go together: without a number in each line, "
+                "the order of late lines is not known"
             )
         from turngate_verify.cli.follow import trace_follow  # noqa: PLC0415 - only this form needs it
 

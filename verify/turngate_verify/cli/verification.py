@@ -24,6 +24,19 @@ PROMISES = tuple(each for each in CHECKED if each not in (Property.DECLARED_MOVE
 EVERY: tuple[AnyProperty, ...] = (*CHECKED, *DurableProperty)
 NOT_ON_LEDGERS = (Property.ISOLATION, Property.NO_RESIDUE)
 """What the checks of dispatchers on a ledger do not judge: they look at what is on record, and at callers."""
+SEEN_BY_CALLERS: tuple[AnyProperty, ...] = (
+    Property.NEVER_POISONED,
+    Property.FULL_COVERAGE,
+    Property.EXACTLY_ONE_COMPLETE,
+    Property.ONE_TURN,
+    Property.NO_STRAND,
+    Property.FIFO,
+    Property.LAST_WORD,
+    Property.NO_RESIDUE,
+    Property.TERMINAL_IS_FINAL,
+    DurableProperty.DURABLE,
+)
+"""What the rules over a network judge."""
 IN_THE_MODEL = frozenset(("model", "line", "proof", "processes"))
 """The checks that do not look at any code of a dispatcher."""
 
@@ -38,11 +51,11 @@ class Verification:
     violated: dict[AnyProperty, str] = field(default_factory=dict)
     unknown: dict[AnyProperty, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """What is wrong and breaks no property, such as a stale diagram."""
+    """Problems that break no property, such as a stale diagram."""
     unchecked: list[str] = field(default_factory=list)
     """What could not be checked here, and why."""
     untested: list[str] = field(default_factory=list)
-    """What a check should have reached and did not. Then every verdict is unknown."""
+    """What a check should have reached but did not. If there is any, every verdict is unknown."""
     designs: dict[str, Exploration[Bounds]] = field(default_factory=dict)
     sabotaged: dict[str, str] = field(default_factory=dict)
     """For each design, what refuted it on the real dispatcher."""
@@ -52,7 +65,7 @@ class Verification:
     of_the_limbs: list[str] = field(default_factory=list)
     """The designs of client, feed and ledger that were tried; the model has no such parts."""
     drivers: list[DriverLine] = field(default_factory=list)
-    """What each driver has done, in the order in which they were asked."""
+    """What each driver has done, in the order in which they were started."""
     seed: str = ""
     """Which random programs were drawn."""
     command: str = "turngate verify"
@@ -68,10 +81,16 @@ class Verification:
             self.checks[each][check] = {unit: number}
 
     def count_on_ledger(self, check: str, unit: str, number: int, *, deaths: bool = True) -> None:
-        """Note how much a check of dispatchers on a ledger has done, in which processes die or do not."""
+        """Note how much a check of dispatchers on a ledger has done, with or without processes that die."""
         for each in [*CHECKED, *(DurableProperty if deaths else ())]:
             if each not in NOT_ON_LEDGERS and number:
                 self.checks[each][check] = {unit: number}
+
+    def count_over_network(self, examples: int) -> None:
+        """Note how many programs of clients and a server were judged by what their callers saw."""
+        for each in SEEN_BY_CALLERS:
+            if examples:
+                self.checks[each]["network"] = {"examples": examples}
 
     def count_processes(self) -> None:
         """Note how many states the model of processes has."""
@@ -101,7 +120,7 @@ class Verification:
 
     @property
     def every_design(self) -> dict[str, Exploration[Any]]:
-        """What came of every known-bad design in the model: in memory, of the line, and of processes."""
+        """The result for every known-bad design in the model: in memory, of the line, and of processes."""
         return {**self.designs, **self.durable.designs}
 
     @property

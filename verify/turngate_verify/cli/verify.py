@@ -1,4 +1,4 @@
-"""``turngate verify``: makes every check there is, each in a line, and prints the verdicts once."""
+"""``turngate verify``: runs every check, each with a line of its own, and prints the verdicts once."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from turngate_verify.drivers.ledger_schedules import explore as explore_on_ledge
 from turngate_verify.drivers.limb_sabotage import LimbFound, find_limb_sabotage
 from turngate_verify.drivers.line_sabotage import LINE_SABOTAGES
 from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, Lockstep, compare
+from turngate_verify.drivers.network_check import NetworkChecked, check_network
 from turngate_verify.drivers.rules.search import Rules, run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, Schedules, explore_schedules
@@ -71,7 +72,9 @@ class Thoroughness:
     ledger_remembers: tuple[bool, ...] = (True,)
     """Whether processes remember what they have saved last, where faults are injected."""
     ledger_calls: int = 60
-    """Of the calls to a ledger that could fail, every nth does."""
+    """Every nth call to a ledger that could fail does fail."""
+    network_examples: int = 80
+    """Programs of clients over a network, with a ledger and without one each."""
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
@@ -110,11 +113,12 @@ DEEP = Thoroughness(
     ledger_examples=5_000,
     ledger_remembers=(True, False),
     ledger_calls=1,
+    network_examples=1_000,
 )
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Use larger bounds and more of everything; takes minutes.")
+@click.option("--deep", is_flag=True, help="Use larger bounds and more examples; takes minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--report",
@@ -123,7 +127,7 @@ DEEP = Thoroughness(
     help="Write one self-contained page with verdicts and pictures to DIR/index.html.",
 )
 def verify(deep: bool, as_json: bool, report: Path | None) -> int:
-    """Check everything: the main job.
+    """Check every property, on the model and on the code, and every known-bad design.
 
     Exit code 0 only if every property holds and every known-bad design is
     refuted; 1 if something is violated; 3 if anything stayed unknown.
@@ -167,13 +171,14 @@ Check: TypeAlias = Callable[[Verification, DriverLine], None]
 
 
 def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
-    """Start all that there is to do, what takes longest first; return the drivers in the order of lines."""
+    """Start every check, the longest first; return the drivers in the order of their lines."""
     lacking = what_to_install()
     proving = None if lacking else workers.start(prove, thoroughness.proof)
     processes = _Processes(thoroughness.durable, workers)
     compared = (thoroughness.lockstep, *thoroughness.places, LINE)
     lockstep = [workers.start(compare, bounds) for bounds in compared]
     rules = workers.start(run_rules, thoroughness.examples)
+    network = _rule_over_a_network(thoroughness.network_examples, workers)
     ledgers = {
         "ledger lockstep": _compare_ledgers(thoroughness.ledger_lockstep, workers),
         "ledger rules": _run_ledger_rules(thoroughness.ledger_examples, workers),
@@ -193,6 +198,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
         "designs": _refute_designs(workers),
         "sabotage": _find_sabotages(thoroughness.seeds, workers),
         "limbs": _find_limb_sabotages(workers),
+        "network": network,
         "processes": processes.told,
     }
 
@@ -451,7 +457,7 @@ def _refute_designs(workers: Workers) -> Check:
 
 
 def look_for(name: str, seed: int) -> Rules:
-    """Have the rules look for a design in the real dispatcher; an unlucky search is followed by another."""
+    """Let the rules look for a design in the real dispatcher; search again after an unlucky search."""
     sabotage = IN_MEMORY[name]
     examples = LINE_EXAMPLES if name in LINE_DESIGNS else EXAMPLES
     for search in range(SEARCHES):
@@ -512,6 +518,42 @@ def _find_limb_sabotages(workers: Workers) -> Check:
                 verification.sabotaged[name] = str(property_named(wrong) or wrong)
             if not found.within:
                 verification.problems.append(f"{name} was not found in the real code")
+
+    return check
+
+
+# Clients and a server.
+
+
+def _rule_over_a_network(examples: int, workers: Workers) -> Check:
+    jobs: list[Job[NetworkChecked]] = [
+        workers.start(check_network, examples, has_ledger=each) for each in (False, True)
+    ]
+
+    def check(verification: Verification, told: DriverLine) -> None:
+        total, designs, lacking = 0, dict[str, str](), ""
+        told.counts = lambda: (
+            f"{counted(total, 'example')} of clients and a server, "
+            f"{sum(map(bool, designs.values()))} of {counted(len(designs), 'design')} found"
+        )
+        for job in jobs:
+            result = job.result()
+            if result.rules is None:
+                lacking = result.lacking
+                continue
+            total += result.rules.examples
+            designs |= result.found
+            for wrong in result.rules.wrong[:1]:
+                verification.broke(property_named(wrong), f"{wrong}; over a network: {result.rules.program}")
+            if result.rules.missed:
+                missed = ", ".join(sorted(result.rules.missed))
+                verification.untested.append(f"rules over a network never reached {missed}")
+        if lacking:
+            verification.unchecked.append(f"clients and a server over a network: {lacking}")
+        verification.count_over_network(total)
+        verification.problems += [
+            f"{name} was not found over the network" for name, wrong in designs.items() if not wrong
+        ]
 
     return check
 

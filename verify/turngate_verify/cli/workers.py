@@ -22,13 +22,13 @@ class Job(Protocol[AnswerT_co]):
 
 
 class Workers:
-    """Makes checks in processes of their own. What has started first is done first.
+    """Runs checks in processes of their own, in the order in which they were started.
 
-    A check is a function that a module names, and so is everything that it is given and returns.
+    A check, its arguments and its result must be picklable.
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        # A forked process would inherit locks that the other threads of this process hold, for ever.
+        # A forked process would inherit locks that the other threads of this process hold, forever.
         context = multiprocessing.get_context("spawn")
         self._before = multiprocessing.active_children()
         self._pool = ProcessPoolExecutor(workers, context)

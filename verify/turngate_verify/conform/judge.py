@@ -150,7 +150,7 @@ class Judge:
         return Waiting(event.run) if queued and last is event else event
 
     def not_heard_of(self, operations: Sequence[Op]) -> list[str]:
-        """Return the runs that have been told to enter and of which nothing was shown."""
+        """Return the runs that were asked to enter and about which nothing was shown."""
         asked = [
             op.run
             for op in (*self.program, *operations)

@@ -161,7 +161,7 @@ def _finish_turns(judge: Judge) -> None:
 
 
 def _working(judge: Judge) -> list[str]:
-    """Return the lead runs whose runner can be told to finish."""
+    """Return the lead runs whose runner can finish."""
     if (runs := at_work(judge.subject)) is not None:
         return [run for run in runs if run in judge.place_of]
     return [session.lead for session in judge.sessions.each if session.turn and session.running]

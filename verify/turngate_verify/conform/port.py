@@ -98,22 +98,22 @@ class Features(NamedTuple):
 
 _LEFT_OUT = {
     "two_phase": "enter: accepting and entering are one step, so nothing comes between them",
-    "folds": "fold: a turn takes no follow-ups in",
-    "clear": "clear: a queue cannot be cleared",
+    "folds": "fold: no follow-up can join a turn",
+    "clear": "clear: the queue cannot be cleared",
     "cancel": "cancel: a session cannot be cancelled",
-    "messages": "messages: what is written is not shown",
+    "messages": "messages: the messages are not shown",
     "cancel_run": "cancel_run: one run cannot be cancelled",
     "interrupt": "interrupt: a prompt cannot cancel what came before it",
     "reject": "reject: a prompt cannot ask to be refused when its session is busy",
     "wait": "wait: time does not pass, so no timer of the subject runs out",
     "crash": "crash: the process of the subject is not killed",
-    "residue": "residue: what is held in memory is not shown",
+    "residue": "residue: the memory is not shown",
     "bursts": "bursts: every operation is waited for, so no two are called at the same moment "
     "and races are not tried",
-    "hold": "hold: what waits cannot be held",
+    "hold": "hold: a waiting prompt cannot be held",
     "stop": "stop: the active turn cannot be stopped with the queue kept",
-    "move": "move: what waits cannot be moved in line",
-    "edit": "edit: what waits cannot be edited",
+    "move": "move: a waiting prompt cannot be moved",
+    "edit": "edit: a waiting prompt cannot be edited",
     "send_now": "send_now: a queued prompt cannot be sent at once",
     "into": "into: a prompt cannot be for one turn alone",
 }
@@ -165,7 +165,7 @@ class Subject(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything. The subject is not used again."""
+        """Release everything. The subject is not used again."""
         ...
 
 

@@ -51,7 +51,7 @@ class SubjectTests(pytest.Collector):
     make: SubjectFactory
     _result: Conformance | None = None
     said: str = ""
-    """The test that has told why the subject could not be judged to the end."""
+    """The test that has reported why the subject could not be judged to the end."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield one test per property."""

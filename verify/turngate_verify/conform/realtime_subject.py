@@ -81,7 +81,7 @@ class RealtimeSubject(Operations):
         """Make what this subject has of its own."""
 
     async def end(self) -> None:
-        """Let go of it. Runs may still be in flight."""
+        """Release it. Runs may still be in flight."""
 
     async def look(self) -> None:
         """Ask for what the dispatcher does not tell by itself, and show it."""
@@ -125,7 +125,7 @@ class RealtimeSubject(Operations):
                 await done
             except asyncio.CancelledError:
                 self.completed(run, cancelled=True)
-            except Exception as error:  # whatever the caller would be told
+            except Exception as error:  # whatever the caller would see
                 self.completed(run, error=str(error) or repr(error))
             else:
                 self.completed(run)

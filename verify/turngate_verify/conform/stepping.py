@@ -40,14 +40,14 @@ class Noted(NamedTuple):
     hi: int | None
     """None: it may have happened at any moment up to the end of the window."""
     shown_in: int = 0
-    """The callback after which the kit has seen it by looking; 0 if it was told."""
+    """The callback after which the kit has seen it by looking; 0 if the subject reported it."""
 
 
 class Moment(NamedTuple):
     """A moment after an operation: what could be called now."""
 
     at_work: tuple[str, ...]
-    """The runs whose runner can be told to go on."""
+    """The runs whose runner can go on."""
     accepted: frozenset[str]
     """The runs whose accept has returned."""
     complete: frozenset[str] = frozenset()
@@ -88,7 +88,7 @@ class Notes:
             self.items[number] = self.items[number]._replace(hi=self.tick())
 
     def told(self, op: Op) -> None:
-        """Note that a runner was told to go on, which is done at once."""
+        """Note that a runner goes on, which happens at once."""
         now = self.tick()
         self.items.append(Noted(op, now, now))
 

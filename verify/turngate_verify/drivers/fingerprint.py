@@ -113,7 +113,7 @@ def _of_dispatcher(dispatcher: Dispatcher) -> Hashable:
 
 
 def _of_part(part: object) -> Hashable:
-    """Return what a part of the dispatcher holds, other than that which never changes."""
+    """Return what a part of the dispatcher holds, without what never changes."""
     return tuple(
         [(name, _LOOKS[type(value)](value)) for name, value in vars(part).items() if name not in _LEFT_OUT]
     )
@@ -222,7 +222,7 @@ def _of_handle(handle: asyncio.Handle, tasks: Mapping[asyncio.Task[Any], Hashabl
 
 
 def _of(value: Any) -> Hashable:
-    """Return what matters of a value; of runs and turns only the name, as other parts contain the rest."""
+    """Return what matters about a value; of runs and turns only the name, since other parts have the rest."""
     return _LOOKS[type(value)](value)
 
 

@@ -59,7 +59,7 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
         ("history", 0), ("life", 0), ("from now on", 0), ("key", 0), ("purge", 0), ("enter", 0, "c"),
     ),
 }  # fmt: skip
-"""What is done, in order: by callers, in a process, or by a runner, which is told."""
+"""What is done, in order: by callers, in a process, or by a runner on command."""
 BACKGROUND = frozenset(
     (
         "retire", "expire_workers", "orphans", "turns_of", "checkpoint", "expire_keys", "listen",
@@ -76,7 +76,7 @@ _CLOSING = 40
 
 
 class Case(NamedTuple):
-    """A program, whether many runs are waited for in it, and the fault."""
+    """A program, whether it waits for many runs, and the fault."""
 
     program: str
     many: bool
@@ -95,7 +95,7 @@ def search(*, every: int = 1, make: Any = DurableDispatcher, most: int = 1) -> F
     """Play every nth case of each method and each way to fail.
 
     The first of them is always played, and so are the first and the last call of a method in each program,
-    with a ledger that is away. Stop when `most` cases have gone wrong.
+    with a ledger that is away. Stop when `most` cases have failed.
     """
     played, spoiled, wrong = 0, Counter[tuple[str, str]](), dict[Case, list[str]]()
     with without_log(), without_chance():
@@ -127,7 +127,7 @@ def _cases(every: int, make: Any) -> Iterator[Case]:
 
 
 def play(case: Case, make: Any = DurableDispatcher) -> tuple[list[str], SpoiledLedger]:
-    """Play a program with its fault; return what has gone wrong, and the ledger of process 0."""
+    """Play a program with its fault; return the problems, and the ledger of process 0."""
     spoiled: list[SpoiledLedger] = []
 
     def wrap(ledger: MemoryLedger) -> Any:

@@ -94,14 +94,14 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
         ("page", 0), ("page", 0), ("page", 0),
     ),
 }  # fmt: skip
-"""What is done, in order: by callers, in a process, or by a runner, which is told."""
+"""What is done, in order: by callers, in a process, or by a runner on command."""
 ONCE = {
     "a cancel under a key": ("cancel", "clear"),
     "a clear under a key": ("cancel", "clear"),
     "a stop under a key": ("cancel", "hold"),
     "a prompt that is sent now": ("cancel",),
 }
-"""What is recorded at most once each in a program that asks for it under one key alone."""
+"""What may be recorded at most once in a program that uses one key for it."""
 
 
 class Found(NamedTuple):
@@ -119,7 +119,7 @@ class _Struck(NamedTuple):
 def search(
     *, make: Any = DurableDispatcher, remembers: bool = True, programs: Iterable[str] = tuple(PROGRAMS)
 ) -> Found:
-    """Let each fault strike at each point of each program; stop at the first thing that goes wrong."""
+    """Inject each fault at each point of each program; stop at the first failure."""
     played = 0
     with without_log(), without_chance():
         for name, fault, on_death in _cases(programs):
@@ -186,7 +186,7 @@ def _play(world: LedgerWorld, name: str, fault: Fault, point: int) -> _Struck:
 
 
 def _done_twice(world: LedgerWorld, once: tuple[str, ...]) -> list[str]:
-    """Return what is wrong if what was asked for under one key was done more than once."""
+    """Return what is wrong if a call under one key was carried out more than once."""
     times = Counter(entry["event"] for told in world.tables.history for entry in told.entries)
     return [
         f"what was asked for under one key was done {times[event]} times"

@@ -40,7 +40,7 @@ from turngate_verify.world.world import without_log
 _SESSION = "s"
 _TOGETHER = ("call", "written", "settle")
 _UNSEEN = (Called, Cancel, Clear, Edit, Ended, Hold, Move, Resume, Wrote)
-"""What the history of a ledger does not have, or what callers did."""
+"""Events that the history of a ledger does not have, or that callers caused."""
 
 
 class _Step(NamedTuple):

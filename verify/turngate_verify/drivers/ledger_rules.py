@@ -1,8 +1,8 @@
 """Random programs of callers, runners and faults, played on some processes and one ledger.
 
-Callers do everything that there is, in any process, with keys and without, and do again what they have done
-under a key. Whatever is drawn, at the end everything ends. Then the ledger is judged, and so is what
-callers and runners were told. All programs together must reach everything in `to_reach`.
+Callers use every operation, in any process, with and without keys, and repeat what they have done under a
+key. Whatever is drawn, in the end everything ends. Then the ledger is judged, and so is what callers and
+runners were told. All programs together must reach everything in `to_reach`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RULES = 40
 OnDeath = Literal["fail", "retry"]
 Rule = tuple[Any, ...]
 Program = list[tuple[Rule, bool]]
-"""What is done, and whether all that follows from it comes before the next."""
+"""An action, and whether everything that follows from it comes before the next."""
 
 OPERATIONS = (
     "send", "cancel", "cancel_run", "clear_queue", "hold", "hold_run", "resume", "resume_run", "stop", "move",
@@ -50,14 +50,14 @@ def to_reach(on_death: OnDeath) -> frozenset[str]:
 
 
 class LedgerRules(NamedTuple):
-    """What came of the rules on a ledger."""
+    """The result of the rules on a ledger."""
 
     examples: int
     reached: frozenset[str]
     missed: frozenset[str]
-    """What should have been reached, and was not."""
+    """What should have been reached but was not."""
     wrong: list[str]
-    """What is wrong in the first program that failed, when it was made as short as could be found."""
+    """What is wrong in the first program that failed, after it was shortened."""
     program: Program
 
 
@@ -194,7 +194,7 @@ def play(
 
 
 class _Example:
-    """One program at work."""
+    """One program while it is played."""
 
     def __init__(self, world: LedgerWorld) -> None:
         self.world = world
@@ -242,7 +242,7 @@ class _Example:
         (world.kill if kind == "kill" else world.expire)(process)
 
     def _begin(self, kind: str, process: int, *about: Any) -> None:
-        """Begin a call; the last thing said of an operation that takes a key is whether it has one."""
+        """Begin a call; the last argument of an operation that takes a key says whether it has one."""
         if self.world.ledgers[process].is_dead:
             return
         if kind in ("submit", "accept", "steer", "enter", "release", "page", "messages of", "conflict"):
@@ -262,7 +262,7 @@ class _Example:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _again(self, process: int, nth: int) -> None:
-        """Call once more what was called under a key, perhaps in another process."""
+        """Repeat a call under its key, perhaps in another process."""
         if self._keyed and not self.world.ledgers[process].is_dead:
             number = nth % len(self._keyed)
             kind, said = self._keyed[number]

@@ -112,7 +112,7 @@ SABOTAGE: dict[str, tuple[Patches, Scenario]] = {
     "reap-without-handoff": (((Step, "reap", _reap_without_handoff(Step.reap)),), _A_KILL),
     "start-before-commit": ((), _A_CANCEL),
 }
-"""What is replaced by what in each design, and a scenario in which it shows."""
+"""For each design, which code it replaces, and a scenario that shows it."""
 
 
 @contextmanager

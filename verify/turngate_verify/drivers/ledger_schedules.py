@@ -42,14 +42,14 @@ _CHOICES = 300
 
 
 class Scenario(NamedTuple):
-    """What callers do, each in a task of its own and in a process of its own, and what goes wrong."""
+    """The callers, each in a task and a process of its own, and the faults."""
 
     name: str
     calls: tuple[tuple[int, str, str], ...]
     faults: tuple[Fault, ...] = ()
     on_death: Literal["fail", "retry"] = "fail"
     looks: int = 0
-    """How often, after a death, a process looks for orphans although something else could happen first."""
+    """How often, after a death, a process looks for orphans although something else could happen before."""
     remembers: bool = False
     """Whether a process decides on what it has saved last before it loads."""
 
@@ -126,7 +126,7 @@ class _Stage:
         return "done"
 
     async def _told(self, run_id: str) -> None:
-        """Wait until a caller has been told that the run is taken in."""
+        """Wait until the accept of the run has been acknowledged."""
         await self._tells[run_id].wait()
 
     async def _cancel(self, process: int, call: str, run_id: str) -> Covered:
@@ -231,7 +231,7 @@ class _Stage:
         return words
 
     def look_again(self) -> None:
-        """Let time pass, so that everybody looks after things; if all that is left is held, resume it."""
+        """Let time pass, so that every process acts; resume held runs if nothing else is left."""
         flying = [row for row in self.tables.runs.values() if row.state is not State.COMPLETE]
         if flying and all(row.held for row in flying):
             self._start(self.line.resume(1, _SESSION))
@@ -247,7 +247,7 @@ class _Stage:
         return not flying and not self.tables.gates
 
     def looks_like(self) -> Hashable:
-        """Return what tells this moment from others, as far as it matters for what can come."""
+        """Return the fingerprint of this moment: everything that matters for what can come."""
         tables = self.tables
         gates = tuple(sorted(map(_looks_like, tables.gates)))
         here = tuple(
@@ -303,7 +303,7 @@ class _Stage:
         return wrong
 
     def leave(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.tables.gated = False
         for ledger in self.ledgers:
             ledger.is_dead = True
@@ -379,7 +379,7 @@ def _play(
 
 
 def _options(stage: _Stage) -> list[tuple[str, Any]]:
-    """Return what can happen; when nothing can, let everybody look again, until all is quiet."""
+    """Return what can happen; if nothing can, let every process look again until all is quiet."""
     for _ in range(_ROUNDS):
         if options := stage.options():
             return options

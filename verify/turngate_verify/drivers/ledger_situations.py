@@ -31,7 +31,7 @@ SITUATIONS = frozenset(
 
 @dataclass
 class _Session:
-    """What is known of a session at some point of its history."""
+    """What is known about a session at one point of its history."""
 
     line: dict[str, int] = field(default_factory=dict)
     """The runs that are accepted or queued, with their sequences."""

@@ -34,7 +34,7 @@ from turngate_verify.world.spoiled_ledger import Fault
 from turngate_verify.world.world import without_log
 
 _PATIENCE = 60.0
-"""Seconds after which what should come does not come any more."""
+"""Seconds after which an expected event counts as missing."""
 
 
 # The checks. Each returns what is wrong, behind the property that is broken.
@@ -109,14 +109,14 @@ async def _open_by_two_names(folder: Path) -> list[str]:
 
 
 def follower_that_fails() -> list[str]:
-    """Have the feed fail once, and expect that everyone is told everything all the same."""
+    """Let the feed fail once, and expect that every subscriber receives everything all the same."""
     with without_log(), without_chance():
         wrong, _ = play(Case("turns of both processes", False, Fault("history_after", 1, "odd")))
         return [f"EXACTLY_ONE_COMPLETE: {each}" for each in wrong]
 
 
 def subscription_before_a_step() -> list[str]:
-    """Subscribe and, at once, submit; all that follows is told."""
+    """Subscribe and submit at once; the subscription receives everything that follows."""
     told: list[str] = []
 
     async def listen(subscription: Subscription) -> None:
@@ -163,7 +163,7 @@ def cursor_of_another_ledger() -> list[str]:
 
 
 def reader_behind_a_purge() -> list[str]:
-    """Purge what a reader of completions has not read; it is told that something is missing."""
+    """Purge completions that a reader has not read; the reader learns that some are missing."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(_purge(Path(folder)))
 
@@ -191,7 +191,8 @@ async def _echo(turn: Turn) -> str:
 # The designs.
 
 
-async def _dies_at_a_failure(self: Feed) -> None:
+async def dies_at_a_failure(self: Feed) -> None:
+    """Follow the ledger up to the first failure, and never again."""
     with suppress(Exception):
         while self.subscribers.listen() and not self._news.closed:
             heard = self._news.count
@@ -227,7 +228,7 @@ def _resent(key: str | None, life: str | None) -> dict[str, str]:
 
 
 class LimbSabotage(NamedTuple):
-    """What is replaced by what, and the check that finds it."""
+    """Which code the design replaces, and the check that finds it."""
 
     patches: Callable[[], tuple[tuple[Any, str, Any], ...]]
     check: Callable[[], list[str]]
@@ -243,7 +244,7 @@ LIMB_SABOTAGES = {
     "cancel-resent": LimbSabotage(lambda: ((_calls(), "_headers", _resent),), cancel_whose_answer_is_lost),
     "key-forgotten": LimbSabotage(lambda: ((_dispatcher, "_keyed", lambda *_: None),), call_under_a_key),
     "path-identity": LimbSabotage(lambda: ((_sqlite, "resolved", Path),), two_names_of_a_file),
-    "deaf-follower": LimbSabotage(lambda: ((Feed, "_follow", _dies_at_a_failure),), follower_that_fails),
+    "deaf-follower": LimbSabotage(lambda: ((Feed, "_follow", dies_at_a_failure),), follower_that_fails),
     "cursor-of-another-life": LimbSabotage(
         lambda: ((LedgerCompletions, "_check_cursors", _any_cursor),), cursor_of_another_ledger
     ),
@@ -268,16 +269,16 @@ def limb_sabotaged(design: str) -> Iterator[None]:
 
 
 class LimbFound(NamedTuple):
-    """What the check of a design says of the code as it is, and of the code with the design."""
+    """What the check of a design says about the real code, and about the code with the design."""
 
     without: list[str]
     within: list[str]
     lacking: str = ""
-    """What is not installed, if the check could not be made."""
+    """The missing program or package, if the check could not run."""
 
 
 def find_limb_sabotage(design: str) -> LimbFound:
-    """Make the check of a design twice: on the code as it is, and with the design in it."""
+    """Run the check of a design twice: on the real code, and with the design built in."""
     check = LIMB_SABOTAGES[design].check
     try:
         without = check()

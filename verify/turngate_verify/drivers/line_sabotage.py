@@ -196,7 +196,7 @@ class MoveDuplicates(Sabotaged):
 
 
 class CancelByPlace(Sabotaged):
-    """The mark is compared with the place instead of the sequence."""
+    """The mark is compared with the position instead of the sequence."""
 
     class core(Core):
         def covers(self, run: RunRecord) -> bool:

@@ -107,7 +107,7 @@ def _told(session: int, action: Action) -> str:
 
 
 def _compare_step(result: Lockstep, way: Way, step: NextStep, make: Make, bounds: Bounds) -> None:
-    """Have a new dispatcher go the way and take one step more; note its moves, or what is wrong."""
+    """Bring a new dispatcher to the state and take one more step; note its moves, or what is wrong."""
     world = PatientWorld(make, turns_limit=bounds.turns_limit)
     world.store.always = "slow"
     try:

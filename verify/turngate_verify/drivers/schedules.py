@@ -184,7 +184,7 @@ def explore_in_turn(
         yield from map(explore, asked)
         return
     before = multiprocessing.active_children()
-    # A forked process would inherit locks that the other threads of this process hold, for ever.
+    # A forked process would inherit locks that the other threads of this process hold, forever.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         try:
             with _interrupts_blocked():

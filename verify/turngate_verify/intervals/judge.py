@@ -29,7 +29,7 @@ from turngate_verify.intervals.tighten import tightened
 LIMIT = 200_000
 """The most configurations of one segment."""
 TELLING = 5_000
-"""The most that are worth a plainer telling of what is wrong."""
+"""The most configurations that a plainer explanation may cost."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Breach:
     broken: Property
     what: str
     possible: tuple[Property, ...] = ()
-    """Every property of which one alone, if it were not asked for, would leave nothing broken."""
+    """Every property that explains the breach alone: if it were not demanded, nothing would be broken."""
     history: list[Item] = field(default_factory=list)
     """The items of that part, in the order that gets furthest; the last is the one that breaks it."""
     left: list[Item] = field(default_factory=list)
@@ -74,17 +74,24 @@ class JudgedHistory:
 
 
 def judge_files(
-    files: Iterable[tuple[str, Iterable[str | bytes]]], *, limit: int = LIMIT, shrink: bool = True
+    files: Iterable[tuple[str, Iterable[str | bytes]]],
+    *,
+    limit: int = LIMIT,
+    shrink: bool = True,
+    tell: bool = True,
 ) -> JudgedHistory:
     """Judge the lines of several files, each with its name. Raise BadHistory for a line that is not one."""
-    return judge(read(files), limit=limit, shrink=shrink)
+    return judge(read(files), limit=limit, shrink=shrink, tell=tell)
 
 
-def judge(history: History, *, limit: int = LIMIT, shrink: bool = True) -> JudgedHistory:
-    """Judge a history; keep the first breach of each session."""
+def judge(history: History, *, limit: int = LIMIT, shrink: bool = True, tell: bool = True) -> JudgedHistory:
+    """Judge a history; keep the first breach of each session.
+
+    Without `tell`, a breach says what is broken in the order that gets furthest, and no more: that is quick.
+    """
     result = JudgedHistory("holds", history.events, history.runs, history.whole)
     for session, items in history.sessions.items():
-        _judge_session(session, items, result, limit=limit, shrink=shrink)
+        _judge_session(session, items, result, limit=limit, shrink=shrink, tell=tell)
         result.cannot_show += _cannot_show(session, items)
     if result.breaches:
         result.verdict = "violated"
@@ -94,7 +101,7 @@ def judge(history: History, *, limit: int = LIMIT, shrink: bool = True) -> Judge
 
 
 def _judge_session(
-    session: str, items: Sequence[Item], result: JudgedHistory, *, limit: int, shrink: bool
+    session: str, items: Sequence[Item], result: JudgedHistory, *, limit: int, shrink: bool, tell: bool
 ) -> None:
     parts = list(segments(items))
     over: frozenset[str] = frozenset()
@@ -106,6 +113,8 @@ def _judge_session(
         if found.verdict == "violated":
             result.breaches.append(
                 _breach(session, part, over, found, whole=whole, limit=limit, shrink=shrink)
+                if tell
+                else Breach(session, *_first(found))
             )
             return
         if found.verdict == "unknown":
@@ -175,7 +184,7 @@ def plainly(
     limit: int,
     forgiven: Property | None = None,
 ) -> Found[SessionState]:
-    """Search without any shortcut, the likeliest order first: for the telling, and to check the shortcuts."""
+    """Search without shortcuts, the likeliest order first: explains a breach, and checks the shortcuts."""
     start = SessionState(known_of(items, over, look_ahead=False), forgiven)
     owed = SessionState.owed if whole else nothing_owed
     return search(items, [start], owed=owed, limit=limit, first=middle)
@@ -197,7 +206,7 @@ def _breach(
     assert found.broken is not None or part
     if shrink:
         part, found = _smallest(part, over, found, whole=whole, limit=limit)
-    broken = found.broken or Violation(Property.DECLARED_MOVE, "no order is possible within these intervals")
+    broken = _first(found)
     order = [part[nth] for nth in found.order]
     if found.culprit is not None:
         order.append(part[found.culprit])
@@ -208,6 +217,11 @@ def _breach(
     )
     left = [item for item in part if item not in order]
     return Breach(session, broken.property, broken.what, possible, order, left)
+
+
+def _first(found: Found[SessionState]) -> Violation:
+    """Return what is broken first in the order that gets furthest."""
+    return found.broken or Violation(Property.DECLARED_MOVE, "no order is possible within these intervals")
 
 
 def _smallest(
@@ -247,7 +261,7 @@ def _property(found: Found[SessionState]) -> Property | None:
 
 
 def _cannot_show(session: str, items: Sequence[Item]) -> list[str]:
-    """Say of how many cancels it cannot be told whether they were heeded: they overlap the end of a run."""
+    """Say how many cancels may have been ignored or late, because they overlap the end of a run."""
     accepts = {item.what.run: item for item in items if item.what.kind == "accept"}
     ends = [item for item in items if item.what.kind == "complete" and not item.what.cancelled]
     open_ = 0

@@ -1,8 +1,8 @@
 """The lines of a history with intervals, from several files and in any order.
 
-Each line is an event of a recorded history with the times of the call that made it: ``call`` and
-``return``. What it tells of happened at one moment between the two. A line without ``return`` may never
-have happened. Runners add two kinds of lines, with the time ``at`` which they looked at their clock:
+Each line is an event of a recorded history with the times of the call that made it: ``call`` and ``return``.
+The event happened at one moment between the two. A line without ``return`` may never have happened. Runners
+add two kinds of lines, with the time ``at`` which they looked at their clock:
 
 start   the runner of this run was called: the turn began no later
 ended   the runner of this run returned: the turn ended no earlier
@@ -162,7 +162,7 @@ class _Reader:
                 return line
 
     def _interval(self, kind: str, record: dict[str, Any]) -> tuple[float | None, float | None]:
-        """Return when it happened at the earliest and at the latest, as far as the line says."""
+        """Return the earliest and the latest time of the event, as far as the line says."""
         at = self._number(record, "at")
         call, returned = self._number(record, "call"), self._number(record, "return")
         lo = at if call is None else call

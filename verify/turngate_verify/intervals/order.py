@@ -55,12 +55,12 @@ class Item(NamedTuple):
 
 
 def due(item: Item) -> float:
-    """Try first what must have happened first: this finds an order soonest."""
+    """Try first what must have happened first, which finds an order soonest."""
     return item.hi
 
 
 def middle(item: Item) -> float:
-    """Try first what probably happened first: this finds the order that is plainest to tell."""
+    """Try first what probably happened first, which finds the order that is easiest to explain."""
     return item.middle
 
 

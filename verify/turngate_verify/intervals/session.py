@@ -18,7 +18,7 @@ _ACTIVE, _QUEUED = DeclaredState.ACTIVE, DeclaredState.QUEUED
 
 
 class Expected(NamedTuple):
-    """When a run becomes active, and what is known of its end: for a look ahead."""
+    """When a run becomes active, and what is known about its end; used to look ahead."""
 
     earliest: float
     latest: float
@@ -28,7 +28,7 @@ class Expected(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What can be read off a history before any order is tried."""
+    """Facts about a history that hold in every order."""
 
     enters: frozenset[str]
     """The runs with an enter line of their own; the others enter with their accept."""
@@ -45,7 +45,7 @@ class Known(NamedTuple):
 
 
 def known_of(items: Sequence[Item], over: frozenset[str], *, look_ahead: bool) -> Known:
-    """Return what can be read off these items."""
+    """Return these facts."""
     lines: list[Line] = [item.what for item in items]
     known = Known(
         frozenset(line.run for line in lines if line.kind == "enter"),
@@ -74,7 +74,7 @@ def known_of(items: Sequence[Item], over: frozenset[str], *, look_ahead: bool) -
 
 
 class SessionState:
-    """An abstract session, and what is known beside it."""
+    """An abstract session, and what else is known."""
 
     __slots__ = ("_forgiven", "_known", "_over", "_session", "_started", "_working")
 
@@ -104,7 +104,7 @@ class SessionState:
         broken = self._session.owed() or [
             Violation(
                 Property.EXACTLY_ONE_COMPLETE,
-                f"{run} was accepted and never got a RunComplete: it is owed one",
+                f"{run} was accepted and never got a RunComplete",
             )
             for run in self._session.in_flight
         ]
@@ -129,7 +129,7 @@ class SessionState:
             return session.observe(Ended(run)) if run in session.states else []
         if run in self._over:
             if line.kind == "complete":
-                second = f"{run} gets a second RunComplete: one was enough"
+                second = f"{run} gets a second RunComplete"
                 return [Violation(Property.EXACTLY_ONE_COMPLETE, second)]
             if line.kind == "start" and run in self._started:
                 return []
@@ -213,7 +213,7 @@ class SessionState:
         return []
 
     def _past_the_dropped(self, event: Enter | Handoff | Fold) -> list[Violation]:
-        """Judge a run that becomes active as if the runs were gone that are covered or cleared."""
+        """Judge a run that becomes active as if the covered and cleared runs were gone."""
         session = self._session
         gone = session.covered | session.cleared
         dropped = [run for run in session.queue if run in gone and run != event.run] if gone else []

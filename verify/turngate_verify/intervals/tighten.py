@@ -1,7 +1,7 @@
 """Narrows intervals by what every order has in common that the abstract session accepts.
 
-Each rule follows from a property, so an order that is lost here would have been refused anyway. The
-search needs none of this: it only keeps the search from trying what cannot be.
+Each rule follows from a property, so an order that is lost here would have been refused anyway. The search
+does not need this to be right; it only tries fewer impossible orders.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WITHIN_A_RUN = (
     ("active", "ended"),
     ("accept", "ended"),
 )
-"""What comes first in the life of a run, and what then."""
+"""The order of events in the life of a run."""
 
 
 def tightened(items: Sequence[Item], rounds: int = ROUNDS) -> list[Item]:

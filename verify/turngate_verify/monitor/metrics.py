@@ -76,7 +76,7 @@ def metrics_of(figures: Figures) -> list[Metric]:
         Metric(
             "restarts_total", "counter", "Times that every session became unknown.", one(figures.restarts)
         ),
-        Metric("sessions", "gauge", "Sessions with something in flight.", one(figures.sessions)),
+        Metric("sessions", "gauge", "Sessions with runs in flight.", one(figures.sessions)),
         Metric("runs_in_flight", "gauge", "Runs that are not complete.", one(figures.in_flight)),
         Metric("kept", "gauge", "Lines and complete runs that are kept in memory.", one(figures.kept)),
         Metric("lag_bytes", "gauge", "Bytes of the file that are not read yet.", one(figures.lag_bytes)),
@@ -102,7 +102,7 @@ def prometheus_text(figures: Figures) -> str:
 
 
 def write_metrics(path: Path, figures: Figures) -> None:
-    """Write the text to a file, which a reader finds either as it was or as it is now."""
+    """Write the text to a file; a reader sees either the old text or the new."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(prometheus_text(figures), encoding="utf-8")
     beside.replace(path)

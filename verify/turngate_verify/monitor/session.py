@@ -132,7 +132,7 @@ class WatchedSession:
 
     def owed(self) -> list[Violation]:
         """Return what is broken if nothing more will happen: every run in flight is owed a RunComplete."""
-        never = "{} was accepted and never got a RunComplete: it is owed one"
+        never = "{} was accepted and never got a RunComplete"
         missing = [Violation(Property.EXACTLY_ONE_COMPLETE, never.format(run)) for run in self.runs]
         return [*self.state.owed(), *missing]
 

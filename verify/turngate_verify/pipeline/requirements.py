@@ -27,7 +27,7 @@ class Requirement(NamedTuple):
 
 
 class RequirementResult(NamedTuple):
-    """What can be said of one requirement, and why."""
+    """The result for one requirement, and the reason."""
 
     status: Status
     why: str = ""
@@ -43,7 +43,7 @@ class AtStake(NamedTuple):
 _P = Property
 _MODEL = Requirement(hidden="it is about the machine itself, which no operation of the port shows")
 _NO_SEQUENCE = Requirement(hidden="the port shows no sequence numbers")
-_STEPS = Requirement(hidden="it is about one step; the port shows the result, and races are told apart")
+_STEPS = Requirement(hidden="it is about one step; the port shows the result, and races are distinguished")
 _STORE = Requirement(hidden="the kit does not play the store")
 _NO_RELEASE = Requirement(hidden="the port has no release and no shutdown")
 _NO_PLACES = Requirement(hidden="the port has no limit on runner calls")
@@ -141,9 +141,9 @@ def _result(
         return RequirementResult("not exercised", f"{', '.join(beside)} is violated where it was at stake")
     open_ = [f"{each} is {verdict}" for each, verdict in _open(requirement, verdicts)]
     if open_:
-        return RequirementResult("not exercised", f"{', '.join(open_)}: nothing can be said of it")
+        return RequirementResult("not exercised", f"{', '.join(open_)}: that leaves it open")
     if name not in witnessed:
-        return RequirementResult("not exercised", "what it is about did not happen")
+        return RequirementResult("not exercised", "its situation did not occur")
     return RequirementResult("passed")
 
 

@@ -191,7 +191,10 @@ def _operation(step: PlayedStep) -> str:
 
 
 def overheard(lines: Iterable[bytes], situations: Situations) -> Iterator[bytes]:
-    """Pass the lines of a recording on, and read them too. What is no event is left to the reader behind."""
+    """Pass the lines of a recording on, and read them too.
+
+    Lines that are not events are left to the next reader.
+    """
     for line in lines:
         try:
             record = json.loads(line)

@@ -16,7 +16,7 @@ _OWED = (Property.EXACTLY_ONE_COMPLETE, Property.NO_STRAND)
 
 
 def requirements_of(result: Conformance) -> dict[str, RequirementResult]:
-    """Return what a check of a subject says of every requirement."""
+    """Return what a check of a subject says about every requirement."""
     verdicts = {each: result.verdict_of(each) for each in result.judged}
     offences = {
         each: AtStake() if _overlaps(result, each) else _at_stake(of_steps(example.steps), example.what)
@@ -30,7 +30,7 @@ def _at_stake(situations: Situations, what: str) -> AtStake:
 
 
 def _overlaps(result: Conformance, each: AnyProperty) -> bool:
-    """Tell whether operations of the counterexample overlap: then no step alone shows what is wrong."""
+    """Return whether operations of the counterexample overlap; then no single step shows what is wrong."""
     return any(step.at_once or step.words for step in result.counterexamples[each].steps)
 
 
@@ -66,7 +66,7 @@ def _property(result: Conformance, each: AnyProperty) -> Case:
 
 
 def requirements_of_recording(checked: Checked, situations: Situations) -> dict[str, RequirementResult]:
-    """Return what a recording says of every requirement."""
+    """Return what a recording says about every requirement."""
     rest = "unknown" if checked.offence or not checked.runs else "holds"
     verdicts: dict[AnyProperty, str] = dict.fromkeys(JUDGED, rest)
     if not checked.whole:

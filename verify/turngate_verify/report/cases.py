@@ -33,10 +33,10 @@ class SideStep(NamedTuple):
     label: str
     is_broken: bool
     said: str
-    """The result of the step, or why there is none."""
+    """The result of the step, or why it has none."""
     rows: list[StateRow]
     verdict: str
-    """What is broken now, or what is so instead; empty before the end."""
+    """What is broken now, or what holds instead; empty before the end."""
 
 
 class CaseStep(NamedTuple):
@@ -97,7 +97,7 @@ def _said(moment: Moment) -> str:
 
 
 def state_rows(before: dict[str, str], after: dict[str, str]) -> list[StateRow]:
-    """Return everything that was or is, in one order."""
+    """Return everything that was there before or is there after, in one order."""
     names: Iterable[str] = dict.fromkeys([*before, *after])
     ordered = sorted(names, key=lambda name: name.startswith("run "))
     return [StateRow(visible(n), visible(before.get(n, "")), visible(after.get(n, ""))) for n in ordered]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FOLLOWS = "follows from the history"
 _GROUPS = {
     "violated": "What is violated",
-    "flaky": "What was broken once, and not again",
+    "flaky": "Broken once, but not when replayed",
     "holds": "What always holds",
     "unknown": "What is not known",
 }
@@ -81,7 +81,7 @@ def _page(subject: str, verdict: str, command: str, **about: Any) -> str:
 
 
 def _grouped(properties: Iterable[PropertyCard]) -> list[tuple[str, list[PropertyCard]]]:
-    """Return the properties by their verdicts, what is wrong first, and no empty group."""
+    """Return the properties grouped by verdict, violations first, without empty groups."""
     groups: dict[str, list[PropertyCard]] = {title: [] for title in _GROUPS.values()}
     for each in properties:
         groups[_GROUPS[each.verdict]].append(each)
@@ -109,7 +109,7 @@ def page(verification: Verification) -> str:
         ],
         properties=_properties(verification),
         heading="Known-bad designs",
-        hint="Each looked right to good engineers.",
+        hint="Each of them looked right to good engineers.",
         unrefuted=[
             *(name for name, result in designs.items() if result.counterexample is None),
             *(name for name, result in durable.items() if result.counterexample is None),
@@ -208,12 +208,12 @@ def conformance_page(result: Conformance) -> str:
 
 
 def _why(result: Conformance, each: AnyProperty) -> str:
-    """Return what is wrong with a property, or why that is not known."""
+    """Return what is wrong with a property, or why its verdict is unknown."""
     if each in result.counterexamples:
         return result.counterexamples[each].what
     if each in result.flaky:
         finding = result.flaky[each]
-        return f"broken once by {finding.program}, and not again: {finding.example.what}"
+        return f"broken once by {finding.program}, but not when replayed: {finding.example.what}"
     return result.why_unknown(each)
 
 
@@ -276,9 +276,7 @@ def trace_page(checked: Checked, history: list[Recorded], name: str) -> str:
     left_out = len(history) - len(kept)
     remarks = [f"not checked: {each}" for each in checked.unchecked]
     if left_out > 0:
-        remarks.append(
-            f"{counted(left_out, 'earlier event')} of the session, about runs that were over: not shown"
-        )
+        remarks.append(f"{counted(left_out, 'earlier event')} of the session, about complete runs: not shown")
     return _page(
         name,
         checked.verdict,
@@ -295,7 +293,7 @@ def trace_page(checked: Checked, history: list[Recorded], name: str) -> str:
 
 
 def _traced(checked: Checked) -> list[PropertyCard]:
-    """Return the card of the property that is violated; of the others a recording tells too little."""
+    """Return the card of the violated property; a recording says too little about the others."""
     if not checked.offence:
         return []
     broken = checked.offence.property

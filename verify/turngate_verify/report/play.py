@@ -1,7 +1,7 @@
 """The page to play with: every state of one session, for the sound mechanism and for every known-bad design.
 
-The page holds what the explorer's own code has worked out, and works out nothing itself. Words, outcomes and
-violations are many times the same, so each is there once and named by its number; the whole is compressed.
+The page contains what the explorer computed, and computes nothing itself. Words, outcomes and violations
+repeat, so each is stored once under a number, and the whole is compressed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MOST_NODES = 4_000
 """A design with more nodes than this is given fewer prompts: the page must stay small."""
 BOUNDS = Bounds(prompts=3, cancels=1, sessions=1)
 MOST_PROMPTS, MOST_CANCELS = 3, 2
-"""What the page has room for."""
+"""The most prompts and cancels that fit on the page."""
 
 Item = TypeVar("Item", bound=Hashable)
 
 
 class _Numbered(Generic[Item]):
-    """Gives each item a number, the same one whenever it comes again."""
+    """Gives each item a number, always the same one."""
 
     def __init__(self) -> None:
         self._numbers: dict[Item, int] = {}
@@ -50,7 +50,7 @@ class _Numbered(Generic[Item]):
 
 
 class Space(NamedTuple):
-    """What the page holds, and how much that is."""
+    """The content of the page, and its size."""
 
     data: dict[str, Any]
     states: int
@@ -98,7 +98,7 @@ def space(
     begin: Callable[[str], None] = lambda _name: None,
     refuted: dict[str, Exploration[Bounds]] | None = None,
 ) -> Space:
-    """Work out everything that the page holds.
+    """Compute everything that the page contains.
 
     ``begin`` is called with the name of each mechanism before it is explored. ``refuted`` has explorations of
     designs that the caller has already; the others are explored here.

@@ -1,4 +1,4 @@
-"""Where a page comes from: which commit, which versions, so that anyone can make it again."""
+"""The origin of a page: commit and versions, so that it can be made again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def commit(checkout: Path | None) -> str:
         head = _git(checkout, "rev-parse", "HEAD")
         changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
-        return "unknown: git does not tell"
+        return "unknown: git does not say"
     return f"{head}, with changes" if changed else head
 
 
@@ -54,7 +54,7 @@ def _git(checkout: Path, *arguments: str) -> str:
 def own_checkout() -> Path | None:
     """Return the checkout of Turngate that this code is imported from; None if it is installed.
 
-    The current folder does not count: a folder called diagrams there may be anybody's.
+    The current folder does not count: a folder called diagrams there may belong to another project.
     """
     model = Path(turngate_model.__file__).resolve()
     root = model.parents[2]

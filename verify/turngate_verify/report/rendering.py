@@ -1,7 +1,7 @@
 """Makes pages from templates. The only module that knows ``jinja2``, and it escapes everything.
 
-What a page shows may come from strangers: run ids, file names, what a subject has said. Only drawings are put
-in as they are; the drawing module has escaped every text in them.
+A page may show untrusted text: run ids, file names, the output of a subject. Only drawings are inserted
+unescaped; the drawing module has escaped the text in them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _ENVIRONMENT = Environment(
 )
 
 _SMALLEST = 0.85
-"""A drawing is never shown smaller than so much of its size; where there is no room, it scrolls."""
+"""A drawing is never shrunk below this part of its size; where there is no room, it scrolls."""
 
 
 def render(template: str, **about: Any) -> str:
-    """Return the page that a template makes of what it is told."""
+    """Render a template."""
     return _ENVIRONMENT.get_template(template).render(about)
 
 
 def drawing(svg: str, *, readable: bool = False) -> Markup:
-    """Mark a drawing of ours as what need not be escaped again.
+    """Mark one of our drawings as safe, so that it is not escaped again.
 
     ``readable`` keeps it from being shrunk so far that its text cannot be read.
     """

@@ -106,7 +106,7 @@ def _runs(session: ModelSession, lead: str) -> bool:
 
 
 def _following(design: type[Mechanism], at: Motion, place: int) -> Iterator[Action]:
-    """Yield the steps that the session takes by itself: no store fails, and who is told to stop does so."""
+    """Yield the steps that the session takes by itself: no store fails, and an interrupted runner stops."""
     session = at.world.sessions[place]
     for run in at.entering:
         yield Action("caller", "enter", run)
@@ -207,4 +207,4 @@ class ModelSubject:
         return seen
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""

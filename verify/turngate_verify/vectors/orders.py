@@ -18,7 +18,7 @@ from turngate_verify.vectors.vector import Shown
 
 
 class Scripted(ModelSubject):
-    """A subject that shows what it is told to show, whatever the operation is."""
+    """A subject that shows scripted events, whatever the operation is."""
 
     def __init__(self, script: Sequence[Shown], features: Features) -> None:
         super().__init__()

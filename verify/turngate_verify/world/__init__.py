@@ -1,1 +1,1 @@
-"""A closed world: a loop with time of its own, runners and stores that do as they are told, a monitor."""
+"""A closed world: a loop with time of its own, scripted runners and stores, and a monitor."""

@@ -1,4 +1,4 @@
-"""Who acts in a closed world besides the callers: a runner and a store that do what they are told."""
+"""The actors in a closed world besides the callers: a scripted runner and a scripted store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def accepted_as(run_id: str) -> Iterator[None]:
 
 
 class ScriptedRunner:
-    """The runner of a closed world. Each call of it is a Player, which does what it is told."""
+    """The runner of a closed world. Each call of it is a Player, which follows commands."""
 
     def __init__(self, loop: VirtualLoop, monitor: Monitor) -> None:
         self.loop = loop

@@ -1,11 +1,11 @@
-"""The exceptions that a scripted runner and a scripted store raise when they are told to fail."""
+"""The exceptions that a scripted runner and a scripted store raise on command."""
 
 from __future__ import annotations
 
 
 class RunnerFailed(Exception):
-    """The runner has failed, because it was told to."""
+    """The runner has failed on command."""
 
 
 class StoreDown(Exception):
-    """The store could not write, because it was told to fail."""
+    """The store has failed on command."""

@@ -30,7 +30,7 @@ from turngate_verify.world.memory_ledger import completions
 from turngate_verify.world.spoiled_ledger import PURPOSE
 
 _PATIENCE = 5
-"""A reader whose ledger fails this many times, from one fault, has not been told what is wrong."""
+"""A reader whose ledger fails this many times, from one fault, never learned what is wrong."""
 
 
 @dataclass(eq=False)

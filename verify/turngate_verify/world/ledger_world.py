@@ -261,7 +261,7 @@ class LedgerWorld:
                 self.wrong.append(wrong)
 
     def leave(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.wrong += map(str, self.loop.problems)
         self._stubborn = False
         for ledger in self.ledgers:

@@ -128,7 +128,7 @@ class Monitor:
         """Note that a property is broken."""
         self.violations.append(Violation(broken, what))
 
-    # What the monitor is told.
+    # What the monitor receives.
 
     def announce(self, run_id: str, when_busy: WhenBusy, *, hook: bool = False) -> None:
         """Note how a caller is about to offer a new prompt, which the recording does not say."""
@@ -305,7 +305,7 @@ class Monitor:
             whom = f"{run} completes to the wrong one: to its hook, unless it has none or was queued"
             self.violate(Property.EXACTLY_ONE_COMPLETE, whom)
         if run in self.published:
-            self.violate(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete: one was enough")
+            self.violate(Property.EXACTLY_ONE_COMPLETE, f"{run} gets a second RunComplete")
         self.published[run] = complete
         text = self._texts.get(complete.folded_into or run, "")
         if complete.text != text:
@@ -389,6 +389,6 @@ class Monitor:
 
 
 def told_to(loop: VirtualLoop) -> str:
-    """Return in words what the exception handler of a loop was told first."""
+    """Return in words what the exception handler of a loop received first."""
     problem = loop.problems[0]
     return f"{problem['message']}: {problem.get('exception')!r}"

@@ -138,7 +138,7 @@ class Stage:
         self.told: dict[str, int] = {}
         """How many commands the runner was given, by lead run."""
         self.given: list[BaseException] = []
-        """The exceptions that the runner and the store were told to raise."""
+        """The exceptions that the runner and the store raise on command."""
         self.waiters: dict[str, asyncio.Task[Any]] = {}
         self._busy: dict[int, asyncio.Task[Any]] = {}
         """The callers whose operation waits."""

@@ -31,7 +31,7 @@ class Waits(Exception):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop that runs one callback at a time, the one that it is told to run."""
+    """A loop that runs one callback at a time, the one that the driver chooses."""
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
@@ -39,7 +39,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[dict[str, Any]] = []
-        """What the exception handler was told. It should be told nothing."""
+        """What the exception handler received. It should receive nothing."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Every task ever made, in order."""
         self._now = 0.0

@@ -20,6 +20,10 @@ SELECT {last_number}
 
 -- Steps.
 
+-- name: begin_step
+-- The number before that of the step, and whether the worker that takes it counts as alive.
+SELECT {last_number}, EXISTS (SELECT 1 FROM worker WHERE worker = $1)
+
 -- name: session
 SELECT {session_columns}, owner IN (SELECT worker FROM worker) FROM session WHERE session_id = ?
 
@@ -46,9 +50,6 @@ SELECT {run_columns}, {complete_columns}, position FROM run WHERE run_id = ?
 
 -- name: in_flight
 SELECT DISTINCT session_id FROM run WHERE state <> 'complete' ORDER BY 1
-
--- name: lives
-SELECT 1 FROM worker WHERE worker = $1
 
 -- name: put_session
 INSERT OR REPLACE INTO session (session_id, {session_columns}) VALUES (?, {session_values})

@@ -1,4 +1,4 @@
-"""Faults: everything that can go wrong around a dispatcher, once at every point where it can.
+"""Faults: everything that can go wrong around a dispatcher, one fault at a time, at every possible point.
 
 A driver plays each scenario in plain order, again and again, and each time
 spoils it at one point: it cancels a task after a step, lets a write fail, has a

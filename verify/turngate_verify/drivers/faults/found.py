@@ -1,4 +1,4 @@
-"""The result of the injections, and the first one after which something does not hold."""
+"""The result of the injections, and the first one after which something is wrong."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from turngate_verify.world.world import Make, dispatcher_option
 
 
 class FaultFound(NamedTuple):
-    """An injection after which something does not hold."""
+    """An injection after which something is wrong."""
 
     kind: str
     """One of KINDS; "none" when the scenario fails without any injection."""
     scenario: str
     number: int
-    """Which injection into the scenario it is; 0 when nothing was injected."""
+    """The number of the injection in its scenario; 0 if nothing was injected."""
     where: str
     """What was spoiled, in domain words."""
     broken: Property | None
@@ -33,7 +33,7 @@ class FaultFound(NamedTuple):
         return command + dispatcher_option(self.make)
 
     def told(self) -> list[str]:
-        """Say what was wrong, what was spoiled, and how to do it again."""
+        """Return what was wrong, what was spoiled, and how to repeat it."""
         name = f"{self.broken}: " if self.broken else ""
         return [
             f"{name}{self.what}",

@@ -1,4 +1,4 @@
-"""Trials: each makes one numbered injection into a scenario, and sees what holds after it."""
+"""Trials: each makes one numbered injection into a scenario, and checks what holds afterwards."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Trials:
         self._expect_no_warnings(kind, where, play, unclosed=unclosed)
 
     def _expect_no_warnings(self, kind: str, where: str, play: Play, *, unclosed: bool = False) -> None:
-        """Let go of the play, and expect no warning while it is collected as garbage.
+        """Drop the play, and expect no warning while it is garbage-collected.
 
         There must be one ResourceWarning if the dispatcher was dropped ``unclosed``.
         """

@@ -1,4 +1,4 @@
-"""A world whose hooks, recording, log and task factory misbehave as they are told."""
+"""A world whose hooks, recording, log and task factory misbehave on demand."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class FaultyWorld(PatientWorld):
     """The task factory of the loop."""
 
     def hook(self, complete: RunComplete) -> None:
-        """Receive a RunComplete, and raise if told to."""
+        """Receive a RunComplete, and raise if the injection says so."""
         super().hook(complete)
         if self.hook_raises:
             raise self.hook_raises
 
     def record(self, entry: dict[str, Any]) -> None:
-        """Pass an entry to the monitor, and raise if told to."""
+        """Pass an entry to the monitor, and raise if the injection says so."""
         self.entries += 1
         if self.record_raises and self.entries == self.record_fails_at:
             self.monitor.ended = entry["event"] == "end"
@@ -51,14 +51,14 @@ class FaultyWorld(PatientWorld):
         super().record(entry)
 
     def check(self) -> None:
-        """Check the world. While the monitor is blind, check only that the loop was told of no problem."""
+        """Check the world. While the monitor is blind, check only that the loop has reported no problem."""
         if not self.blind:
             super().check()
         elif self.loop.problems:
             raise AssertionError(f"the loop was told: {told_to(self.loop)}")
 
     def finish(self) -> None:
-        """Let everything come to its end, and expect that no RunComplete and no task is outstanding."""
+        """Let everything end, and expect that no RunComplete and no task is outstanding."""
         if not self.blind:
             super().finish()
             return

@@ -1,4 +1,4 @@
-"""The rules of callers: they hand in prompts, wait for runs, cancel, and close the dispatcher."""
+"""The rules of callers: they submit prompts, wait for runs, cancel, and close the dispatcher."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class CallerRules(RefusalsExpected):
     @when(lambda self: self.uncovered and len(self.callers) < 2)
     @rule(run=one_of(lambda self: self.runs))
     def wait(self, run: str) -> None:
-        """Wait for a run, in a task. The dispatcher refuses who waits for a forgotten run."""
+        """Wait for a run, in a task. The dispatcher refuses to wait for a forgotten run."""
         self._callers.append(self.world.wait(run))
 
     @when(lambda self: self.callers)

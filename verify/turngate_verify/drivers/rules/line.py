@@ -1,4 +1,4 @@
-"""The rules of callers who look after the line: they hold, resume, stop, move, edit and send now."""
+"""The rules of callers who change what waits: they hold, resume, stop, move, edit and send now."""
 
 from __future__ import annotations
 

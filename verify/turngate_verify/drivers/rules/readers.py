@@ -1,4 +1,4 @@
-"""A subscriber that reads only when it is told to. If it lags too far behind, the dispatcher cuts it off."""
+"""A subscriber that reads only on command. If it lags too far behind, the dispatcher cuts it off."""
 
 from __future__ import annotations
 
