@@ -224,14 +224,6 @@ def test_conditions_of_one_batch_are_proved_together_and_a_wrong_one_is_not() ->
         assert discharge([wrong, *batch[1:]], solver)[0] != "proved"
 
 
-def test_what_one_conversation_with_z3_has_set_is_not_for_the_next() -> None:
-    z3, _ = both_solvers()
-    f = "(declare-fun f (Int) Int)"
-    assert z3.check_each(f, ["(assert (> (f 0) 0))"], 1) == ["sat"]
-    for_all = f"{f}(assert (forall ((x Int)) (> (f x) x)))"
-    assert z3.conversation().tell(f"{for_all}(check-sat)") == "sat"
-
-
 def test_ctrl_c_while_z3_thinks_is_for_whoever_asked() -> None:
     both_solvers()
     assert importlib.import_module("z3").get_param("ctrl_c") == "false"
