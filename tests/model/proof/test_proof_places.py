@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -125,7 +126,6 @@ def _abouts(
     if accepts:
         unborn = [run for run in runs if world["state"](run) is RunState.UNBORN]
         yield from ((run, runs.index(run) + 1) for run in unborn[:1])
-    elif sorts == (Sort.RUN, Sort.BOOL):
-        yield from ((run, ok) for run in runs for ok in (True, False))
     else:
-        yield from ((run,) for run in runs) if sorts else [()]
+        domains: dict[Sort, Sequence[object]] = {Sort.RUN: runs, Sort.BOOL: (True, False)}
+        yield from itertools.product(*(domains[sort] for sort in sorts))

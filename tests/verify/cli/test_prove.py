@@ -70,7 +70,7 @@ def test_what_is_not_proved_is_said(
 def test_a_missing_solver_is_bad_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacking(_effort: object, _begin: object) -> Proof:
+    def lacking(_effort: object, _begin: object, processes: int) -> Proof:
         raise SolverMissing("cvc5 not installed; get it with: pip install cvc5")
 
     monkeypatch.setattr(command, "prove_all", lacking)
