@@ -228,7 +228,7 @@ def test_with_the_extra_pages_are_written_by_the_templates_of_the_wheel(
     told = '{"event": "accept", "session": "s", "run": "a"}\n{"event": "end"}\n'
     traced = full.run("turngate", "trace", "-", "--report", str(tmp_path), typed=told)
     assert (traced.stderr, traced.returncode) == (f"wrote {tmp_path}/index.html\n", 1)
-    assert "has ended without a RunComplete" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "never got a RunComplete" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def described(wheel: Path) -> str:
