@@ -78,4 +78,5 @@ def standing_clock(monkeypatch: pytest.MonkeyPatch) -> StandingStill:
     """Keep the searches of the conformance kit from running out of time, however slow the machine is."""
     clock = StandingStill()
     monkeypatch.setattr("turngate_verify.conform.suites.time", clock)
+    monkeypatch.setattr("turngate_verify.conform.midflight.time", clock)
     return clock

@@ -1,10 +1,9 @@
 """Coverage with branches: runs the tests that count, and reports on each layer of the project.
 
-A layer with a floor must reach it. What a missing program leaves out is said and not judged: without
-PostgreSQL no test runs the engine of that name. The exit code is 1 when a layer is below its floor, or
-that of pytest when a test fails. `--ledgers` measures the ledgers, too, which have no floor yet;
-`--floors` runs the tests of the layers with a floor and reports on these alone; `--again` reports on the
-data of the last run.
+Each layer must reach its floor, and so must each module with a floor of its own. What a missing program
+leaves out is said and not judged: without PostgreSQL no test runs the engine of that name. The exit code is 1
+when something is below its floor, or that of pytest when a test fails. `--floors` leaves out the tests that
+take longest and that no floor needs; `--again` reports on the data of the last run.
 """
 
 from __future__ import annotations
@@ -12,43 +11,60 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import coverage
+from coverage.exceptions import NoDataError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-MARKED: Final = "dispatcher or server or acp or command"
-"""The tests that count, by their markers."""
-
-
-FLOORED: Final = (
-    "tests/impl",
-    *(f"tests/server/test_client_{rules}.py" for rules in ("rules", "stream_rules", "text_rules")),
+SLOW: Final = (
+    *(f"tests/server/test_{each}.py" for each in ("page", "server_conform", "server_load", "server_openapi")),
+    "tests/durable/test_ledger_drivers.py",
 )
-"""The tests by which the layers with a floor are judged."""
+"""Those that no floor needs."""
+COUNTED: Final = (
+    *(f"tests/{folder}" for folder in ("impl", "durable", "server", "acp", "cli")),
+    *(f"tests/verify/cli/test_{each}.py" for each in ("cli", "command", "terminal")),
+)
+"""The tests that count: those of the layers, and those of the command line by the commands that check."""
 
 
 class Layer(NamedTuple):
-    """Files that are reported on together; `floor` is the percentage that they must reach, if any."""
+    """Files that are reported on together; `floor` is the percentage that they must reach.
+
+    A module in `modules` has a floor of its own and does not count for the layer's. Floors below 100 are a
+    little below what was reached, for some branches are reached on some runs only:
+    docs/explanation/verification.md says what is missing.
+    """
 
     name: str
     files: list[str]
-    floor: float | None = 100.0
+    floor: float = 100.0
+    modules: Mapping[str, float] = MappingProxyType({})
 
 
 LAYERS: Final = (
     Layer("the dispatcher", ["*/impl/turngate/*.py"]),
-    Layer("when the client sends again", [f"*/client/{each}.py" for each in ("_calls", "_events", "_text")]),
+    Layer("client", ["*/turngate/client/*"]),
+    Layer("server", ["*/turngate/server/*"], 99.0),
+    Layer("ACP", ["*/turngate/acp/*"], 99.0),
+    Layer("command line", ["*/turngate/cli/*"], 98.0),
     Layer(
-        "server, client, ACP, command line",
-        [f"*/turngate/{each}/**" for each in ("server", "client", "acp", "cli")],
-        floor=None,
+        "ledgers",
+        ["*/turngate/durable/*"],
+        95.0,
+        {
+            "durable/_close": 82.0,
+            "durable/_turns": 86.0,
+            "durable/_sqlite_relay": 82.0,
+            "durable/_sqlite_thread": 88.0,
+            "durable/feed/_feed": 94.0,
+        },
     ),
-    Layer("ledgers", ["*/turngate/durable/**"], floor=None),
 )
-"""The last one is reported on where its tests were run."""
 NEEDS: Final = {
     "initdb": ("PostgreSQL", ("*/durable/_postgres*",)),
     "chromium": ("Chromium", ()),
@@ -62,26 +78,34 @@ def is_there(program: str) -> bool:
     return shutil.which(program) is not None or any(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))
 
 
+def judged(name: str, files: list[str], floor: float, unjudged: list[str]) -> list[str]:
+    """Report on some files; return what is wrong with them."""
+    data = coverage.Coverage(data_file=str(ROOT / ".coverage"), config_file=str(ROOT / "pyproject.toml"))
+    data.load()
+    try:
+        reached = data.report(include=files, omit=unjudged, show_missing=True, skip_covered=True)
+    except NoDataError:  # all of them need a program that is missing
+        return []
+    return [f"{name}: {reached:.2f} % of {floor:g} %"] if reached < floor else []
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the tests, report, and return the exit code."""
     if "--again" not in arguments:
-        marked = f"{MARKED} or ledger" if "--ledgers" in arguments else MARKED
         command = [sys.executable, "-m", "pytest", "--quiet", "--cov", "--cov-report=", "-n", "auto"]
-        command += ["--dist", "worksteal", *(FLOORED if "--floors" in arguments else ("-m", marked))]
+        command += ["--dist", "worksteal", "-m", "not deep", *COUNTED]
+        command += [f"--ignore={file}" for file in SLOW if "--floors" in arguments]
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             return code
     missing = {name: files for program, (name, files) in NEEDS.items() if not is_there(program)}
     unjudged = [each for files in missing.values() for each in files]
     below = []
-    for layer in LAYERS if "--ledgers" in arguments else LAYERS[:-1]:
-        if layer.floor is None and "--floors" in arguments:
-            continue
-        print(f"\n{layer.name}: {'no floor yet' if layer.floor is None else f'{layer.floor:g} % or more'}")
-        data = coverage.Coverage(data_file=str(ROOT / ".coverage"), config_file=str(ROOT / "pyproject.toml"))
-        data.load()
-        reached = data.report(include=layer.files, omit=unjudged, show_missing=True, skip_covered=True)
-        if layer.floor is not None and reached < layer.floor:
-            below.append(f"{layer.name}: {reached:.2f} % of {layer.floor:g} %")
+    for layer, of_layer, floor, modules in LAYERS:
+        of_modules = {f"*/{module}.py": own for module, own in modules.items()}
+        print(f"\n{layer}")
+        below += judged(layer, of_layer, floor, [*unjudged, *of_modules])
+        for file, own in of_modules.items():
+            below += judged(file, [file], own, unjudged)
     for name, files in missing.items():
         print(f"not measured: what needs {name}, which is not installed: {', '.join(files) or 'tests alone'}")
     for each in below:

@@ -3,9 +3,9 @@
 `python tools/mutants.py [MODULE ...] [LINE ...]`, for the dispatcher itself unless modules of another layer
 are named: `client/_calls`, or `server` for all of a folder. `--sample N` takes N of the mutants by chance,
 the same ones each time. Cosmic Ray makes the mutants. Each is tested by the tests that reach the changed
-statement, the quickest first, in a fork of this process, which has the libraries loaded and keeps them out of
-the garbage collector's way: one takes a second, and no file is ever changed. Processes that a test starts
-load the mutant too. What pytest said is in build/mutants.
+statement, the quickest first, until they have taken BUDGET seconds together; no file is ever changed. Most
+are put into a fork of a process that has collected the tests already (`mutants_warm.py`), the others into one
+that imports them. Processes that a test starts load the mutant too. What pytest said is in build/mutants.
 
 A test that has taken several times its time, in the processor or on the clock, has hung, and its process is
 ended. So that a busy machine proves nothing, the same test must then pass in that time without the mutant; if
@@ -30,25 +30,29 @@ import difflib
 import functools
 import gc
 import importlib
+import itertools
 import json
 import os
 import random
 import re
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import hypothesis.stateful  # noqa: F401 - here once, instead of in every fork
 import pytest
 from coverage import CoverageData
 
 from mutants_meaning import meaning
+from mutants_warm import Warm, is_replaceable, put_in_place
 
 # They have no types, and are there for `make mutants` alone.
 parso: Any = importlib.import_module("parso")
@@ -112,16 +116,18 @@ LAYERS: Final = {
 }
 """The layers by their folders in impl/turngate; the dispatcher itself is in none."""
 QUICK: Final = 25  # tests that are asked first: they are quick, and notice most
-WORKERS: Final = 3  # one of them waits, most of the time
-SECONDS: Final = 600.0  # for all tests of one mutant
+WORKERS: Final = 4  # most of them wait, most of the time
+BUDGET: Final = 60.0  # seconds that the tests of one mutant take together without it; the rest is not asked
+LOADING: Final = 120.0  # for importing a mutant
 TIMES: Final = 5  # a test has hung after this many times the seconds that it takes without a mutant,
-HANG: Final = 10.0  # and not before this many seconds
+HANG: Final = 4.0  # and not before this many seconds; it may be less than a busy machine takes, see PATIENCE
 PATIENCE: Final = 3  # a mutant is tried so often, with twice the time, where the clean test is as slow
 SEED: Final = 24
 HUNG: Final = re.compile(r"^E +TimeoutError$|^Timeout \(", re.MULTILINE)  # how that is said
 BROKEN: Final = 77  # exit code: the mutant cannot be imported
 KILLED: Final = 1  # exit code, of pytest too: a test failed
 FAILED: Final = 78  # exit code: something went wrong here, not in the mutant
+COLD: Final = 79  # exit code: the mutant has to be imported
 MEMORY: Final = 2 << 30  # bytes, for one that never stops making something
 VERDICTS: Final = {
     0: "survived",
@@ -130,6 +136,7 @@ VERDICTS: Final = {
     3: "killed",  # pytest: something got out that it has no word for
     4: "killed",  # pytest: a module of tests that was named could not be imported
     BROKEN: "broken",
+    COLD: "cold",
     -signal.SIGSEGV: "killed",  # the interpreter, out of memory
     -signal.SIGPROF: "timed out",
     -signal.SIGALRM: "timed out",
@@ -190,29 +197,40 @@ class Mutant:
         """What identifies it in the list, wherever the line has gone."""
         return self.module, self.before, self.after
 
+    @property
+    def name(self) -> str:
+        """What the module is called when it is imported."""
+        return f"turngate.{self.module.replace('/', '.')}"
+
     def __str__(self) -> str:
         return f"{self.module}.py:{self.line}: `{self.before}` → `{self.after}`"
 
 
-def mutants_of(module: str) -> Iterator[Mutant]:
-    """Make every mutant of the module that can be noticed."""
+def mutants_of(module: str, order: random.Random | None = None) -> Iterator[Mutant]:
+    """Make every mutant of the module that can be noticed, in a random order if one is given."""
     source = (SOURCES / f"{module}.py").read_text()
     unchanged, seen = meaning(source), set[str]()
     operators: list[Any] = [RemoveStatement()]
     operators += [plugins.get_operator(name)() for name in plugins.operator_names() if name not in UNUSED]
     nodes = [*_nodes(parso.parse(source))]
-    for operator in operators:
-        for occurrence in range(sum(len([*operator.mutation_positions(node)]) for node in nodes)):
-            try:
-                mutated = mutating.mutate_code(source, operator, occurrence)
-            except AttributeError:  # it replaces names of exceptions, and cannot replace `a.b`
-                continue
-            if mutated is None or mutated in seen:
-                continue
-            seen.add(mutated)
-            with contextlib.suppress(SyntaxError):
-                if meaning(mutated) != unchanged:
-                    yield _mutant(module, source, mutated)
+    places = [
+        (operator, occurrence)
+        for operator in operators
+        for occurrence in range(sum(len([*operator.mutation_positions(node)]) for node in nodes))
+    ]
+    if order is not None:
+        order.shuffle(places)
+    for operator, occurrence in places:
+        try:
+            mutated = mutating.mutate_code(source, operator, occurrence)
+        except AttributeError:  # it replaces names of exceptions, and cannot replace `a.b`
+            continue
+        if mutated is None or mutated in seen:
+            continue
+        seen.add(mutated)
+        with contextlib.suppress(SyntaxError):
+            if meaning(mutated) != unchanged:
+                yield _mutant(module, source, mutated)
 
 
 def _nodes(node: Any) -> Iterator[Any]:
@@ -265,12 +283,17 @@ class Limits:
 class Reach:
     """Which tests reach a line of a module, the quickest first: found by running all of them once."""
 
-    def __init__(self, layer: str) -> None:
-        self._data = CoverageData(str(data_of(layer)))
-        self._data.read()
+    def __init__(self, layer: str, modules: Iterable[str]) -> None:
+        data = CoverageData(str(data_of(layer)))
+        data.read()
         self._seconds: dict[str, float] = json.loads(data_of(layer).with_suffix(".json").read_text())
-        self._measured = data_of(layer).stat().st_mtime
-        self._contexts: dict[str, dict[int, list[str]]] = {}
+        measured = data_of(layer).stat().st_mtime
+        for module in modules:
+            if (source := SOURCES / f"{module}.py").stat().st_mtime > measured:
+                raise SystemExit(f"{source} has changed since it was seen which test reaches what")
+        self._contexts: dict[str, dict[int, list[str]]] = {  # all of them now: a fork would erase the file
+            module: data.contexts_by_lineno(str(SOURCES / f"{module}.py")) for module in modules
+        }
         self._in_order = sorted(self._seconds, key=lambda test: (_file(test) in UNSEEN, self._seconds[test]))
 
     def tests(self, mutant: Mutant) -> list[str]:
@@ -278,17 +301,17 @@ class Reach:
 
         Processes import too, each as part of a test: what this process has imported counts.
         """
-        if mutant.module not in self._contexts:
-            source = SOURCES / f"{mutant.module}.py"
-            if source.stat().st_mtime > self._measured:
-                raise SystemExit(f"{source} has changed since it was seen which test reaches what")
-            self._contexts[mutant.module] = self._data.contexts_by_lineno(str(source))
         of_module = self._contexts[mutant.module]
         contexts = {context for line in mutant.lines for context in of_module.get(line, ())}
         reached = {context.partition("|")[0] for context in contexts if "|" in context}
         if "" in contexts or not reached:
-            return self._in_order
-        return [test for test in self._in_order if test in reached or _file(test) in UNSEEN]
+            in_module = {each.partition("|")[0] for line in of_module.values() for each in line}
+            chosen = sorted(self._in_order, key=lambda test: test not in in_module)  # these first
+        else:
+            chosen = [test for test in self._in_order if test in reached or _file(test) in UNSEEN]
+        chosen = _of_one_kind_first(chosen)
+        within = itertools.accumulate(self._seconds[test] for test in chosen)
+        return [test for test, seconds in zip(chosen, within, strict=True) if seconds <= BUDGET]
 
     def quickest(self) -> list[str]:
         """Return the tests that are asked first about a statement that all of them reach."""
@@ -297,6 +320,15 @@ class Reach:
     def limits(self, tests: Iterable[str], factor: int = 1) -> dict[str, float]:
         """Return after how many seconds each of these tests counts as hung."""
         return {test: factor * max(HANG, TIMES * self._seconds[test]) for test in tests}
+
+
+def _of_one_kind_first(tests: Iterable[str]) -> list[str]:
+    """Put last the tests that come again, with another ledger."""
+    first, again = dict[str, str](), list[str]()
+    for test in tests:
+        if first.setdefault(re.sub(r"\b(memory|sqlite|postgres)\b", "", test), test) != test:
+            again.append(test)
+    return [*first.values(), *again]
 
 
 def _file(test: str) -> str:
@@ -339,13 +371,58 @@ def measure_reach(layer: str) -> None:
     data_of(layer).with_suffix(".json").write_text(json.dumps(seconds))
 
 
-def child(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
-    """Run the tests on the mutant, in a process of its own; return the exit code of pytest."""
-    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
+Run: TypeAlias = Callable[[Mutant | None, dict[str, float], Path], int]
+"""Runs the tests that have these limits, on the mutant if there is one, in a process of its own."""
+
+
+def warm_child(warm: Warm, mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
+    """Run the tests on the mutant where they are collected already; return an exit code as pytest's are."""
     if mutant is not None:
-        print(mutant, flush=True)
+        tell_processes(mutant, output.with_suffix(".py"))
+        try:
+            put_in_place(mutant.name, mutant.source)
+        except ValueError:  # it has other free variables, or lacks a name
+            return COLD
+        except Exception as exc:
+            print(f"cannot be imported: {exc!r}", flush=True)
+            return BROKEN
+    failure = warm.first_failure([*limits], Limits(output.with_suffix(".test"), limits))
+    if failure is not None:
+        output.write_text(f"{mutant}\n{failure}\n")
+    return 0 if failure is None else KILLED
+
+
+def in_warm_process(layer: str, mutants: Sequence[Mutant], reach: Reach) -> Iterator[tuple[Mutant, str]]:
+    """Test the mutants in forks of one process that has collected the tests of the layer."""
+    reader, writer = os.pipe()
+
+    def work(warm: Warm) -> None:
+        run = functools.partial(warm_child, warm)
+        check_that_tests_pass(reach, run)
+        numbers = {id(mutant): number for number, mutant in enumerate(mutants)}
+        for mutant, verdict in outcomes(mutants, reach, run):
+            os.write(writer, f"{numbers[id(mutant)]} {verdict}\n".encode())
+
+    def collect() -> int:
+        temporary = tempfile.mkdtemp(prefix="mutants-")
+        try:
+            return pytest.main([*PLAIN, "--basetemp", temporary, *LAYERS[layer].tests], plugins=[Warm(work)])
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    pid = in_a_fork(collect)
+    os.close(writer)
+    with open(reader, encoding="ascii") as lines:
+        for line in lines:
+            number, _, verdict = line.strip().partition(" ")
+            yield mutants[int(number)], verdict
+    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        raise SystemExit(f"the tests of {layer or 'the dispatcher'} could not be collected ({code})")
+
+
+def child(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
+    """Run the tests on the mutant, which is imported; return the exit code of pytest."""
+    if mutant is not None:
         load_instead(mutant, output.with_suffix(".py"))
     sys.path[:0] = [str(ROOT / folder) for folder in ("impl", "model", "verify", "tests/support")]
     tests = [*limits]
@@ -353,7 +430,7 @@ def child(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
         import turngate  # noqa: F401, PLC0415 - not before the mutant is in its place
 
         if mutant is not None:
-            importlib.import_module(f"turngate.{mutant.module.replace('/', '.')}")
+            importlib.import_module(mutant.name)
     except Exception as exc:
         print(f"cannot be imported: {exc!r}", flush=True)
         return BROKEN
@@ -369,13 +446,20 @@ def child(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
     return 0
 
 
-def load_instead(mutant: Mutant, source: Path) -> None:
-    """Have the mutant loaded where its module is asked for, here and in every process that a test starts."""
+STARTED: Final = str(ROOT / "tools" / "mutants_started")
+
+
+def tell_processes(mutant: Mutant, source: Path) -> None:
+    """Have the mutant loaded where its module is asked for, in every process that a test starts."""
     source.write_text(mutant.source)
-    os.environ["TURNGATE_MUTANT"] = f"turngate.{mutant.module.replace('/', '.')}={source}"
-    here = str(ROOT / "tools" / "mutants_started")
-    os.environ["PYTHONPATH"] = here
-    sys.path.insert(0, here)
+    os.environ["TURNGATE_MUTANT"] = f"{mutant.name}={source}"
+    os.environ["PYTHONPATH"] = STARTED
+
+
+def load_instead(mutant: Mutant, source: Path) -> None:
+    """Have it loaded there and here."""
+    tell_processes(mutant, source)
+    sys.path.insert(0, STARTED)
     importlib.import_module("mutant_in_place")
 
 
@@ -399,15 +483,15 @@ def in_a_fork(call: Callable[[], int | None]) -> int:
 class Trial:
     """A mutant that is being tested, or the test that hung with it, which is tried without it."""
 
-    def __init__(self, mutant: Mutant, reach: Reach, output: Path) -> None:
+    def __init__(self, mutant: Mutant, reach: Reach, output: Path, run: Run) -> None:
         self.mutant = mutant
         self._reach = reach
+        self._run = run
         self._output = output
         self._factor = 1
         self._hung: str | None = None
         """The test that is tried without the mutant."""
         self.pid = self._start()
-        self._deadline = time.monotonic() + SECONDS
 
     def _start(self) -> int:
         tests = self._reach.tests(self.mutant) if self._hung is None else [self._hung]
@@ -415,12 +499,7 @@ class Trial:
         mutant, output = (
             (self.mutant, self._output) if self._hung is None else (None, self._output.with_suffix(".clean"))
         )
-        return in_a_fork(functools.partial(limited, mutant, limits, output))
-
-    def end_if_late(self) -> None:
-        """End the process if all of its tests take too long."""
-        if time.monotonic() > self._deadline:
-            os.killpg(self.pid, signal.SIGKILL)
+        return in_a_fork(functools.partial(limited, self._run, mutant, limits, output))
 
     def verdict(self, status: int) -> str | None:
         """Return what happened to the mutant; None if something more was started."""
@@ -443,18 +522,23 @@ class Trial:
         else:
             return verdict
         self.pid = self._start()
-        self._deadline = time.monotonic() + self._factor * SECONDS
         return None
 
 
-def limited(mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
+def limited(run: Run, mutant: Mutant | None, limits: dict[str, float], output: Path) -> int:
     """Run the tests on the mutant with so much memory and no more."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    return child(mutant, limits, output)
+    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    if mutant is not None:
+        print(mutant, flush=True)
+    signal.setitimer(signal.ITIMER_REAL, LOADING)
+    return run(mutant, limits, output)
 
 
-def outcomes(mutants: Iterable[Mutant], reach: Reach) -> Iterator[tuple[Mutant, str]]:
-    """Test every mutant and say what happened to it: killed, timed out, broken or survived."""
+def outcomes(mutants: Iterable[Mutant], reach: Reach, run: Run) -> Iterator[tuple[Mutant, str]]:
+    """Test every mutant and say what happened to it: killed, timed out, broken, cold or survived."""
     gc.collect()
     gc.freeze()
     pending, running = enumerate(mutants), list[Trial]()
@@ -463,10 +547,9 @@ def outcomes(mutants: Iterable[Mutant], reach: Reach) -> Iterator[tuple[Mutant, 
         while following and len(running) < WORKERS:
             number, mutant = following
             output = OUTPUT / f"{mutant.module.replace('/', '.')}-{number}.txt"
-            running.append(Trial(mutant, reach, output))
+            running.append(Trial(mutant, reach, output, run))
             following = next(pending, None)
         for trial in [*running]:
-            trial.end_if_late()
             ended, status = os.waitpid(trial.pid, os.WNOHANG)
             if ended and (verdict := trial.verdict(status)) is not None:
                 running.remove(trial)
@@ -505,6 +588,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Test mutants of modules.")
     parser.add_argument("chosen", nargs="*", help="modules, folders of modules, and lines")
     parser.add_argument("--sample", type=int, metavar="N", help="test N of their mutants, chosen at random")
+    parser.add_argument("--each", type=int, metavar="N", help="test N of each module, chosen at random")
     parser.add_argument("--same-reach", action="store_true", help="which test reaches what has not changed")
     asked = parser.parse_args(arguments)
     lines = {int(each) for each in asked.chosen if each.isdigit()}
@@ -512,51 +596,67 @@ def main(arguments: Sequence[str]) -> int:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of a quick test goes there
     mutants = {
         module: [mutant for mutant in mutants_of(module) if not lines or mutant.line in lines]
+        if asked.each is None
+        else [*itertools.islice(mutants_of(module, random.Random(SEED)), asked.each)]
         for module in modules
     }
     if asked.sample is not None:
         every = [mutant for of_module in mutants.values() for mutant in of_module]
         drawn = random.Random(SEED).sample(every, min(asked.sample, len(every)))
         mutants = {module: [mutant for mutant in drawn if mutant.module == module] for module in modules}
-    is_whole, bad = not lines and asked.sample is None, 0
+    is_whole, bad = not lines and asked.sample is None and asked.each is None, 0
     reaches: dict[str, Reach] = {}
     for layer in dict.fromkeys(map(layer_of, modules)):
+        of_layer = [module for module in modules if layer_of(module) == layer]
         measured = data_of(layer) in map(data_of, reaches) or asked.same_reach
         if not measured or not data_of(layer).with_suffix(".json").exists():
             measuring = in_a_fork(functools.partial(measure_reach, layer))
             if os.waitstatus_to_exitcode(os.waitpid(measuring, 0)[1]) != 0:
                 return 2
-        reaches[layer] = Reach(layer)
+        reaches[layer] = Reach(layer, of_layer)
         for library in LAYERS[layer].libraries:
             importlib.import_module(library)
-        check_that_tests_pass(reaches[layer])
-    for module, of_module in mutants.items():
-        bad += judged(module, of_module, reaches[layer_of(module)], is_whole)
+        verdicts = judged([each for module in of_layer for each in mutants[module]], layer, reaches[layer])
+        for module in of_layer:
+            bad += report(module, [each for each in verdicts if each[0].module == module], is_whole)
     return 1 if bad else 0
 
 
-def check_that_tests_pass(reach: Reach) -> None:
+def check_that_tests_pass(reach: Reach, run: Run) -> None:
     """See that the quickest tests pass as a mutant's do: if not, every mutant would seem to be noticed."""
     output = OUTPUT / "unchanged.txt"
-    trial = in_a_fork(functools.partial(limited, None, reach.limits(reach.quickest(), 2**PATIENCE), output))
+    limits = reach.limits(reach.quickest(), 2**PATIENCE)
+    trial = in_a_fork(functools.partial(limited, run, None, limits, output))
     if code := os.waitstatus_to_exitcode(os.waitpid(trial, 0)[1]):
         raise SystemExit(f"the tests do not pass without a mutant ({code}), see {output}")
 
 
-def judged(module: str, mutants: Sequence[Mutant], reach: Reach, is_whole: bool) -> int:
-    """Test the mutants of a module, print what happened to them, and return how many are wrong."""
-    print(f"{module}.py", flush=True)
-    equivalent = {change for change in listed() if change[0] == module}
-    count, survived = collections.Counter[str](), set()
-    for mutant, verdict in outcomes(mutants, reach):
-        outcome = verdict
-        if verdict == "survived":
-            survived.add(mutant.change)
-            outcome = "equivalent" if mutant.change in equivalent else verdict
-        count[outcome] += 1
+def judged(mutants: Sequence[Mutant], layer: str, reach: Reach) -> list[tuple[Mutant, str]]:
+    """Test the mutants of a layer; print those that no test fails on, and return what happened to each."""
+    known, verdicts = listed(), list[tuple[Mutant, str]]()
+
+    def cold() -> Iterator[Mutant]:
+        yield from imported
+        yield from [mutant for mutant, verdict in verdicts if verdict == "cold"]
+
+    quick, imported = list[Mutant](), list[Mutant]()
+    for each in mutants:
+        source = (SOURCES / f"{each.module}.py").read_text()
+        (quick if is_replaceable(source, each.line) else imported).append(each)
+    warm = in_warm_process(layer, quick, reach) if quick else iter(())
+    for mutant, verdict in itertools.chain(warm, outcomes(cold(), reach, child)):
+        outcome = "equivalent" if verdict == "survived" and mutant.change in known else verdict
+        verdicts.append((mutant, outcome))
         if outcome in {"survived", "timed out"}:
             print(f"  {outcome}: {mutant}", flush=True)
-    gone = equivalent - survived if is_whole else set()
+    return verdicts
+
+
+def report(module: str, verdicts: Sequence[tuple[Mutant, str]], is_whole: bool) -> int:
+    """Print the figures of a module, and return how many of its mutants are wrong."""
+    count = collections.Counter(outcome for _, outcome in verdicts)
+    alive = {mutant.change for mutant, outcome in verdicts if outcome in {"survived", "equivalent"}}
+    gone = {change for change in listed() if change[0] == module} - alive if is_whole else set()
     for _, before, after in gone:
         print(f"  listed as equivalent, but is not there or does not survive: `{before}` → `{after}`")
     noticed = count["killed"] + count["timed out"]

@@ -2,10 +2,10 @@
 
 Run it with: python tools/soundness.py --executions 50000
 
-Every right dispatcher of tests/support/flights.py, behind two adapters, and of line_flights.py, whose callers
-also hold, move and edit what waits, is checked with one seed after the other until the number of executions
-is reached. If the kit accuses one, the tool prints the program that
-replays it and exits with 1.
+Every right dispatcher of tests/support/flights.py and other_flights.py, behind two adapters, and of
+line_flights.py, whose callers also hold, move and edit what waits, is checked with one seed after the other
+until the number of executions is reached. If the kit accuses one, the tool prints the program that replays it
+and exits with 1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import flights
 import line_flights
+import other_flights
 from turngate_verify.conform import AsyncioSubject, Conformance, Effort, check
 
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for adapter in (flights.Flight, flights.Awaited)
         for kind in flights.RIGHT
     ]
+    subjects += other_flights.RIGHT
     subjects += [line_flights.line_flight(kind) for kind in line_flights.RIGHT]
     if asked.only:
         subjects = [make for make in subjects if asked.only in make.__name__]

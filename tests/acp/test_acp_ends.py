@@ -108,13 +108,29 @@ async def test_an_oversize_line_ends_the_connection(
         session = await client.new_session()
         held = client.prompt(session, "a hold")
         await until_shown(client, session, "a ")
-        client.prompt(session, "x" * 30_000)
+        client.prompt(session, "x" * 3_000_000)
+        await client.writer.drain()  # the rest of the line is read, though it is of no use
         assert await client.outcome(held) == "cancelled"
         refused = await client.until(lambda said: "id" in said and said["id"] is None)
         assert refused["error"]["code"] == -32600
         assert await client.hear() == {}
         await serving
     assert "more than 10000 bytes; the connection ends" in capfd.readouterr().err
+
+
+@in_loop
+async def test_an_oversize_line_that_does_not_end_ends_the_connection_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire_module, "LINE_LIMIT", 10_000)
+    monkeypatch.setattr(wire_module, "REST", 0.05)
+    async with connected(Dispatcher(agent)) as (client, serving):
+        session = await client.new_session()
+        held = client.prompt(session, "a hold")
+        await until_shown(client, session, "a ")
+        client.writer.write(b"x" * 30_000)
+        assert await client.outcome(held) == "cancelled"
+        await serving
 
 
 @in_loop

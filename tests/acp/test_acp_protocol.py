@@ -15,7 +15,7 @@ from acp_agent import agent
 from acp_client import ALLOW, REJECT, AcpClient, connected
 from dispatching import in_loop
 from ledgers import ledgers
-from turngate import Attachment, Dispatcher, MemoryMessages, SqliteMessages, Turn, __version__
+from turngate import Attachment, Dispatcher, MemoryMessages, SqliteMessages, Turn, WrongLoop, __version__
 from turngate._prompt import WhenBusy
 from turngate.acp import peer, serve
 from turngate.durable import DurableDispatcher, SqliteLedger
@@ -78,6 +78,13 @@ async def test_sessions_can_be_loaded_where_messages_are_kept(tmp_path: Path) ->
 async def test_when_busy_is_checked() -> None:
     with pytest.raises(ValueError, match="one of fold, queue, interrupt, reject, not 'wait'"):
         await serve(Dispatcher(agent), when_busy="wait")  # type: ignore[arg-type]
+
+
+@in_loop
+async def test_only_a_dispatcher_can_be_served() -> None:
+    for given, said in ((agent, "not function"), (Dispatcher, "not the class"), (None, "not NoneType")):
+        with pytest.raises(TypeError, match=said):
+            await serve(given)  # type: ignore[arg-type]
 
 
 # Prompts.
@@ -401,6 +408,57 @@ async def test_requests_of_a_runner(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_what_json_cannot_say_is_refused_where_it_is_asked() -> None:
+    """It is the runner's mistake, and nothing of it reaches the connection."""
+
+    async def careless(turn: Turn) -> str:
+        wrong: dict[str, Any] = {"path": Path("/a"), "nan": float("nan"), "set": {1}}
+        try:
+            await peer().request("x/y", value=wrong[turn.run.prompt])
+        except TypeError as error:
+            return str(error)
+        return "asked"
+
+    async with connected(Dispatcher(careless)) as (client, _):
+        session = await client.new_session()
+        for prompt in ("path", "nan", "set"):
+            client.heard.clear()
+            assert await client.outcome(client.prompt(session, prompt)) == "end_turn"
+            assert client.text(session).startswith("a request to the client takes what JSON can say: ")
+
+
+@in_loop
+async def test_any_parameter_can_be_named() -> None:
+    async def asks(_: Turn) -> str:
+        return str(await peer().request("x/y", method="z", sessionId="another"))
+
+    async with connected(Dispatcher(asks)) as (client, _):
+        session = await client.new_session()
+        number = client.prompt(session, "a")
+        question = await client.question()
+        assert question["params"] == {"method": "z", "sessionId": "another"}
+        client.send(id=question["id"], result=1)
+        assert await client.outcome(number) == "end_turn"
+
+
+@in_loop
+async def test_the_client_is_asked_on_the_loop_of_the_server_only() -> None:
+    """An answer could not wake what waits on another loop."""
+
+    async def threaded(_: Turn) -> str:
+        client = peer()
+        try:
+            return str(await asyncio.to_thread(lambda: asyncio.run(client.permission({"toolCallId": "t"}))))
+        except WrongLoop as wrong:
+            return str(wrong)
+
+    async with connected(Dispatcher(threaded)) as (client, _):
+        session = await client.new_session()
+        assert await client.outcome(client.prompt(session, "a")) == "end_turn"
+        assert "run_coroutine_threadsafe" in client.text(session)
+
+
+@in_loop
 async def test_what_a_runner_knows_of_its_client(tmp_path: Path) -> None:
     async with connected(Dispatcher(agent)) as (client, _):
         await client.call("initialize", protocolVersion=1, clientCapabilities={"fs": {}})
@@ -438,12 +496,19 @@ async def test_lines_that_are_no_messages(tmp_path: Path) -> None:
             (b'{"id": true, "method": "initialize"}', -32600),
             (b'{"id": 1.5, "method": "initialize"}', -32600),
             (b'{"id": {}, "method": "initialize"}', -32600),
-            (b'{"id": 1, "method": 2}', -32600),
+            (b"{}", -32600),
+            (b'{"jsonrpc": "2.0", "params": {}}', -32600),
+            (b'[{"id": 1, "method": "initialize"}]', -32600),
         ):
             client.heard.clear()
             client.line(line)
             answer = await client.hear()
             assert (answer["id"], answer["error"]["code"]) == (None, code), line
+        for line in (b'{"id": 1}', b'{"id": 1, "method": 2}', b'{"id": 1, "method": null}'):
+            client.heard.clear()
+            client.line(line)
+            answer = await client.hear()  # whoever waits for this id hears of it
+            assert (answer["id"], answer["error"]["code"]) == (1, -32600), line
         client.line(b"")
         client.line(b"   ")
         assert await client.outcome(client.prompt(session, "a")) == "end_turn"
@@ -459,7 +524,10 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
 
         assert await refused("no/such") == (-32601, {"method": "no/such"})
         assert await refused("session/prompt", sessionId="x", prompt=text) == (-32002, {"sessionId": "x"})
-        assert await refused("session/prompt", prompt=text) == (-32002, {"sessionId": None})
+        no_ids: tuple[Any, ...] = (None, 5, True, [], {"a": 1})
+        for wrong_id in no_ids:
+            assert (await refused("session/prompt", sessionId=wrong_id, prompt=text))[0] == -32602
+        assert (await refused("session/prompt", prompt=text))[0] == -32602
         assert await refused("session/load", sessionId="x", cwd="/", mcpServers=[]) == (
             -32002,
             {"sessionId": "x"},
@@ -467,7 +535,9 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
         assert (await refused("session/load", cwd="/", mcpServers=[]))[0] == -32602
         for cwd in ("relative", 1, None):
             assert (await refused("session/new", cwd=cwd, mcpServers=[]))[0] == -32602
-        assert (await refused("session/new", cwd="/", mcpServers={}))[0] == -32602
+        no_servers: tuple[Any, ...] = ({}, [1], None)
+        for servers in no_servers:
+            assert (await refused("session/new", cwd="/", mcpServers=servers))[0] == -32602
         wrong: tuple[Any, ...] = (
             None,
             "text",
@@ -487,6 +557,22 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
         )
         client.send(id=1, method="session/new", params=[])
         assert error_of(await client.answer(1))[0] == -32602
+        client.send(id=2, method="no/such", params=[])
+        assert error_of(await client.answer(2))[0] == -32601
+        client.send(id=3, method="initialize", params=None)
+        assert "result" in await client.answer(3)
+
+
+@in_loop
+async def test_a_cancel_that_is_sent_as_a_request_is_carried_out_and_answered(tmp_path: Path) -> None:
+    async with client_of("memory", tmp_path) as (client, session):
+        first = client.prompt(session, "a hold")
+        await client.until(lambda said: client.text(session) == "a ")
+        assert (await client.call("session/cancel", sessionId=session))["result"] == {}
+        assert await client.outcome(first) == "cancelled"
+        second = client.prompt(session, "b hold")
+        assert (await client.call("$/cancel_request", requestId=second))["result"] == {}
+        assert await client.outcome(second) == "cancelled"
 
 
 @in_loop
@@ -576,6 +662,34 @@ async def test_a_loaded_session_is_replayed_and_goes_on(kind: str, tmp_path: Pat
             client.heard.clear()
             assert await client.outcome(client.prompt(session, "three")) == "end_turn"
             assert client.text(session) == "three "
+
+
+@in_loop
+async def test_a_session_that_is_loaded_again_shows_nothing_of_a_turn_after_its_replay(
+    tmp_path: Path,
+) -> None:
+    """What was shown live comes before the replay, however slowly the client reads, and nothing behind it."""
+    async with (
+        SqliteMessages(tmp_path / "messages.db") as kept,
+        connected(Dispatcher(agent, messages=kept)) as (client, _),
+    ):
+        session = await client.new_session()
+        source = client.reader._transport  # type: ignore[attr-defined]
+        source.pause_reading()
+        number = client.prompt(session, "flood:20000")
+        while len(await kept.list(session)) < 2:
+            await asyncio.sleep(0.01)
+        loading = client.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        later = client.prompt(session, "later")
+        await asyncio.sleep(0.05)
+        source.resume_reading()
+        assert (await client.answer(loading))["result"] == {}
+        assert client.responses(number) == 1
+        whole = "".join(f"{each:07d} " for each in range(20_000))
+        assert client.text(session) == whole * 2
+        client.heard.clear()
+        assert await client.outcome(later) == "end_turn"
+        assert client.text(session) == "later "
 
 
 @in_loop

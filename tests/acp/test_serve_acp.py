@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -83,6 +84,59 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert await client.outcome(queued) == "cancelled"
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == -signal.SIGTERM
+
+
+EXITS = """
+import asyncio, sys
+
+async def agent(turn):
+    turn.write("a ")
+    if turn.run.prompt == "hold":
+        await asyncio.Event().wait()
+    sys.exit({"3": 3, "none": None}.get(turn.run.prompt, turn.run.prompt))
+"""
+
+
+@pytest.mark.parametrize(("prompt", "code"), [("3", 3), ("none", 0), ("no key", 1)])
+@in_loop
+async def test_a_runner_that_ends_the_process_leaves_no_prompt_unanswered(
+    prompt: str, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "exits.py").write_text(EXITS, encoding="utf-8")
+    async with started(agent=tmp_path / "exits.py") as (client, process):
+        one, two = await client.new_session(), await client.new_session()
+        held = client.prompt(one, "hold")
+        await client.until(lambda said: client.text(one) == "a ")
+        exiting = client.prompt(two, prompt)
+        failed = (await client.answer(exiting))["error"]
+        assert failed["message"].startswith("SystemExit")
+        assert client.text(two) == "a "
+        assert await client.outcome(held) == "cancelled"
+        assert await client.hear() == {}
+        _, said = await process.communicate()
+        assert process.returncode == code
+        assert said.decode() == ("no key\n" if code == 1 else "")
+
+
+@in_loop
+async def test_a_signal_while_the_agent_is_imported_ends_it_in_order(tmp_path: Path) -> None:
+    slow = "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(60)\n"
+    (tmp_path / "slow.py").write_text(slow, encoding="utf-8")
+    async with started(agent=tmp_path / "slow.py") as (_, process):
+        while not (tmp_path / "begun").exists():
+            assert process.returncode is None
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        out, said = await process.communicate()
+        assert (process.returncode, out, said) == (0, b"", b"")
+
+
+def test_a_module_that_ends_the_process_says_why(tmp_path: Path) -> None:
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit('no key')\n", encoding="utf-8")
+    done = serve(f"{tmp_path / 'exits.py'}:agent")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "no key" in line
 
 
 @pytest.mark.parametrize("store", ["--messages", "--ledger"])

@@ -298,7 +298,7 @@ async def test_only_what_turns_have_written_since_is_saved() -> None:
     writes, over = owned(1), owned(2, is_over=True)
     written = [2, "ab", None]
     for each in (writes, over):
-        each.turn.output = SimpleNamespace(so_far=lambda: tuple(written))
+        each.turn.so_far = lambda: tuple(written)
     told.owned = {1: writes, 2: over}
     told.wrong["checkpoint"] = [LedgerUnavailable("away")]
     with pytest.raises(LedgerUnavailable):
@@ -401,7 +401,7 @@ async def test_one_look_that_fails_does_not_keep_the_others_from_being_taken(
 ) -> None:
     told = Told()
     told.owned = {1: owned(1)}
-    told.owned[1].turn.output = SimpleNamespace(so_far=lambda: (1, "a", None))
+    told.owned[1].turn.so_far = lambda: (1, "a", None)
     told.waited_for = {"r": handle()}
     told.found = [known("r")]
     told.wrong = {

@@ -2,7 +2,7 @@
 
 It is apart from the project: standard library alone, and none of our modules. BUSY
 says what it does with a prompt behind a busy session: queue (the default),
-interrupt, refuse or fold.
+interrupt, refuse, fold, or join: fold, and have the model answer once more, to all that has joined.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ left_open: list[Any] = []
 """Connections that stay open, or the turn that was answered wrongly, once."""
 
 
-async def model(messages: list[Said], show_text: Any) -> Said:
+async def model(messages: list[Said], show_text: Any, tool: Said = TOOL) -> Said:
     """Ask the model; return its message."""
     url = urlsplit(os.environ["OPENAI_BASE_URL"])
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     try:
-        body = json.dumps({"messages": messages, "tools": [TOOL], "stream": True}).encode()
+        body = json.dumps({"messages": messages, "tools": [tool], "stream": True}).encode()
         head = f"POST {url.path}/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         status = await reader.readuntil(b"\r\n\r\n")
@@ -106,11 +106,19 @@ async def model(messages: list[Said], show_text: Any) -> Said:
             writer.close()
 
 
-async def use_tool(turn: Turn, call: Said) -> str:
+async def aside(messages: list[Said]) -> None:
+    """Ask the model something that is no part of the turn, with a tool that is none of the turn's."""
+    other = {"type": "function", "function": {"name": "decide", "parameters": {}}}
+    await model(messages, lambda _: None, other)
+
+
+async def use_tool(turn: Turn, call: Said, messages: list[Said]) -> str:
     arguments = json.loads(call["function"]["arguments"])
     number = uuid.uuid4().hex
     update(turn.session.name, "tool_call", toolCallId=number, title="run it", status="pending")
     question = questions[number] = asyncio.get_running_loop().create_future()
+    if FLAW == "asks-aside":
+        await aside([*messages, {"role": "user", "content": "Is that safe?"}])
     options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
     about = {"sessionId": turn.session.name, "toolCall": {"toolCallId": number}, "options": options}
     send(id=number, method="session/request_permission", params=about)
@@ -129,6 +137,7 @@ async def use_tool(turn: Turn, call: Said) -> str:
 async def work(turn: Turn) -> None:
     session = turn.session
     messages = [*session.history, {"role": "user", "content": turn.text}]
+    joined = 0
     while True:
         shown_in = session.name
         if FLAW == "shows-in-another-session" and list(sessions)[1:] and list(sessions)[-1] == shown_in:
@@ -136,10 +145,16 @@ async def work(turn: Turn) -> None:
         said = await model(messages, functools.partial(show, shown_in))
         messages.append(said)
         if not said.get("tool_calls"):
+            if BUSY == "join" and (joining := turn.folded[joined:]):
+                joining = joining if joined else joining[:2]  # all of them, but not at once
+                messages += [{"role": "user", "content": each.text} for each in joining]
+                joined += len(joining)
+                continue
             session.history = messages
             return
         (call,) = said["tool_calls"]
-        messages.append({"role": "tool", "tool_call_id": "call_1", "content": await use_tool(turn, call)})
+        used = await use_tool(turn, call, messages)
+        messages.append({"role": "tool", "tool_call_id": "call_1", "content": used})
 
 
 async def run(turn: Turn) -> None:
@@ -183,7 +198,13 @@ def conclude(turn: Turn, answer: Said) -> None:
                 turn.session.is_poisoned = True
             case _:
                 pass
+    if FLAW == "slow" and was_cancelled:
+        asyncio.get_running_loop().call_later(0.5, functools.partial(send, id=turn.number, **answer))
+        return
     send(id=turn.number, **answer)
+    if FLAW == "asks-aside":
+        said = [{"role": "user", "content": turn.text}, {"role": "user", "content": "What is to be kept?"}]
+        left_open.append(asyncio.get_running_loop().create_task(aside(said)))
     if FLAW == "answers-twice" and was_cancelled:
         send(id=turn.number, **answer)
     if FLAW == "update-after-response":
@@ -204,7 +225,7 @@ def prompt(number: int, session: Session, text: str) -> None:
         begin(turn)
     elif BUSY == "refuse":
         send(id=number, error={"code": -32600, "message": "the session is busy"})
-    elif BUSY == "fold":
+    elif BUSY in ("fold", "join"):
         session.active.folded.append(turn)
     elif FLAW == "newest-first":
         session.queue.insert(0, turn)

@@ -58,14 +58,14 @@ def _add(block: dict[str, Any], text: list[str], attachments: list[Attachment]) 
         case "resource_link":
             text.append(f"[{_string(block['name'])}]({_string(block['uri'])})")
         case "image" | "audio" as kind:
-            attachments.append(
-                Attachment(block.get("uri") or kind, _string(block["mimeType"]), _decoded(block["data"]))
-            )
+            name = _string(block.get("uri") or kind)
+            attachments.append(Attachment(name, _string(block["mimeType"]), _decoded(block["data"])))
         case "resource":
             resource = block["resource"]
             uri, is_text = _string(resource["uri"]), "text" in resource
             content = _string(resource["text"]) if is_text else _decoded(resource["blob"])
             mime_type = resource.get("mimeType") or ("text/plain" if is_text else "application/octet-stream")
+            mime_type = _string(mime_type)
             text.append(f"[{uri}]({uri})")
             attachments.append(Attachment(uri, mime_type, content))
         case kind:

@@ -22,8 +22,11 @@ from turngate.acp._peer import Questions
 from turngate.acp._wire import Code
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turngate._events import Event, Subscription
     from turngate._handles import TextStream
+    from turngate._messages import Message
     from turngate.acp._peer import Prompt
     from turngate.acp._wire import Wire
 
@@ -85,6 +88,12 @@ class _Response(NamedTuple):
     complete: RunComplete
 
 
+class _Replay(NamedTuple):
+    number: str | int | None
+    session_id: str
+    messages: Sequence[Message]
+
+
 class Outbox:
     """Takes events, and sends the client what they mean."""
 
@@ -99,7 +108,7 @@ class Outbox:
         """By their lead runs, the turns that prompts of the client are part of."""
         self._turn_of: dict[str, ShownTurn] = {}
         """By the runs of these prompts, the same turns."""
-        self._line: deque[_Text | _Update | _Question | _Response] = deque()
+        self._line: deque[_Text | _Update | _Question | _Replay | _Response] = deque()
         self._updates = 0
         """How many updates wait in the line."""
         self._changed = asyncio.Event()
@@ -169,6 +178,11 @@ class Outbox:
         self._line.append(_Question(message))
         self._changed.set()
 
+    def replay(self, number: str | int | None, session_id: str, messages: Sequence[Message]) -> None:
+        """Show the messages of a session, and answer the request to do so."""
+        self._line.append(_Replay(number, session_id, messages))
+        self._changed.set()
+
     # Sending.
 
     async def send_all(self) -> None:
@@ -184,7 +198,7 @@ class Outbox:
         for run_id, prompt in self.prompts.items():
             self._answer(prompt, error=_error(Code.INTERNAL_ERROR, _LEFT, runId=run_id))
 
-    async def _send(self, entry: _Text | _Update | _Question | _Response) -> None:
+    async def _send(self, entry: _Text | _Update | _Question | _Replay | _Response) -> None:
         match entry:
             case _Text(turn, end):
                 await self._send_text(turn, end)
@@ -194,11 +208,21 @@ class Outbox:
             case _Question(message):
                 if self.questions.is_open(message):
                     self._wire.send(message)
+            case _Replay():
+                await self._send_replay(entry)
             case _Response(prompt, turn, complete):  # pragma: no branch - there is no other kind
                 if turn is not None:
                     await self._send_rest(turn, complete)
                 stop = "end_turn" if turn is None else turn.stop
                 self._answer(prompt, **response(complete, stop))
+
+    async def _send_replay(self, replay: _Replay) -> None:
+        for message in replay.messages:
+            kind = "user_message_chunk" if message.role == "user" else "agent_message_chunk"
+            for chunk in chunks(replay.session_id, kind, message.text):
+                self._wire.send(chunk)
+                await self._wire.drain()
+        self._wire.send({"id": replay.number, "result": {}})
 
     async def _send_text(self, turn: ShownTurn, end: float) -> None:
         await turn.prompt.is_known.wait()

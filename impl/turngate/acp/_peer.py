@@ -1,7 +1,7 @@
 """The client as a runner sees it, and the questions that the runner has asked it.
 
-A question is resolved exactly once: by the answer of the client, by a cancel of the turn, or by the end of
-the connection, whichever comes first. The others are then ignored.
+A question is resolved exactly once: by the answer of the client, by the end of the connection, or, if it asks
+for a permission, by a cancel of the turn, whichever comes first. The others are then ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from turngate._errors import TurngateError
+from turngate._errors import TurngateError, WrongLoop
+from turngate._prompt import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,9 +69,12 @@ class Questions:
         self._asked: dict[int, _Question] = {}
         self._last = 0
         self._is_over = False
+        self._loop = asyncio.get_running_loop()
 
     async def ask(self, prompt: Prompt, method: str, params: dict[str, Any]) -> Any:
         """Ask the client, after everything that the turn has written and noted up to now."""
+        self.check_loop()
+        params = decode(encode(params, "a request to the client"))
         await prompt.has_begun.wait()
         await asyncio.sleep(0)  # whatever was written has been taken up by then
         if self._is_over:
@@ -83,6 +87,14 @@ class Questions:
             return await answer
         finally:
             del self._asked[number]
+
+    def check_loop(self) -> None:
+        """Raise WrongLoop on any loop but the server's: an answer could not wake what waits there."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise WrongLoop(
+                "the client was asked outside of the server's event loop; from another thread, use "
+                "asyncio.run_coroutine_threadsafe(client.permission(...), loop)"
+            )
 
     def is_open(self, message: dict[str, Any]) -> bool:
         """Return whether a message of `ask` still needs an answer."""
@@ -143,12 +155,12 @@ class Peer:
         self._questions = questions
         self._prompt = prompt
 
-    async def request(self, method: str, **params: Any) -> Any:
+    async def request(self, method: str, /, **params: Any) -> Any:
         """Ask the client something about this session, for example `fs/read_text_file`; return its result.
 
         The client receives the question after everything that the turn has written and noted so far. Raises
-        PeerError if it answers with an error, or is gone. If the turn is cancelled meanwhile, its answer is
-        ignored.
+        PeerError if it answers with an error, or is gone, and TypeError if the parameters are not JSON. If
+        the turn is cancelled meanwhile, so is the runner; a clean-up may still ask and be answered.
         """
         return await self._questions.ask(self._prompt, method, {"sessionId": self.session_id, **params})
 
@@ -160,6 +172,7 @@ class Peer:
         Returns None if none was selected, also when the turn is cancelled: then do not run the tool.
         `tool_call` has at least the `toolCallId`.
         """
+        self._questions.check_loop()
         await self._prompt.is_known.wait()
         if self._prompt.is_over():
             return None

@@ -16,7 +16,7 @@ from turngate._errors import DispatcherClosed, EmptyPrompt, QueueFull, SessionBu
 from turngate._log import log_error
 from turngate._messages import MemoryMessages
 from turngate._prompt import WhenBusy
-from turngate.acp._content import as_prompt, chunks
+from turngate.acp._content import as_prompt
 from turngate.acp._outbox import Outbox
 from turngate.acp._peer import Peer, Prompt, accepting_for
 from turngate.acp._wire import Code, RpcError, Wire, parse, take_stdio
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 """The version of the protocol."""
+METHODS: Final = (
+    "initialize",
+    "session/new",
+    "session/load",
+    "session/prompt",
+    "session/cancel",
+    "$/cancel_request",
+)
 PROMPTS_LIMIT: Final = 4_096
 """Prompts of one client that may wait for their answers."""
 PATIENCE: Final = 5.0
@@ -52,6 +60,11 @@ async def serve(
     """
     if when_busy not in get_args(WhenBusy):
         raise ValueError(f"when_busy must be one of {', '.join(get_args(WhenBusy))}, not {when_busy!r}")
+    if isinstance(dispatcher, type) or not hasattr(dispatcher, "subscribe"):  # before the streams are taken
+        given = (
+            f"the class {dispatcher.__name__}" if isinstance(dispatcher, type) else type(dispatcher).__name__
+        )
+        raise TypeError(f"serve takes a Dispatcher or a DurableDispatcher, not {given}")
     wire = await Wire.connect(*(take_stdio() if streams is None else streams))
     try:
         async with dispatcher:
@@ -116,7 +129,7 @@ class AcpServer:
         try:
             message = parse(line)
         except RpcError as wrong:
-            self._wire.send({"id": None, "error": wrong.error})
+            self._wire.send({"id": wrong.number, "error": wrong.error})
             return
         if "method" not in message:
             self._outbox.questions.take(message)
@@ -157,7 +170,10 @@ class AcpServer:
         self._wire.send({"id": message["id"], **answer})
 
     async def _handle(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        method, params = message["method"], message.get("params", {})
+        method, params = message["method"], message.get("params")
+        if method not in METHODS:
+            raise RpcError(Code.METHOD_NOT_FOUND, "there is no such method", method=method)
+        params = {} if params is None else params
         if not isinstance(params, dict):
             raise RpcError(Code.INVALID_PARAMS, "params must be an object")
         match method:
@@ -168,16 +184,22 @@ class AcpServer:
                 self._sessions[session_id] = _session(params)
                 return {"sessionId": session_id}
             case "session/load":
-                return await self._load(params)
+                await self._load(message["id"], params)
+                return None
             case "session/prompt":
                 await self._prompt(message["id"], params)
                 return None
-            case _:
-                raise RpcError(Code.METHOD_NOT_FOUND, "there is no such method", method=method)
+            case _:  # a notification that came as a request
+                await self._notice(method, params)
+                return {}
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
-        capabilities = params.get("clientCapabilities")
-        self._capabilities = capabilities if isinstance(capabilities, dict) else {}
+        version, capabilities = params.get("protocolVersion", VERSION), params.get("clientCapabilities")
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise RpcError(Code.INVALID_PARAMS, "protocolVersion must be an integer")
+        if not isinstance(capabilities, dict | None):
+            raise RpcError(Code.INVALID_PARAMS, "clientCapabilities must be an object")
+        self._capabilities = capabilities or {}
         keeps_messages = not isinstance(self._dispatcher.messages, MemoryMessages)
         return {
             "protocolVersion": VERSION,
@@ -189,26 +211,20 @@ class AcpServer:
             "authMethods": [],
         }
 
-    async def _load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Replay the messages of a session, which goes on from there."""
-        session_id, session = params.get("sessionId"), _session(params)
-        if not isinstance(session_id, str):
-            raise RpcError(Code.INVALID_PARAMS, "sessionId must be a string")
+    async def _load(self, number: str | int | None, params: dict[str, Any]) -> None:
+        """Replay the messages of a session, which goes on from there, after what is shown of it already."""
+        session_id, session = _session_id(params), _session(params)
         messages = await self._dispatcher.messages.list(session_id)
         if not messages and session_id not in self._sessions:
             raise RpcError(Code.NOT_FOUND, "there is no such session", sessionId=session_id)
         self._sessions[session_id] = session
-        for message in messages:
-            kind = "user_message_chunk" if message.role == "user" else "agent_message_chunk"
-            for chunk in chunks(session_id, kind, message.text):
-                self._wire.send(chunk)
-        return {}
+        self._outbox.replay(number, session_id, messages)
 
     async def _prompt(self, number: str | int | None, params: dict[str, Any]) -> None:
         """Submit a prompt under a run id of our own, so that its events are recognised from the first on."""
-        session_id, outbox = params.get("sessionId"), self._outbox
-        session = self._sessions.get(session_id) if isinstance(session_id, str) else None
-        if session is None or not isinstance(session_id, str):
+        session_id, outbox = _session_id(params), self._outbox
+        session = self._sessions.get(session_id)
+        if session is None:
             raise RpcError(Code.NOT_FOUND, "there is no such session", sessionId=session_id)
         text, attachments = as_prompt(params.get("prompt"))
         if outbox.unanswered >= PROMPTS_LIMIT:
@@ -235,12 +251,19 @@ def _is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
+def _session_id(params: dict[str, Any]) -> str:
+    session_id = params.get("sessionId")
+    if not isinstance(session_id, str):
+        raise RpcError(Code.INVALID_PARAMS, "sessionId must be a string")
+    return session_id
+
+
 def _session(params: dict[str, Any]) -> _Session:
     cwd, servers = params.get("cwd"), params.get("mcpServers", [])
     if not isinstance(cwd, str) or not os.path.isabs(cwd):
         raise RpcError(Code.INVALID_PARAMS, "cwd must be an absolute path")
-    if not isinstance(servers, list):
-        raise RpcError(Code.INVALID_PARAMS, "mcpServers must be a list")
+    if not isinstance(servers, list) or not all(isinstance(each, dict) for each in servers):
+        raise RpcError(Code.INVALID_PARAMS, "mcpServers must be a list of objects")
     return _Session(cwd, servers)
 
 

@@ -15,13 +15,15 @@ import stat
 import sys
 import threading
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 LINE_LIMIT: Final = 16 * 1024 * 1024
 """Bytes that a message of the client may have."""
+REST: Final = 5.0
+"""Seconds in which the rest of a message that is too long must go on."""
 UNSENT_LIMIT: Final = 1024 * 1024
 """Bytes of responses that a client may leave unread before its next message is read."""
 
@@ -44,6 +46,13 @@ class RpcError(Exception):
     def __init__(self, code: Code, message: str, **data: Any) -> None:
         super().__init__(message)
         self.error = {"code": code, "message": message} | ({"data": data} if data else {})
+        self.number: str | int | None = None
+        """The id of the request, if it is known."""
+
+    def about(self, number: str | int | None) -> Self:
+        """Note which request this answers."""
+        self.number = number
+        return self
 
 
 def parse(line: bytes) -> dict[str, Any]:
@@ -58,7 +67,11 @@ def parse(line: bytes) -> dict[str, Any]:
     if isinstance(number, bool) or not isinstance(number, str | int | None):
         raise RpcError(Code.INVALID_REQUEST, "an id must be a string or an integer")
     if not isinstance(message.get("method", ""), str):
-        raise RpcError(Code.INVALID_REQUEST, "a method must be a string")
+        raise RpcError(Code.INVALID_REQUEST, "a method must be a string").about(number)
+    if not message.keys() & {"method", "result", "error"}:
+        raise RpcError(Code.INVALID_REQUEST, "a message must have a method, a result or an error").about(
+            number
+        )
     return message
 
 
@@ -121,9 +134,19 @@ class Wire:
                 error = f"a message has more than {LINE_LIMIT} bytes; the connection ends"
                 self.send({"id": None, "error": {"code": Code.INVALID_REQUEST, "message": error}})
                 sys.stderr.write(f"turngate: {error}\n")
+                await self._skip_line()
                 return
             if line.strip():
                 yield line
+
+    async def _skip_line(self) -> None:
+        """Read the rest of a line, or the client could not send it, and would hear of nothing else."""
+        with contextlib.suppress(TimeoutError, OSError):
+            while True:
+                async with asyncio.timeout(REST):
+                    piece = await self._reader.read(LINE_LIMIT)
+                if not piece or b"\n" in piece:
+                    return
 
     def send(self, message: dict[str, Any]) -> None:
         """Write a message, unless the client is gone."""

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from turngate import Dispatcher, SqliteMessages, TurngateError, WhenBusy
 from turngate.acp import serve
@@ -18,6 +18,8 @@ from turngate.cli.endings import BAD_INPUT, INTERNAL_ERROR, INTERRUPTED, BadInpu
 from turngate.cli.targets import ledger_at, load_runner
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from turngate import Runner
     from turngate.durable import DurableDispatcher
 
@@ -40,19 +42,48 @@ def is_meant(arguments: list[str]) -> bool:
 
 def run_acp(arguments: list[str]) -> int:
     """Serve, and return the exit code."""
+    heard: list[int] = []
+
+    def end_early(number: int, _: object) -> None:
+        heard.append(number)  # what imports the agent takes the exception for one of the agent
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end_early)
     try:
         asked = _parser().parse_args(arguments)
         streams = take_stdio()  # before the agent is imported, which may print
         runner = load_runner(asked.target)
-        return asyncio.run(_serve(runner, asked, streams))
-    except SystemExit as help_was_shown:
-        return int(help_was_shown.code or 0)
+        return 0 if heard else _run(_serve(runner, asked, streams))
+    except SystemExit as ending:
+        if not isinstance(ending.code, int | None):
+            sys.stderr.write(f"{ending.code}\n")
+            return 1
+        return ending.code or 0
     except (BadInput, TurngateError, OSError, sqlite3.Error) as wrong:
+        if heard:
+            return 0
         sys.stderr.write(f"turngate: {' '.join(str(wrong).split())}\n")
         return BAD_INPUT
     except Exception:
         traceback.print_exc()
         return INTERNAL_ERROR
+
+
+def _run(serving: Coroutine[Any, Any, int]) -> int:
+    """Run the server; when a runner ends the process, still answer every prompt before that."""
+    with asyncio.Runner() as loop:
+        task = loop.get_loop().create_task(serving)
+        try:
+            return loop.run(_result(task))
+        except (SystemExit, KeyboardInterrupt):
+            task.cancel()
+            loop.run(asyncio.wait([task]))
+            raise
+
+
+async def _result(task: asyncio.Task[int]) -> int:
+    await asyncio.wait([task])
+    return task.result()
 
 
 def _parser() -> _Parser:
@@ -102,7 +133,12 @@ async def _serve(runner: Runner, asked: argparse.Namespace, streams: tuple[int, 
 
         for number in _ENDING:
             loop.add_signal_handler(number, end, number)
-        await asyncio.wait([serving])
+        try:
+            await asyncio.wait([serving])
+        except asyncio.CancelledError:  # a runner ends the process
+            serving.cancel()
+            await asyncio.wait([serving])
+            raise
         if not serving.cancelled():
             serving.result()  # or raise what went wrong
         return INTERRUPTED if signal.SIGINT in heard else 0

@@ -167,14 +167,14 @@ class Step:
         *,
         into: str | None = None,
         data: str = "",
-    ) -> bool:
-        """Take a run in; False if its id is known already. Refuses what `Dispatcher.accept` refuses."""
+    ) -> None:
+        """Take a run in, unless its id is known already. Refuses what `Dispatcher.accept` refuses."""
         session_id = self.loaded.session_id
         digest = digest_of(session_id, prompt, attachments, data)
         if self.loaded.known is not None:
             if self.loaded.known.row.digest != digest:
                 raise RunConflict(f"run {run_id!r} is known with another payload")
-            return False
+            return
         row = RunRow(
             run_id, session_id, self.next_seq, ACCEPTED, when_busy, False, self.worker, 0, prompt,
             attachments, digest, data, self.next_seq,
@@ -184,7 +184,6 @@ class Step:
         self.runs[run_id], self.rows[run_id] = run, row
         self.next_seq += 1
         self.accepted[run_id] = pending
-        return True
 
     def enter(self, run_id: str) -> State | None:
         """Let the run in, and return what was decided; None if it is not accepted (any more)."""

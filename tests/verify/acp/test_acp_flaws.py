@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
+import turngate_verify.acp.wire as wire_module
 from acp_judging import flawed, ours, programmed, sdk, wired
+from dispatching import in_loop
 from surroundings import insist_on_package
 from turngate_model.properties import Property
+from turngate_verify.acp.agent import Agent
 from turngate_verify.acp.scenarios import sweep
+from turngate_verify.conform.rest import goes_on
+from turngate_verify.conform.timing import Timing
 
 CANCELS = ("wire cancel asked", "wire cancel streaming", "wire cancel at-once warm")
 EACH_KIND = (
@@ -60,6 +70,48 @@ def test_what_does_not_happen_is_found_as_well(flaw: str) -> None:
     assert (set(driver.found), driver.flaky) == ({broken}, {})
 
 
+def test_an_agent_that_is_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is owed and does not come is waited for as long as the agent is seen to be at work."""
+
+    async def look(_: Agent) -> bool:
+        await asyncio.sleep(0.05)
+        return True
+
+    monkeypatch.setattr(Agent, "is_computing", look)
+    monkeypatch.setattr(wire_module, "PATIENCE", 10_000)
+    driver = wired(flawed("slow"), ["wire cancel asked"], grace=0.01)
+    assert (driver.found, driver.flaky, list(driver.skipped)) == ({}, {}, [])
+
+
+@in_loop
+async def test_what_computes_is_told_from_what_waits(tmp_path: Path) -> None:
+    for does, is_computing in (("while True: pass", True), ("import time; time.sleep(3600)", False)):
+        program = f'print(\'{{"id": 1, "result": {{"protocolVersion": 1}}}}\', flush=True); input()\n{does}'
+        agent = Agent([sys.executable, "-c", f"{program}"], os.environ, tmp_path)
+        await agent.start(60.0)
+        try:
+            while await agent.is_computing() is not is_computing:
+                pass  # the program that waits may still be on its way to where it waits
+        finally:
+            await agent.stop()
+        assert not await agent.is_computing()
+
+
+def test_what_a_subject_owes_is_waited_for_while_it_computes() -> None:
+    class Subject:
+        asked = 0
+
+        def is_computing(self) -> bool:
+            self.asked += 1
+            return True
+
+    timing, subject = Timing(grace=1.0, longest=10.0), Subject()
+    assert [goes_on(subject, waited, timing) for waited in (1.0, 2.9, 3.0)] == [True, True, False]
+    assert not goes_on(subject, 1.0, Timing(grace=1.0, longest=2.0))
+    assert not goes_on(object(), 1.0, timing)
+    assert subject.asked == 2
+
+
 @pytest.mark.parametrize(
     ("flaw", "program", "broken"),
     [
@@ -84,8 +136,10 @@ def test_what_does_not_come_back_is_flaky_and_no_violation() -> None:
     assert "cancel: RunComplete of a: cancelled" in finding.again
 
 
-def test_a_sound_agent_holds_at_every_moment() -> None:
-    driver = wired(flawed(), EACH_KIND)
+@pytest.mark.parametrize("habit", ["", "asks-aside"])
+def test_a_sound_agent_holds_at_every_moment(habit: str) -> None:
+    """What it asks its model beside a turn, or after it, is no part of the turn."""
+    driver = wired(flawed(habit), EACH_KIND)
     assert (driver.found, driver.flaky, list(driver.skipped)) == ({}, {}, [])
     shown = {broken for broken, _ in FLAWS.values()} | {Property.IDLE_CANCEL}
     assert set(driver.checked) >= shown

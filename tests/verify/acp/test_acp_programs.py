@@ -24,12 +24,14 @@ from turngate_verify.conform.stepping import Waiting
 from turngate_verify.conform.windows import Judged, Window, judged, unstepped
 
 
-@pytest.mark.parametrize("busy", ["queue", "interrupt", "refuse", "fold"])
+@pytest.mark.parametrize(
+    ("does", "busy"), [*((each, each) for each in ("queue", "interrupt", "refuse", "fold")), ("join", "fold")]
+)
 def test_what_becomes_of_a_prompt_behind_a_busy_session(
-    busy: Policy, monkeypatch: pytest.MonkeyPatch
+    does: str, busy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is found out, and never judged: whichever it is, the same programs hold."""
-    monkeypatch.setenv("BUSY", busy)
+    monkeypatch.setenv("BUSY", does)
 
     async def probed() -> Policy:
         rig = Rig(Setting(flawed(), grace=20.0))
@@ -44,6 +46,18 @@ def test_what_becomes_of_a_prompt_behind_a_busy_session(
     assert (result.counterexamples, result.flaky, result.failed) == ({}, {}, None)
     unknown = {each for each in (Property.DECLARED_MOVE, Property.LAST_WORD) if each in result.not_shown}
     assert unknown == ({Property.DECLARED_MOVE, Property.LAST_WORD} if busy == "fold" else set())
+
+
+@pytest.mark.parametrize("last", ["finish a", "fail a", "cancel"])
+def test_prompts_that_join_a_turn_one_after_the_other_overtake_none(
+    last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of the model is about every prompt that its conversation holds, not about the last one alone."""
+    monkeypatch.setenv("BUSY", "join")
+    program = f"accept a, accept b, accept c, accept d, accept e, {last}, accept f, finish f"
+    result = programmed(flawed(), "fold", program)
+    assert (result.counterexamples, result.flaky, result.failed) == ({}, {}, None)
+    assert result.programs[Property.EXACTLY_ONE_COMPLETE]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from turngate_verify.cli.show import out as out_terminal
 from turngate_verify.cli.verification import (
     NOT_ON_LEDGERS,
     OF_THE_LINE,
+    SEEN_BY_CALLERS,
     Verification,
     as_object,
     print_verification,
@@ -61,6 +62,8 @@ from turngate_verify.drivers.ledger_schedules import Explored as LedgerExplored
 from turngate_verify.drivers.ledger_schedules import explore as explore_on_ledger
 from turngate_verify.drivers.limb_sabotage import LimbFound, find_limb_sabotage
 from turngate_verify.drivers.lockstep import Lockstep, compare
+from turngate_verify.drivers.network_check import NetworkChecked
+from turngate_verify.drivers.network_found import NetworkRules
 from turngate_verify.drivers.rules.reached import Tally
 from turngate_verify.drivers.rules.search import TO_REACH, Rules
 from turngate_verify.drivers.sabotage import SABOTAGES
@@ -105,6 +108,8 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
         if each in map(str, Property) and each not in OF_THE_LINE:
             assert checked["checks"]["model"]["states"] == STATES[thoroughness]
             checks |= {"model", "schedules", "faults"}
+        if each in map(str, SEEN_BY_CALLERS):
+            checks |= {"network"}
         assert set(checked["checks"]) == checks - not_made
         for name, counts in checked["checks"].items():
             # A property may follow from few conditions; whatever is tried, is tried often.
@@ -178,6 +183,18 @@ def ledger_rules(examples: int, *, on_death: Literal["fail", "retry"], **about: 
     return LedgerRules(examples, **{**found, **about})
 
 
+def checked_network(
+    examples: int,
+    *,
+    has_ledger: bool,
+    missed: Iterable[str] = (),
+    wrong: Iterable[str] = (),
+    found: str = "gone",
+) -> NetworkChecked:
+    rules = NetworkRules(examples, frozenset(), frozenset(missed), [*wrong], [])
+    return NetworkChecked(rules, {"deaf-follower" if has_ledger else "cancel-resent": found})
+
+
 @pytest.fixture
 def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
@@ -192,6 +209,7 @@ def _in_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command, "inject_faults", injected)
     monkeypatch.setattr(command, "find_ledger_sabotage", found_before)
     monkeypatch.setattr(command, "find_limb_sabotage", found_in_limbs)
+    monkeypatch.setattr(command, "check_network", checked_network)
     monkeypatch.setattr(command, "compare_on_ledger", compared_on_ledger)
     monkeypatch.setattr(command, "run_ledger_rules", ledger_rules)
     monkeypatch.setattr(command, "inject_ledger_faults", lambda *, remembers: LedgerFaults(300, ""))
@@ -361,6 +379,30 @@ HEARD: dict[str, tuple[str, Any, int, str]] = {
         1,
         "deaf-follower was not found in the real code",
     ),
+    "a program over a network breaks": (
+        "check_network",
+        partial(checked_network, wrong=["NEVER_POISONED: b is cancelled"]),
+        1,
+        "NEVER_POISONED",
+    ),
+    "a caller over a network hangs": (
+        "check_network",
+        partial(checked_network, wrong=["a caller hangs"]),
+        1,
+        "a caller hangs",
+    ),
+    "programs over a network miss something": (
+        "check_network",
+        partial(checked_network, missed=["restart: kill"]),
+        3,
+        "rules over a network never reached restart: kill",
+    ),
+    "a design is not found over the network": (
+        "check_network",
+        partial(checked_network, found=""),
+        1,
+        "cancel-resent was not found over the network",
+    ),
     "the check of a limb finds something in the right code": (
         "find_limb_sabotage",
         lambda name: LimbFound(["EXACTLY_ONE_COMPLETE: gone"], ["EXACTLY_ONE_COMPLETE: gone"]),
@@ -458,6 +500,7 @@ DRIVERS = [
     "designs",
     "sabotage",
     "limbs",
+    "network",
     "processes",
     "diagrams",
 ]
@@ -505,3 +548,15 @@ def test_while_it_is_at_work_a_driver_says_how_far_it_is() -> None:
     tally.examples = 7
     assert "7 examples" in line.told()
     assert [len(line.told(width)) for width in (200, 80, 10)] == [99, 80, 37]
+
+
+@pytest.mark.usefixtures("_in_small")
+def test_clients_that_are_not_installed_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = NetworkChecked(None, {}, "httpx2 is not installed")
+    monkeypatch.setattr(command, "check_network", lambda _examples, *, has_ledger: lacking)
+    code, told = verify(capsys)
+    assert code == 0
+    assert "clients and a server over a network: httpx2 is not installed" in told["unchecked"]
+    assert "network" not in told["properties"]["NO_RESIDUE"]["checks"]

@@ -197,7 +197,8 @@ def test_races_are_tried_by_default_and_the_hang_is_found() -> None:
     assert (result.verdict, result.races) == ("holds", "tried")
     assert result.summary == (
         "holds for operations one at a time and mid-flight (up to 4 operations with one gap, up to 3 "
-        "operations in two sessions, up to 3 operations with two gaps); races were tried"
+        "operations in two sessions, up to 4 operations with two rare operations, up to 3 operations with "
+        "two gaps); races were tried"
     )
     result = check(subject(StartsLater), effort=QUICK)
     assert (result.verdict, result.races) == ("violated", "tried")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import flights
+import ledger_flight
+import other_flights
 from flights import Awaited, Flight, flight
+from ledgers import ledgers
 from turngate_model import Property
 from turngate_verify.conform import (
+    AsyncioSubject,
     BadProgram,
     Effort,
     Features,
@@ -66,6 +71,31 @@ def test_a_bug_between_two_awaits_is_found(kind: type[Any], adapter: type[Flight
         assert "+" in program  # it takes an operation that was not waited for
         again = replay(make, "it", parsed(program))
         assert broken in again.counterexamples
+
+
+@pytest.mark.parametrize(
+    ("make", "effort"),
+    [
+        *((make, Effort(programs=150, depth=2, examples=3)) for make in other_flights.RIGHT[::2]),
+        *(pytest.param(make, EFFORTS[1].values[0], marks=pytest.mark.deep) for make in other_flights.RIGHT),
+    ],
+)
+def test_no_right_dispatcher_of_another_architecture_is_accused(
+    make: type[AsyncioSubject], effort: Effort
+) -> None:
+    result = check(make, effort=effort)
+    assert (result.failed, result.replays, result.flaky, result.unjudged) == (None, {}, {}, {})
+    assert result.verdict == "holds", result.summary
+    assert result.undecided == 0
+
+
+@pytest.mark.parametrize("make", other_flights.WRONG, ids=lambda make: make.__name__)
+def test_a_bug_in_what_few_dispatchers_can_do_is_found(make: type[AsyncioSubject]) -> None:
+    effort = Effort(programs=1000, depth=2, examples=0)
+    result = check(make, effort=effort, enough=lambda result: bool(result.counterexamples))
+    assert result.failed is None
+    assert result.verdict == "violated", result.summary
+    assert all("+" in program for program in result.replays.values())
 
 
 @pytest.mark.parametrize("kind", flights.WRONG[:4], ids=lambda kind: kind.__name__)
@@ -260,3 +290,43 @@ def test_a_subject_in_real_time_is_tried_with_short_delays() -> None:
     adapter = type("Wrong", (OverTheWire,), {"kind": SlowToRegister})
     (broken,) = play(adapter, parsed("accept a +1 accept b"), ProgramLimits()).violations
     assert broken.property is Property.ONE_TURN
+
+
+@pytest.mark.parametrize(
+    ("remembers", "effort"),
+    [
+        (True, Effort(programs=80, depth=1, examples=0)),
+        pytest.param(True, EFFORTS[1].values[0], marks=pytest.mark.deep),
+        pytest.param(False, EFFORTS[1].values[0], marks=pytest.mark.deep),
+    ],
+)
+def test_turngate_holds_mid_flight_between_the_messages_to_a_ledger(remembers: bool, effort: Effort) -> None:
+    """A prompt enters when its accept has returned, and no sooner: there is nothing to enter before."""
+    make = type("OnTables", (ledger_flight.OnTables,), {"remembers": remembers})
+    result = check(make, effort=effort)
+    assert (result.failed, result.replays, result.flaky) == (None, {}, {})
+    assert result.mid_flight.executions > 50
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_turngate_holds_on_a_ledger_with_short_delays(kind: str, tmp_path: Path) -> None:
+    with ledgers(kind, tmp_path) as ledger:
+        make = type("InRealTime", (ledger_flight.InRealTime,), {"ledger": staticmethod(ledger)})
+        for program in (
+            "accept a, accept b, finish a +1 cancel",
+            "accept a, accept b, finish a +0 interrupt c",
+            "accept a, finish a +5 reject b",
+            "accept a, accept b @2, cancel +0 cancel @2",
+        ):
+            played = play(make, parsed(program), ProgramLimits())
+            assert (played.violations, played.late, played.undecided) == ((), (), ""), program
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_every_race_with_short_delays_holds_on_a_ledger(kind: str, tmp_path: Path) -> None:
+    with ledgers(kind, tmp_path) as ledger:
+        make = type("InRealTime", (ledger_flight.InRealTime,), {"ledger": staticmethod(ledger)})
+        result = check(make, effort=Effort(programs=100, examples=10, steps=12))
+    assert (result.failed, result.replays, result.flaky) == (None, {}, {})
+    assert result.mid_flight.executions == 18

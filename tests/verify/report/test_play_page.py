@@ -66,7 +66,7 @@ def test_one_can_click_through_and_go_back_and_on_again(browser: Browser, path: 
         expect(page.locator("#mechanism")).to_have_value("sound")
         assert page.locator("#choices button").all_inner_texts()[:2] == ["accept a", "accept a (interrupt)"]
         click(page, "accept a", "enter a", "cancel")
-        assert state(page, "sound") == {"turn": "a told to stop", "run a": "active, covered"}
+        assert state(page, "sound") == {"turn": "a interrupted", "run a": "active, covered"}
         expect(page.locator("#choices")).not_to_contain_text("cancel run a")  # only one cancel within bounds
         click(page, "the turn of a ends, cancelled", "the messages of a are written")
         expect(page.locator("#picture tbody tr")).to_have_count(5)

@@ -24,9 +24,29 @@ _NOISE = 1_000
 """After this many lines that are no messages, before any message, a program is taken for no agent."""
 _LINES = 40
 _ENDS = 0.5
+_LOOKS = 1.0
+_TICKS = 3
+"""Hundredths of a second: less than that a program computes that waits for something."""
 OF_A_TURN = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan")
 """The updates that are part of a turn."""
 CLIENT = {"name": "turngate conform", "version": "1"}
+
+
+def _work_of(leader: int) -> tuple[int, bool]:
+    """Return the ticks that the processes of a session have computed, and whether one is running or reading.
+
+    Only Linux tells.
+    """
+    ticks, is_running = 0, False
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[3]) == leader:
+            ticks += int(fields[11]) + int(fields[12])
+            is_running |= fields[0] in (b"R", b"D")
+    return ticks, is_running
 
 
 class Request:
@@ -293,6 +313,15 @@ class Agent:
         self._note_noise(json.dumps(message).encode())
         self._gone(self._does_not_speak())
         return True
+
+    async def is_computing(self) -> bool:
+        """Look for a second whether its processes compute or read; False where that cannot be seen."""
+        if self._process is None:
+            return False
+        before, _ = _work_of(self._process.pid)
+        await asyncio.sleep(_LOOKS)
+        after, is_running = _work_of(self._process.pid)
+        return is_running or after - before >= _TICKS
 
     def check(self) -> None:
         """Raise AgentGone if it is gone."""

@@ -31,6 +31,8 @@ class Asked(NamedTuple):
     """The markers of the last message that has any and is not the model's own."""
     is_last: bool
     """Whether that is the last message of all."""
+    told: tuple[int, ...]
+    """Every marker in the conversation, in order, but for what the model itself has said."""
     tools: tuple[Tool, ...]
     is_streamed: bool
     wants_json: bool
@@ -52,10 +54,12 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 def _asked(body: dict[str, Any], messages: object, tools: list[Tool], *, streamed: bool) -> Asked:
     said = [{"role": "user", "content": messages}] if isinstance(messages, str) else _objects(messages)
-    for nth, message in enumerate(reversed(said)):
-        if message.get("role") not in _THEIRS and (found := markers_in(json.dumps(message))):
-            return Asked(found, nth == 0, tuple(tools), streamed, _wants_json(body))
-    return Asked((), False, tuple(tools), streamed, _wants_json(body))
+    of_user = [message for message in said if message.get("role") not in _THEIRS]
+    found = [(markers, message) for message in of_user if (markers := markers_in(json.dumps(message)))]
+    told = tuple(dict.fromkeys(number for markers, _ in found for number in markers))
+    markers, last = found[-1] if found else ((), None)
+    is_last = last is not None and last is said[-1]
+    return Asked(markers, is_last, told, tuple(tools), streamed, _wants_json(body))
 
 
 def _wants_json(body: dict[str, Any]) -> bool:

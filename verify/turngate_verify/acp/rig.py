@@ -89,6 +89,8 @@ class Rig:
         self.permissions: list[Permission] = []
         self.holds_permissions = False
         self.agent = Agent((), {}, self.folder)
+        self._first: ModelCall | None = None
+        """The first call of a turn."""
         self._numbers = itertools.count(1)
         self._of_session: dict[str, list[Prompt]] = {}
 
@@ -151,10 +153,23 @@ class Rig:
             call.finish("ok")
             return
         prompt = known[-1]
+        if self._is_aside(prompt, call):
+            call.finish("{}" if call.asked.wants_json else "ok")
+            return
+        self._first = self._first or call
         prompt.calls.append(call)
         prompt.on_call(call)
         prompt.has_called.set()
         self.changed.set()
+
+    def _is_aside(self, prompt: Prompt, call: ModelCall) -> bool:
+        """Tell whether a call is made beside a turn, or behind it, and offers other tools than the turn does.
+
+        It asks whether a command is safe, say, or what is to be remembered.
+        """
+        if prompt.calls:
+            return not _offers_the_same(call, prompt.calls[0])
+        return prompt.is_answered and self._first is not None and not _offers_the_same(call, self._first)
 
     def _updated(self, session: str, update: dict[str, Any]) -> None:
         kind = str(update.get("sessionUpdate"))
@@ -181,6 +196,12 @@ class Rig:
         for permission in [each for each in self.permissions if each.session == session]:
             self.permissions.remove(permission)
             self.agent.permit(permission, cancelled=True)
+
+
+def _offers_the_same(call: ModelCall, first: ModelCall) -> bool:
+    """Tell whether a call offers much the same tools as another one."""
+    one, other = ({tool.name for tool in each.asked.tools} for each in (call, first))
+    return 2 * len(one & other) >= len(one | other)
 
 
 def shell_tool(tools: Sequence[Tool], command: str) -> tuple[str, dict[str, Any]] | None:

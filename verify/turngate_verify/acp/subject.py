@@ -42,6 +42,8 @@ class AcpSubject(RealtimeSubject):
         self._prompts: dict[str, Prompt] = {}
         self._begun: list[str] = []
         """The runs whose turns have begun, in their order."""
+        self._joined: dict[str, str] = {}
+        """The runs that have joined a turn, each with the lead of that turn."""
         self._unsent: dict[str, list[str]] = {}
         """For each session, the prompts that wait in the client, because the session is busy."""
         self._orders: dict[str, str] = {}
@@ -77,6 +79,10 @@ class AcpSubject(RealtimeSubject):
             for run in self._unsent.pop(opened, []):
                 self.completed(run, cancelled=True)
 
+    def is_computing(self) -> bool:
+        """Tell whether the agent is seen to work, so that what it owes may still come."""
+        return self.call(self.rig.agent.is_computing())
+
     async def look(self) -> None:
         """Raise if the agent has gone."""
         self.rig.agent.check()
@@ -101,17 +107,21 @@ class AcpSubject(RealtimeSubject):
 
     def _answered(self, prompt: Prompt, answer: dict[str, object]) -> None:
         run, got = prompt.name, outcome_of(answer)
-        if (
-            self.features.self_folds
-            and run not in self._begun
-            and (lead := self._lead(prompt, is_answered=True))
-        ):
-            self.saw(Fold(run, lead))
+        self._join(prompt, is_answered=True)
         error = None if got in ("end_turn", "cancelled") else got
         self.completed(run, cancelled=got == "cancelled", error=error)
         others = [each for each in self._in_flight(prompt.session) if each is not prompt]
         if not others and (unsent := self._unsent.get(prompt.session)):
             self._send(prompt.session, unsent.pop(0))
+
+    def _join(self, prompt: Prompt, *, is_answered: bool) -> None:
+        """Show that a prompt has joined the active turn, or the one that it is answered with."""
+        run = prompt.name
+        if not self.features.self_folds or run in self._begun or run in self._joined:
+            return
+        if lead := self._lead(prompt, is_answered=is_answered):
+            self._joined[run] = lead
+            self.saw(Fold(run, lead))
 
     def _lead(self, prompt: Prompt, *, is_answered: bool) -> str:
         """Return the run whose turn a prompt may have joined, or an empty string.
@@ -129,14 +139,14 @@ class AcpSubject(RealtimeSubject):
         run = prompt.name
         if prompt.is_answered:
             return  # a call that was on its way when its turn was over: it came on another wire
-        if run not in self._begun:
-            lead = self._lead(prompt, is_answered=False) if self.features.self_folds else ""
-            if lead:
-                self.saw(Fold(run, lead))
-            else:
-                self._begun.append(run)
-                self.started(run)
-        if order := self._orders.get(run):
+        for each in self._in_flight(prompt.session):
+            # The conversation holds every prompt that has joined, and the call is told by the last of them.
+            if each is prompt or (each.number < prompt.number and each.number in call.asked.told):
+                self._join(each, is_answered=False)
+        if run not in self._begun and run not in self._joined:
+            self._begun.append(run)
+            self.started(run)
+        if order := self._orders.get(run) or self._orders.get(self._joined.get(run, "")):
             self._obey(prompt, call, order)
 
     @staticmethod

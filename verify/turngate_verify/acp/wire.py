@@ -9,8 +9,11 @@ against the agent.
 from __future__ import annotations
 
 import asyncio
+import shlex
+import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, PlayedStep, consequences
@@ -21,6 +24,7 @@ from turngate_model.properties import AnyProperty, Property, Violation
 from turngate_verify.acp.rig import Prompt, Rig, shell_tool
 from turngate_verify.acp.scenarios import DELAYS, Scenario, sweep
 from turngate_verify.acp.stub import ModelCall
+from turngate_verify.conform.rest import PATIENCE
 from turngate_verify.conform.result import FlakyFinding
 
 _COMES_BACK = 3
@@ -33,6 +37,9 @@ _CANDIDATES = 2
 """How many scenarios that broke a property are replayed before it counts as flaky."""
 ROUNDS = 3
 _POLL = 0.01
+_TOOLS = frozenset({"tool_call", "tool_call_update"})
+_TAKES_TIME = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(5)'"
+"""A command for a cancel to hit. Some agents refuse a plain ``sleep``."""
 NO_RESPONSE = "no response"
 
 
@@ -153,9 +160,11 @@ class WirePlay:
         """Wait for the answer to a prompt whose calls all fail, as long as the agent tries again."""
         for _ in range(6):
             calls = len(a.calls)
-            if (got := await self._outcome(a)) != NO_RESPONSE or len(a.calls) == calls:
-                return got
-        a.release()
+            await self.rig.agent.wait(a.request.is_answered, self.rig.setting.grace)
+            if a.is_answered or len(a.calls) == calls:
+                break
+        else:
+            a.release()
         return await self._outcome(a)
 
     async def _beside(self, *, fails: bool) -> None:
@@ -220,14 +229,12 @@ class WirePlay:
         """Check that no model call of an earlier turn of the session is still open."""
         earlier = [each for each in self._prompts if each.session == b.session and each is not b]
         self.exercised.add(Property.ONE_TURN)
-        until = time.monotonic() + self.rig.setting.grace
-        while still := [each.name for each in earlier if each.open_calls]:
-            if time.monotonic() > until:
-                said = f"{b.name} runs, and a model call of {still[0]}, which is answered, is still open"
-                self._break(Property.ONE_TURN, said)
-                return False
-            await asyncio.sleep(_POLL)
-        return True
+        if await self._owed(lambda: not any(each.open_calls for each in earlier)):
+            return True
+        still = next(each.name for each in earlier if each.open_calls)
+        said = f"{b.name} runs, and a model call of {still}, which is answered, is still open"
+        self._break(Property.ONE_TURN, said)
+        return False
 
     # Parts of scenarios.
 
@@ -285,16 +292,28 @@ class WirePlay:
         """Wait until a turn has asked the model; return False if it was answered first, or never asked."""
         if not self._has_stub:
             return True
-        until = time.monotonic() + self.rig.setting.grace
-        while not prompt.has_called.is_set() and not prompt.is_answered and time.monotonic() < until:
+        await self._owed(lambda: prompt.has_called.is_set() or prompt.is_answered)
+        return prompt.has_called.is_set()
+
+    async def _owed(self, is_so: Callable[[], bool]) -> bool:
+        """Wait for what is owed, and return whether it has come.
+
+        An agent that is still at work may take longer: it is slow, and does not hang.
+        """
+        began = heard = time.monotonic()
+        grace = self.rig.setting.grace
+        while not is_so():
+            if (now := time.monotonic()) - heard > grace:
+                if now - began > PATIENCE * grace or not await self.rig.agent.is_computing():
+                    return False
+                heard = now
             self.rig.agent.check()
             await asyncio.sleep(_POLL)
-        return prompt.has_called.is_set()
+        return True
 
     async def _outcome(self, prompt: Prompt) -> str:
         """Wait for the response to a prompt, and return its stop reason, or its error."""
-        answered = prompt.request.is_answered
-        await self.rig.agent.wait(answered, self.rig.setting.grace)
+        await self._owed(lambda: prompt.is_answered)
         return prompt.request.outcome or NO_RESPONSE
 
     async def _quiet(self) -> None:
@@ -329,24 +348,25 @@ class WirePlay:
         return call.is_open
 
     async def _in_a_tool(self, a: Prompt, call: ModelCall, moment: str) -> bool:
-        tool = shell_tool(call.asked.tools, "sleep 5" if moment == "tool" else "true")
+        tool = shell_tool(call.asked.tools, _TAKES_TIME if moment == "tool" else "true")
         if tool is None:
             self.skipped = "the agent offers no tool that the kit knows how to use"
             return False
         self._say(0, Action("runner", "use", "a"), f"the model asks for the tool {tool[0]}")
         self.rig.holds_permissions = moment == "tool"
         seen = self.rig.updates.setdefault(a.session, set())
-        seen.difference_update(("tool_call", "tool_call_update"))
+        seen.difference_update(_TOOLS)
         call.use(*tool)
         if moment == "after-tool":
-            await self._until(lambda: len(a.calls) > 1)
+            await self._owed(lambda: len(a.calls) > 1 or a.is_answered)
             return len(a.calls) > 1
-        await self._until(lambda: bool(self.rig.permissions) or len(a.calls) > 1)
-        return bool(self.rig.permissions or seen & {"tool_call", "tool_call_update"}) and len(a.calls) == 1
+        shown = self.rig.permissions
+        await self._owed(lambda: bool(seen & _TOOLS or shown or a.calls[1:] or a.is_answered))
+        await self._until(lambda: bool(self.rig.permissions) or len(a.calls) > 1, 3.0)
+        return bool(self.rig.permissions or seen & _TOOLS) and len(a.calls) == 1
 
-    async def _until(self, is_so: object, seconds: float = 0.0) -> None:
-        assert callable(is_so)
-        until = time.monotonic() + (seconds or min(self.rig.setting.grace, 3.0))
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
         while not is_so() and time.monotonic() < until:
             self.rig.agent.check()
             await asyncio.sleep(_POLL)

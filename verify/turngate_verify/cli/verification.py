@@ -24,6 +24,19 @@ PROMISES = tuple(each for each in CHECKED if each not in (Property.DECLARED_MOVE
 EVERY: tuple[AnyProperty, ...] = (*CHECKED, *DurableProperty)
 NOT_ON_LEDGERS = (Property.ISOLATION, Property.NO_RESIDUE)
 """What the checks of dispatchers on a ledger do not judge: they look at what is on record, and at callers."""
+SEEN_BY_CALLERS: tuple[AnyProperty, ...] = (
+    Property.NEVER_POISONED,
+    Property.FULL_COVERAGE,
+    Property.EXACTLY_ONE_COMPLETE,
+    Property.ONE_TURN,
+    Property.NO_STRAND,
+    Property.FIFO,
+    Property.LAST_WORD,
+    Property.NO_RESIDUE,
+    Property.TERMINAL_IS_FINAL,
+    DurableProperty.DURABLE,
+)
+"""What the rules over a network judge."""
 IN_THE_MODEL = frozenset(("model", "line", "proof", "processes"))
 """The checks that do not look at any code of a dispatcher."""
 
@@ -72,6 +85,12 @@ class Verification:
         for each in [*CHECKED, *(DurableProperty if deaths else ())]:
             if each not in NOT_ON_LEDGERS and number:
                 self.checks[each][check] = {unit: number}
+
+    def count_over_network(self, examples: int) -> None:
+        """Note how many programs of clients and a server were judged by what their callers saw."""
+        for each in SEEN_BY_CALLERS:
+            if examples:
+                self.checks[each]["network"] = {"examples": examples}
 
     def count_processes(self) -> None:
         """Note how many states the model of processes has."""

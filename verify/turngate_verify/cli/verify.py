@@ -41,6 +41,7 @@ from turngate_verify.drivers.ledger_schedules import explore as explore_on_ledge
 from turngate_verify.drivers.limb_sabotage import LimbFound, find_limb_sabotage
 from turngate_verify.drivers.line_sabotage import LINE_SABOTAGES
 from turngate_verify.drivers.lockstep import IN_LINE, WITH_PLACES, Lockstep, compare
+from turngate_verify.drivers.network_check import NetworkChecked, check_network
 from turngate_verify.drivers.rules.search import Rules, run_rules
 from turngate_verify.drivers.sabotage import EXAMPLES, SABOTAGES
 from turngate_verify.drivers.schedules import MODES, SCENARIOS, Schedules, explore_schedules
@@ -72,6 +73,8 @@ class Thoroughness:
     """Whether processes remember what they have saved last, where faults are injected."""
     ledger_calls: int = 60
     """Every nth call to a ledger that could fail does fail."""
+    network_examples: int = 80
+    """Programs of clients over a network, with a ledger and without one each."""
 
 
 SMALL = tuple(name for name in SCENARIOS if not name.startswith("three"))
@@ -110,6 +113,7 @@ DEEP = Thoroughness(
     ledger_examples=5_000,
     ledger_remembers=(True, False),
     ledger_calls=1,
+    network_examples=1_000,
 )
 
 
@@ -174,6 +178,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
     compared = (thoroughness.lockstep, *thoroughness.places, LINE)
     lockstep = [workers.start(compare, bounds) for bounds in compared]
     rules = workers.start(run_rules, thoroughness.examples)
+    network = _rule_over_a_network(thoroughness.network_examples, workers)
     ledgers = {
         "ledger lockstep": _compare_ledgers(thoroughness.ledger_lockstep, workers),
         "ledger rules": _run_ledger_rules(thoroughness.ledger_examples, workers),
@@ -193,6 +198,7 @@ def _started(thoroughness: Thoroughness, workers: Workers) -> dict[str, Check]:
         "designs": _refute_designs(workers),
         "sabotage": _find_sabotages(thoroughness.seeds, workers),
         "limbs": _find_limb_sabotages(workers),
+        "network": network,
         "processes": processes.told,
     }
 
@@ -512,6 +518,42 @@ def _find_limb_sabotages(workers: Workers) -> Check:
                 verification.sabotaged[name] = str(property_named(wrong) or wrong)
             if not found.within:
                 verification.problems.append(f"{name} was not found in the real code")
+
+    return check
+
+
+# Clients and a server.
+
+
+def _rule_over_a_network(examples: int, workers: Workers) -> Check:
+    jobs: list[Job[NetworkChecked]] = [
+        workers.start(check_network, examples, has_ledger=each) for each in (False, True)
+    ]
+
+    def check(verification: Verification, told: DriverLine) -> None:
+        total, designs, lacking = 0, dict[str, str](), ""
+        told.counts = lambda: (
+            f"{counted(total, 'example')} of clients and a server, "
+            f"{sum(map(bool, designs.values()))} of {counted(len(designs), 'design')} found"
+        )
+        for job in jobs:
+            result = job.result()
+            if result.rules is None:
+                lacking = result.lacking
+                continue
+            total += result.rules.examples
+            designs |= result.found
+            for wrong in result.rules.wrong[:1]:
+                verification.broke(property_named(wrong), f"{wrong}; over a network: {result.rules.program}")
+            if result.rules.missed:
+                missed = ", ".join(sorted(result.rules.missed))
+                verification.untested.append(f"rules over a network never reached {missed}")
+        if lacking:
+            verification.unchecked.append(f"clients and a server over a network: {lacking}")
+        verification.count_over_network(total)
+        verification.problems += [
+            f"{name} was not found over the network" for name, wrong in designs.items() if not wrong
+        ]
 
     return check
 

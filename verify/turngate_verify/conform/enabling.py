@@ -118,7 +118,10 @@ def _moves(line: list[str], run: str, before: str) -> bool:
 
 
 def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
-    """Return the pairs of operations of one session that make sense in the same moment, in a fixed order."""
+    """Return the pairs of operations of one session that make sense in the same moment, in a fixed order.
+
+    A run is never entered in the moment of its accept: a caller has it when the accept has returned.
+    """
     if not judge.features.bursts or _extras(judge.program) >= limits.extras:
         return []
     able = [op for op in enabled(judge, limits) if op.name not in _NEVER_IN_A_BURST]
@@ -130,10 +133,13 @@ def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
             seconds = [op for op in seconds if op.name not in TAKING_IN]
             if nth < limits.prompts:
                 seconds.append(Op("accept", RUNS[nth], first.place))
-            if judge.features.two_phase and first.name != "reject":
-                seconds.append(Op("enter", first.run, first.place))
         pairs += [(first._replace(gap=0), second) for second in seconds]
     return pairs
+
+
+def count_rare(program: Program) -> int:
+    """Return how many operations of a program are rare ones."""
+    return sum(op.name in _RARE for op in program)
 
 
 def enabled_at(program: Program, moment: Moment, features: Features, limits: ProgramLimits) -> list[Op]:
@@ -141,7 +147,7 @@ def enabled_at(program: Program, moment: Moment, features: Features, limits: Pro
     place_of = {op.run: op.place for op in program if op.name in TAKING_IN}
     used = sorted(set(place_of.values()))
     fresh = [len(used)] if used and len(used) < limits.sessions else []
-    rare = sum(op.name in _RARE for op in program) < limits.extras
+    rare = count_rare(program) < limits.extras
     may_cancel = sum(op.name in _CANCELLING for op in program) < limits.cancels
     ops: list[Op] = []
     if len(place_of) < limits.prompts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from turngate_verify.conform.enabling import ProgramLimits, enabled_at
+from turngate_verify.conform.enabling import ProgramLimits, count_rare, enabled_at
 from turngate_verify.conform.port import Features, SubjectFailed
 from turngate_verify.conform.programs import LINE, REST, Op, Program, gaps, parsed
 from turngate_verify.conform.result import Played
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 ONE_GAP = 4
 """Programs with one gap are worth this part of the time: a quarter."""
 MORE = 24
-"""Those with two gaps, and those in two sessions, are worth this part of it, each."""
+"""Those of any other stage, such as two gaps or two sessions, are worth this part of it, each."""
+SPARE = 0.5
+"""Up to this part of the time, stages that were cut short are played on when all else is done."""
 DELAYS = (1, 5, 20)
 """The milliseconds between two operations, where a subject cannot be stepped."""
 _RACES = (
@@ -62,24 +64,38 @@ _LINE_RACES = (
 _LIMITS = ProgramLimits(prompts=3, cancels=2, sessions=1, extras=1, line=0)
 
 
-def explore(suite: Suite) -> None:
-    """Play every program mid-flight, shortest first: with one gap, in two sessions, and with two gaps."""
+def explore(suite: Suite) -> list[_Stage]:
+    """Play every program mid-flight, shortest first; return the stages for which the time was too short."""
     most = suite.effort.mid_flight
     if not most:
-        return
+        return []
     if not suite.stepped:
         _sweep(suite)
-        return
-    _Stage(suite, "with one gap", _LIMITS, most, ONE_GAP).play(most_gaps=1)
+        return []
+    flown: set[Program] = set()
+    stages = [(_Stage(suite, flown, "with one gap", _LIMITS, most), ONE_GAP)]
     if suite.limits.sessions > 1:
-        two = _LIMITS._replace(sessions=2, cancels=1)
-        _Stage(suite, "in two sessions", two, min(most, 4), MORE).play(most_gaps=1)
-    _Stage(suite, "with two gaps", _LIMITS, most, MORE).play(most_gaps=2)
+        two = _LIMITS._replace(sessions=2)
+        stages.append((_Stage(suite, flown, "in two sessions", two, most), MORE))
+    rare = _LIMITS._replace(extras=2)
+    stages.append((_Stage(suite, flown, "with two rare operations", rare, most), MORE))
+    stages.append((_Stage(suite, flown, "with two gaps", _LIMITS, most, gaps=2), MORE))
     if suite.result.features.has_line:
         lined = _LIMITS._replace(extras=0, cancels=1, line=2)
-        most += suite.result.features.two_phase
+        two_phase = suite.result.features.two_phase
         _sweep_line(suite)
-        _Stage(suite, "on what waits in line", lined, most, MORE).play(most_gaps=1)
+        stages.append((_Stage(suite, flown, "on what waits in line", lined, most + two_phase), MORE))
+    for stage, share in stages:
+        stage.play(time.monotonic() + suite.effort.seconds / share)
+    return [stage for stage, _ in stages if not stage.over]
+
+
+def explore_on(suite: Suite, stages: list[_Stage]) -> None:
+    """Go on with what was cut short, as long as half of the time is not over."""
+    end = suite.began + suite.effort.seconds * SPARE
+    for left, stage in zip(range(len(stages), 0, -1), stages, strict=True):
+        now = time.monotonic()
+        stage.play(now + (end - now) / left)
 
 
 def _sweep_line(suite: Suite) -> None:
@@ -88,12 +104,14 @@ def _sweep_line(suite: Suite) -> None:
     for text, needs in _LINE_RACES:
         if not set(needs.split()) <= set(features.names):
             continue
-        *before, last = _entering(parsed(text), features, 0)
-        examined = suite.in_time(tuple(before))
+        *first, raced_with = parsed(text)
+        before = _entering(tuple(first), features, 0)
+        last = _entering((raced_with,), features, 0)
+        examined = suite.in_time(before)
         if examined is None:
             return
         for gap in range(len(examined.played.moments) - 1):
-            program = (*before[:-1], before[-1]._replace(gap=gap), last)
+            program = (*before[:-1], before[-1]._replace(gap=gap), *last)
             if (raced := suite.in_time(program)) is None:
                 return
             suite.result.mid_flight.executions += 1
@@ -129,50 +147,63 @@ def _entering(race: Program, features: Features, delay: int) -> Program:
 
 
 class _Stage:
-    """One set of programs, and how far it was played."""
+    """One set of programs, and how far it was played. It can be played on."""
 
-    def __init__(self, suite: Suite, name: str, limits: ProgramLimits, most: int, share: int) -> None:
+    def __init__(
+        self, suite: Suite, flown: set[Program], name: str, limits: ProgramLimits, most: int, *, gaps: int = 1
+    ) -> None:
         self._suite = suite
+        self._flown = flown
         self._name = name
         self._limits = limits
         self._most = most
-        self._until = time.monotonic() + suite.effort.seconds / share
+        self._gaps = gaps
+        self._until = 0.0
         self._played = 0
-
-    def play(self, *, most_gaps: int) -> None:
-        """Play programs, one length after the other, as long as there is time."""
-        suite = self._suite
-        level: list[Program] = [(Op("accept", "a"),)]
+        self._length = 0
+        self._level: list[Program] = []
+        self._next = 0
+        """The number of the first program of the level that has not been played."""
+        self._longer: list[Program] = [(Op("accept", "a"),)]
         if suite.result.features.reject:
-            level.append((Op("reject", "a"),))
-        for length in range(1, self._most + 1):
-            last = length == self._most
-            level = [program for program in level if self._is_new(program, last, most_gaps)]
-            if not level or self._played + len(level) > suite.effort.programs:
-                return
-            longer: list[Program] = []
-            for program, examined in zip(level, suite.players.map(self._in_time, level), strict=True):
+            self._longer.append((Op("reject", "a"),))
+        self._begin_level()
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to play."""
+        return self._next == len(self._level)
+
+    def _begin_level(self) -> None:
+        self._length += 1
+        level, self._longer, self._next = sorted(self._longer, key=gaps, reverse=True), [], 0
+        if self._length == self._most:
+            level = [program for program in level if self._is_new(program)]
+        enough = self._length > self._most or self._played + len(level) > self._suite.effort.programs
+        self._level = [] if enough else level
+
+    def play(self, until: float) -> None:
+        """Play programs, one length after the other, up to this time."""
+        self._until = until
+        while not self.over:
+            left = self._level[self._next :]
+            for program, examined in zip(left, self._suite.players.map(self._in_time, left), strict=True):
                 if examined is None:
                     return
-                if isinstance(examined, SubjectFailed):
-                    suite.result.failed = suite.result.failed or examined
-                    continue
-                self._account(program, examined)
-                if examined.sound and not last:
-                    longer += self._longer(program, examined.played, most_gaps)
-            self._played += len(level)
-            if length > 1:
-                suite.result.mid_flight.operations[self._name] = length
-            level = sorted(longer, key=gaps, reverse=True)
+                self._next += 1
+                self._take(program, examined)
+            self._played += len(self._level)
+            if self._length > 1:
+                self._suite.result.mid_flight.operations[self._name] = self._length
+            self._begin_level()
 
-    def _is_new(self, program: Program, last: bool, most_gaps: int) -> bool:
-        """Tell whether a program is worth playing: a last one that is waited for throughout is not."""
-        if not last:
-            return True
+    def _is_new(self, program: Program) -> bool:
+        """Tell whether a program of the last length is worth playing."""
         in_two = len({op.place for op in program}) > 1
         if self._limits.line and not any(op.name in LINE for op in program):
             return False
-        return gaps(program) == most_gaps and (self._limits.sessions == 1 or in_two)
+        rare = self._limits.extras < 2 or count_rare(program) == self._limits.extras
+        return gaps(program) == self._gaps and rare and (self._limits.sessions == 1 or in_two)
 
     def _in_time(self, program: Program) -> Examined | SubjectFailed | None:
         """Play a program, unless time has run out. What raises in one program may hang or lose in another."""
@@ -184,16 +215,24 @@ class _Stage:
             self._suite.players.stopped = None
             return failed
 
-    def _account(self, program: Program, examined: Examined) -> None:
+    def _take(self, program: Program, examined: Examined | SubjectFailed) -> None:
+        """Count what a program shows, if no other stage has played it, and make it longer."""
         result = self._suite.result
-        result.mid_flight.executions += 1
-        result.mid_flight.moments_cut += examined.played.moments_cut
-        if gaps(program):
-            self._suite.account(program, examined, result.in_flight)
+        if isinstance(examined, SubjectFailed):
+            result.failed = result.failed or examined
+            return
+        if program not in self._flown:
+            self._flown.add(program)
+            result.mid_flight.executions += 1
+            result.mid_flight.moments_cut += examined.played.moments_cut
+            if gaps(program):
+                self._suite.account(program, examined, result.in_flight)
+        if examined.sound and self._length < self._most:
+            self._longer += self._one_longer(program, examined.played)
 
-    def _longer(self, program: Program, played: Played, most_gaps: int) -> list[Program]:
+    def _one_longer(self, program: Program, played: Played) -> list[Program]:
         """Return the program with one more operation, at every moment after its last."""
-        features, more = self._suite.result.features, gaps(program) < most_gaps
+        features, more = self._suite.result.features, gaps(program) < self._gaps
         longer: list[Program] = []
         for gap, moment in enumerate(played.moments):
             at_rest = gap == len(played.moments) - 1

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from turngate_verify.conform.programs import Op
 
 
+PATIENCE = 3
+"""A subject that is known to be at work is waited for this many times longer than one that is not."""
+
+
 def told_of(shown: Sequence[Observed]) -> set[str]:
     """Return the runs whose fate is shown; a move that is refused says nothing about it."""
     return {event.run for event in shown if not (isinstance(event, Refused) and event.operation)}
@@ -53,7 +57,11 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
         now = time.monotonic()
         sessions = after.copy()
         sessions.work(at_work(judge.subject))
-        if now - heard >= (timing.grace if sessions.owe() else timing.quiet):
+        owes = sessions.owe()
+        if now - heard >= (timing.grace if owes else timing.quiet):
+            if owes and goes_on(judge.subject, now - began, timing):
+                heard = now
+                continue
             return [*shown, *_queued(sessions)]
         if now - began > timing.longest:
             raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
@@ -81,6 +89,9 @@ def _settled_window(
         owes = owing(judge.judged(judge.window(operations, so_far)))
         now = time.monotonic()
         if now - heard >= (timing.grace if owes else timing.quiet):
+            if owes and goes_on(judge.subject, now - began, timing):
+                heard = now
+                continue
             return so_far
         if now - began > timing.longest:
             raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
@@ -88,6 +99,13 @@ def _settled_window(
         if more := judge.shown():
             shown += more
             heard = time.monotonic()
+
+
+def goes_on(subject: Any, waited: float, timing: Timing) -> bool:
+    """Tell whether a subject that owes something is seen to be at work: it is slow, and does not hang."""
+    is_computing = getattr(subject, "is_computing", None)
+    most = min(PATIENCE * timing.grace, timing.longest - timing.grace)
+    return is_computing is not None and waited < most and bool(is_computing())
 
 
 def _lingered(judge: Judge, operations: Sequence[Op], shown: list[Observed]) -> list[Observed]:

@@ -56,6 +56,8 @@ class Sessions:
         """The runs that may have been an active turn when a stop came, of which nothing was ever shown."""
         self._prompts: dict[str, str] = {}
         """The prompts of the runs that were edited."""
+        self._for_idle: set[str] = set()
+        """The runs that were taken in because their session was idle: none that comes later starts first."""
 
     def at(self, place: int) -> AbstractSession:
         """Return the session of this number."""
@@ -75,6 +77,7 @@ class Sessions:
         twin._died = set(self._died)
         twin._unseen = set(self._unseen)
         twin._prompts = dict(self._prompts)
+        twin._for_idle = set(self._for_idle)
         return twin
 
     def key(self) -> Hashable:
@@ -86,6 +89,7 @@ class Sessions:
             frozenset(self._died),
             frozenset(self._unseen),
             frozenset(self._prompts.items()),
+            frozenset(self._for_idle),
         )
 
     def _die(self) -> None:
@@ -165,6 +169,8 @@ class Sessions:
         """Return the events that an operation itself makes."""
         if op.name == "enter" or (op.name in TAKING_IN and not self.features.two_phase):
             self.asked_to_enter.add(op.run)
+            if op.name == "reject":
+                self._for_idle.add(op.run)
         match op.name:
             case "accept" | "reject":
                 return [Accept(op.run, self._may_fold)]
@@ -271,6 +277,9 @@ class Sessions:
             case Complete():
                 return self._completed(session, event)
             case Handoff(run) | Enter(run, DeclaredState.ACTIVE):
+                if passed := self._passed(session, run):
+                    said = f"{passed} was taken in because its session was idle, and {run} starts first"
+                    return [Violation(Property.DECLARED_MOVE, f"{said}: it should have been refused")]
                 if run in self._died and session.states[run] is DeclaredState.ACTIVE:
                     return self._runs_again(session, run)
                 if session.lead in session.covered:
@@ -282,6 +291,12 @@ class Sessions:
                 return self._given(run, prompt)
             case _:
                 return session.observe(event)
+
+    def _passed(self, session: AbstractSession, run: str) -> str:
+        """Return the run, if any, that had to start at once or be refused, and that this one overtakes."""
+        self._for_idle.discard(run)
+        left = self._for_idle.intersection(session.in_state(DeclaredState.ACCEPTED)) - session.covered
+        return next(iter(left), "")
 
     def _take_as_covered(self, session: AbstractSession, event: Event | Given) -> None:
         """Take a run as covered that a stop may have covered before its runner was called."""
@@ -321,6 +336,7 @@ class Sessions:
             session.observe(Ended(run))
         self._died.discard(run)
         self._unseen.discard(run)
+        self._for_idle.discard(run)
         left = self._left_behind(session)
         if run in left and not event.cancelled:
             session.observe(Clear(frozenset({run})))

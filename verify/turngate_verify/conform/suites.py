@@ -23,7 +23,7 @@ from turngate_verify.conform.drills import drills
 from turngate_verify.conform.enabling import EXTRA
 from turngate_verify.conform.judge import Judge, ProgramLimits
 from turngate_verify.conform.lines import Command
-from turngate_verify.conform.midflight import explore
+from turngate_verify.conform.midflight import explore, explore_on
 from turngate_verify.conform.players import Players
 from turngate_verify.conform.port import SubjectFactory, SubjectFailed
 from turngate_verify.conform.programs import LINE, Program, gaps, written
@@ -342,8 +342,9 @@ def check(
             if suite.result.features.has_line:
                 suite.enumerate(1, line=True)
             suite.drill()
-            explore(suite)
+        cut_short = explore(suite) if suite.effort.programs else []
         suite.walk()
+        explore_on(suite, cut_short)
 
     return _worked(make, name, effort or Effort(), limits or ProgramLimits(), work, enough)
 

@@ -191,7 +191,8 @@ async def _echo(turn: Turn) -> str:
 # The designs.
 
 
-async def _dies_at_a_failure(self: Feed) -> None:
+async def dies_at_a_failure(self: Feed) -> None:
+    """Follow the ledger up to the first failure, and never again."""
     with suppress(Exception):
         while self.subscribers.listen() and not self._news.closed:
             heard = self._news.count
@@ -243,7 +244,7 @@ LIMB_SABOTAGES = {
     "cancel-resent": LimbSabotage(lambda: ((_calls(), "_headers", _resent),), cancel_whose_answer_is_lost),
     "key-forgotten": LimbSabotage(lambda: ((_dispatcher, "_keyed", lambda *_: None),), call_under_a_key),
     "path-identity": LimbSabotage(lambda: ((_sqlite, "resolved", Path),), two_names_of_a_file),
-    "deaf-follower": LimbSabotage(lambda: ((Feed, "_follow", _dies_at_a_failure),), follower_that_fails),
+    "deaf-follower": LimbSabotage(lambda: ((Feed, "_follow", dies_at_a_failure),), follower_that_fails),
     "cursor-of-another-life": LimbSabotage(
         lambda: ((LedgerCompletions, "_check_cursors", _any_cursor),), cursor_of_another_ledger
     ),

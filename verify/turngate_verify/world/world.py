@@ -102,12 +102,15 @@ class World(Callers):
 @contextmanager
 def without_log() -> Iterator[None]:
     """Keep what is raised on purpose out of the log."""
-    log = logging.getLogger("turngate")
-    was_disabled, log.disabled = log.disabled, True
+    logs = [logging.getLogger(name) for name in ("turngate", "turngate.server")]
+    were_disabled = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     try:
         yield
     finally:
-        log.disabled = was_disabled
+        for log, was_disabled in zip(logs, were_disabled, strict=True):
+            log.disabled = was_disabled
 
 
 def dispatcher_option(make: Make) -> str:

@@ -234,7 +234,7 @@ function callLane(side, running, before) {
   const piece = element("div", {className: "piece"});
   for (const [lead, stopped] of running) {
     piece.append(element("i", {className: stopped ? "call covered" : "call"}));
-    if (before.get(lead) !== stopped) piece.append(element("span", {}, stopped ? `✕ ${lead} told to stop` : lead));
+    if (before.get(lead) !== stopped) piece.append(element("span", {}, stopped ? `✕ ${lead} interrupted` : lead));
   }
   return element("td", {className: `lane ${side}`}, piece);
 }
