@@ -23,8 +23,6 @@ BEGIN, END = "<!-- begin verify run -->\n", "<!-- end verify run -->"
 CHAOS_BEGIN, CHAOS_END = "<!-- begin chaos runs -->\n", "<!-- end chaos runs -->"
 ENGINES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 CHAOS = {
-    "processes killed one by one": ("kill",),
-    "all of them at once": ("kill all",),
     "processes stopped for a while": ("stop",),
     "callers and onlookers killed or stopped": ("kill a client", "stop a client"),
     "transactions held by strangers": ("hold a transaction",),
@@ -89,6 +87,8 @@ def figures_of_chaos(runs: list[dict[str, Any]]) -> str:
         f"| | {' | '.join(ENGINES[run['ledger']] for run in runs)} |",
     ]
     lines.append("| --- |" + " --- |" * len(runs))
+    killed = [f"{run['done']['kill']}; {run['done']['kill all']} times" for run in runs]
+    lines.append(f"| processes killed one by one; all at once | {' | '.join(killed)} |")
     for row, counts in CHAOS.items():
         numbers = [sum(run["done"].get(each, 0) for each in counts) for run in runs]
         lines.append(f"| {row} | {' | '.join(f'{number:,}' if number else '' for number in numbers)} |")

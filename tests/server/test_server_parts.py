@@ -346,7 +346,7 @@ class Told:
 async def test_what_is_ahead_of_a_place_is_told_and_nothing_else_from_there() -> None:
     d: Any = Told("a", "b", "c", "d")
     since = Cursor("e", 0, "1", frozenset())
-    until = Cursor("e", 5, "2", frozenset({mark("d")}))
+    until = Cursor("e", 5, "2", frozenset({mark(d.completed[3])}))
 
     async def told(session_id: str | None) -> int:
         return len([frame async for frame in missed_completions(d, session_id, since, until)])
@@ -354,7 +354,7 @@ async def test_what_is_ahead_of_a_place_is_told_and_nothing_else_from_there() ->
     assert await told(None) == 2
     assert await told("s") == 2
     assert await told("other") == 0
-    nowhere = Cursor("e", 5, "2", frozenset({mark("x")}))
+    nowhere = Cursor("e", 5, "2", frozenset({mark(d.completed[3]._replace(text="told before a restore"))}))
     assert len([each async for each in missed_completions(d, None, since, nowhere)]) == 1
 
 

@@ -14,6 +14,7 @@ from dispatching import echo, in_loop
 from old_ledgers import new_database
 from serving import Ear, served
 from turngate.durable import DurableDispatcher, PostgresLedger, SqliteLedger
+from turngate.server._cursor import Cursor, mark
 
 
 @pytest.mark.parametrize("passed_by", [0, 8])
@@ -129,5 +130,29 @@ def test_a_reader_that_has_read_everything_goes_on_at_a_server_that_a_purge_has_
             assert [each.data["run_id"] for each in heard if each.event == "run.complete"] == ["c"]
             ear.close()
             again.close()
+
+    check()
+
+
+def test_a_reader_that_was_told_another_outcome_of_a_run_in_the_lost_life_begins_again(
+    tmp_path: Path,
+) -> None:
+    """The run was in flight in the backup, and its RunComplete ahead of the completions in the lost life."""
+
+    @in_loop
+    async def check() -> None:
+        d = DurableDispatcher(echo, SqliteLedger(tmp_path / "ledger.db"))
+        async with served(d) as (url, _), asyncio.timeout(60):
+            start = await d.settled_cursor()
+            complete = await d.ask("s", "p", run_id="a")
+            for told, is_anew in (
+                (complete, False),
+                (complete._replace(outcome="lost", error="it died"), True),
+            ):
+                place = Cursor("lost", 7, start, frozenset({mark(told)}))
+                ear = await Ear.open(url, after=str(place))
+                (*_, last) = await ear.until(lambda each: each.event == "snapshot")
+                assert last.data["reset"] is is_anew
+                ear.close()
 
     check()

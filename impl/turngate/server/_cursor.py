@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from turngate import RunComplete
 
 NO_LOG: Final = "-"
 """The epoch of a place that is known by the completions alone: a reader there is behind a gap."""
@@ -57,7 +61,12 @@ def parsed(text: str) -> Cursor | None:
     return Cursor(epoch, int(number), completions, frozenset(ahead.split(",") if ahead else ()))
 
 
-def mark(run_id: str) -> str:
-    """Return a short mark for a run that is ahead; two runs share one by chance once in 2**64."""
-    digest = hashlib.blake2b(run_id.encode(errors="surrogatepass"), digest_size=8).digest()
+def mark(complete: RunComplete) -> str:
+    """Return a short mark for a RunComplete that is ahead; two share one by chance once in 2**64.
+
+    It is made of everything that a reader was told: on a ledger that was restored, a run may complete again,
+    with another outcome.
+    """
+    said = json.dumps(complete)
+    digest = hashlib.blake2b(said.encode(), digest_size=8).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")

@@ -291,7 +291,7 @@ async def missed_completions(
     at = since.completions
     # Raises CursorExpired for a place among other completions, also if it seems to be behind the other.
     async for at, complete in d.completions(since.completions, until=until.completions):
-        name = mark(complete.run_id) if told else ""
+        name = mark(complete) if told else ""
         if name in told:
             told.discard(name)
         elif session_id in (None, complete.session_id):
@@ -299,7 +299,7 @@ async def missed_completions(
     at = max(at, until.completions, key=d.cursor_order)
     if owed:  # what is ahead there, and nothing else of what comes behind
         async for _, complete in d.completions(at):
-            name = mark(complete.run_id)
+            name = mark(complete)
             if name in owed:
                 owed.discard(name)
                 told.add(name)

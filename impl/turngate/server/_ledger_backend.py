@@ -52,7 +52,7 @@ class LedgerBackend:
         self.passed = Passed()
         self._log: EventLog
         self._events: Subscription
-        self._ahead: set[str] = set()
+        self._ahead: dict[str, str] = {}
         self._dropped = 0
         self._in_flight: dict[str, set[str]] = {}
         """The runs of each session that are in flight in any process, as far as this one has heard."""
@@ -202,7 +202,7 @@ class LedgerBackend:
             await self._until(lambda: len(self._ahead) < _AHEAD_LIMIT or not self._reads_completions)
             if len(self._ahead) >= _AHEAD_LIMIT:
                 raise DispatcherClosed("the ledger was closed before all completions were read")
-            self._ahead.add(event.run_id)
+            self._ahead[event.run_id] = mark(event)
             self._pass(self.passed.completions)
         elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
             prompt = await self._prompt_of(event.run_id)
@@ -224,7 +224,7 @@ class LedgerBackend:
                 self._in_flight.pop(event.session_id, None)
 
     def _pass(self, completions: str) -> None:
-        self.passed = Passed(completions, frozenset(map(mark, self._ahead)))
+        self.passed = Passed(completions, frozenset(self._ahead.values()))
 
     def expect(self, run_id: str, prompt: str) -> None:
         """Remember the prompt of a run until its accept comes, so that the ledger need not be asked."""
@@ -279,7 +279,7 @@ class LedgerBackend:
         if self._brings(cursor):
             await self._until(lambda: run_id in self._ahead or self._took_all)
         has_come = run_id in self._ahead
-        self._ahead.discard(run_id)
+        self._ahead.pop(run_id, None)
         return has_come
 
     async def _last_until(self, wanted: str) -> list[str]:
@@ -307,8 +307,8 @@ class LedgerBackend:
         ahead = set(place.ahead)
         if ahead:
             async for cursor, complete in d.completions(wanted, until=end):
-                if mark(complete.run_id) in ahead:
-                    ahead.discard(mark(complete.run_id))
+                if mark(complete) in ahead:
+                    ahead.discard(mark(complete))
                     needed = [cursor]
         if ahead:
             raise CursorExpired("this ledger has no such run")

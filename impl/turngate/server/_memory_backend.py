@@ -35,7 +35,7 @@ class MemoryBackend:
         self.passed = Passed()
         self._log: EventLog
         self._events: Subscription
-        self._ahead: set[str] = set()
+        self._ahead: dict[str, str] = {}
         self._dropped = 0
         self._losses = 0
         """How often completions were forgotten before they could be read."""
@@ -89,7 +89,7 @@ class MemoryBackend:
         d, ahead = self.dispatcher, set(place.ahead)
         if ahead:
             async for _, complete in d.completions(place.completions, until=d.end_cursor()):
-                ahead.discard(mark(complete.run_id))
+                ahead.discard(mark(complete))
         if ahead:
             raise CursorExpired("there is no such run")
 
@@ -128,7 +128,7 @@ class MemoryBackend:
     async def _put(self, event: Event) -> None:
         prompt = None
         if isinstance(event, RunComplete):
-            self._ahead.add(event.run_id)
+            self._ahead[event.run_id] = mark(event)
             await self._pass_completions(told_only=True)
         elif isinstance(event, Moved) and event.event == "accept" and event.run_id is not None:
             run = self.dispatcher.find(event.run_id)
@@ -149,13 +149,13 @@ class MemoryBackend:
             async for cursor, complete in d.completions(passed, until=d.end_cursor()):
                 if told_only and complete.run_id not in self._ahead:
                     break
-                self._ahead.discard(complete.run_id)
+                self._ahead.pop(complete.run_id, None)
                 passed = cursor
         except CursorExpired:
             self._ahead.clear()
             self._losses += told_only
             passed = f"lost.{self._losses}" if told_only else d.end_cursor()
-        self.passed = Passed(passed, frozenset(map(mark, self._ahead)))
+        self.passed = Passed(passed, frozenset(self._ahead.values()))
 
     def _begin_anew(self) -> None:
         """Subscribe again: the log does not hold all that has happened."""
