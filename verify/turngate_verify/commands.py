@@ -6,7 +6,7 @@ Standard library only: ``turngate --help`` lists them where no extra is installe
 from __future__ import annotations
 
 _SUMMARIES = {
-    "verify": "Check everything: the main job.",
+    "verify": "Check every property, on the model and on the code, and every known-bad design.",
     "explore": "Explore the model exhaustively within bounds.",
     "prove": "Prove every property, for any number of prompts, cancels and sessions.",
     "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
