@@ -103,8 +103,7 @@ class HoldsLess(Relation):
 
 
 class MovesOneTooFar(Relation):
-    def _pass(self, *about: Any) -> None:
-        run, goal, *_ = about
+    def _pass(self, run: Individual, goal: Individual, line: Any, is_nearer: Any) -> None:
         self.path.give("rank", lambda old, x: choice(equal(x, run), old(goal), old(x)))
 
 
