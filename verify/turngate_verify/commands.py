@@ -8,7 +8,7 @@ from __future__ import annotations
 _SUMMARIES = {
     "verify": "Check every property, on the model and on the code, and every known-bad design.",
     "explore": "Explore the model exhaustively within bounds.",
-    "prove": "Prove every property, for any number of prompts, cancels and sessions.",
+    "prove": "Prove every property, for any number of prompts, cancels, holds, moves and sessions.",
     "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
     "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
     "vectors": "Write test vectors to FILE, JSON lines; without it, or with '-', to standard output.",
