@@ -12,8 +12,8 @@ _SUMMARIES = {
     "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
     "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
     "vectors": "Write test vectors to FILE, JSON lines; without it, or with '-', to standard output.",
-    "schedules": "Execute small scenarios on the real dispatcher in every order there is.",
-    "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
+    "schedules": "Execute small scenarios on the real dispatcher in every possible order.",
+    "faults": "Inject every kind of fault at every point of small scenarios on the real dispatcher.",
     "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
     "oracles": "Compare the explorer with SPIN and TLC, number by number.",
 }
