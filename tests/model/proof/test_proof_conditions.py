@@ -237,3 +237,13 @@ def test_what_z3_is_told_in_one_conversation_does_not_hold_for_the_next() -> Non
     assert z3.get_param("rlimit") == "5" != before
     solver.conversation()
     assert z3.get_param("rlimit") == before
+
+
+def test_z3_answers_a_question_without_what_it_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver, _ = both_solvers()
+
+    def shared() -> None:
+        raise AssertionError("a context that is shared")
+
+    monkeypatch.setattr(importlib.import_module("z3.z3"), "main_ctx", shared)
+    assert solver.check("(declare-const a Bool)(assert (and a (not a)))", {"rlimit": "1000"}) == "unsat"
