@@ -204,7 +204,7 @@ async def test_missing_items_of_a_turn_elsewhere_are_counted(monkeypatch: pytest
 
     assert hear(["s", "r", 3, "abc"], ["s", "r", 6, "d"]) == [(delta("abc", 3), 0), (delta("d", 6), 0)]
     assert hear(["s", "r", 9, "e"], ["s", "r", 4, "x"]) == [(delta("e", 9), 1), (delta("x", 4), 0)]
-    assert hear(["s", "r", 3, "k", {"a": 1}]) == [(Note("s", "r", "k", {"a": 1}), 3)]
+    assert hear(["s", "r", 3, "k", {"a": 1}]) == [(Note("s", "r", "k", {"a": 1}), 0)]
     assert told.delivered[0][1] == 9
     assert hear(["s", "r", 6, "k", 0]) == [(Note("s", "r", "k", 0), 2)]
     assert hear(["s", "r", 5, "y"]) == [(delta("y", 5), 0)]
@@ -218,6 +218,19 @@ async def test_missing_items_of_a_turn_elsewhere_are_counted(monkeypatch: pytest
     relay.listen()
     relay.stop_listening()
     assert hear(["s", "r", 99, "z"]) == [(delta("z", 99), 0)]
+
+
+@in_loop
+async def test_items_streamed_before_it_listened_are_not_missing() -> None:
+    told = Told()
+    relay = relay_of(told)
+    for items in (
+        (["s", "p", 9, "text"], ["s", "p", 5, "k", 0], ["s", "p", 7, "k", 0], ["s", "p", 14, "x"]),
+        (["s", "q", 5, "k", 0], ["s", "q", 9, "text"], ["s", "q", 14, "x"], ["s", "q", 7, "k", 0]),
+        (["s", "r", 5, "k", 0], ["s", "r", 7, "k", 0]),
+    ):
+        relay.on_message(json.dumps(items))
+    assert [missing for _, _, missing in told.delivered] == [0, 0, 1, 1, 0, 0, 1, 1, 0, 1]
 
 
 @in_loop

@@ -51,8 +51,11 @@ class StreamRelay:
         self._timer: asyncio.TimerHandle | None = None
         self._sending = asyncio.Lock()
         self._listens = False
-        self._expected: dict[str, tuple[int, int]] = {}
-        """For each turn elsewhere, the offset at which its text goes on, and the number of its next note."""
+        self._expected: dict[str, tuple[int | None, int | None]] = {}
+        """For each turn elsewhere, the offset at which its text goes on, and the number of its next note.
+
+        None for what has not arrived yet: it may have begun before this process listened.
+        """
 
     # Sending.
 
@@ -136,18 +139,19 @@ class StreamRelay:
             log_error(exc, "what another process has sent makes no sense")
 
     def _receive(self, session_id: str, run_id: str, number: int, what: str, *data: Any) -> None:
-        known = self._expected.pop(run_id, None)
+        offset, note = self._expected.pop(run_id, (None, None))
         if run_id in self._delivery.complete_runs:
             return
-        offset, note = known or (number, number)
         event: Delta | Note
         if data:
-            event, missing = Note(session_id, run_id, what, data[0]), number - note
-            self._expected[run_id] = offset if known else 0, number + 1
+            event = Note(session_id, run_id, what, data[0])
+            missing = 0 if note is None else number - note
+            self._expected[run_id] = offset, number + 1
             size = len(what) + len(json.dumps(data[0]))
         else:
-            event, missing = Delta(session_id, run_id, what, number), int(number > offset)
-            self._expected[run_id] = number + len(what), note if known else 0
+            event = Delta(session_id, run_id, what, number)
+            missing = int(offset is not None and number > offset)
+            self._expected[run_id] = number + len(what), note
             size = getsizeof(what)
         if len(self._expected) > _TURNS:
             del self._expected[next(iter(self._expected))]
