@@ -268,3 +268,24 @@ def test_a_free_lock_is_a_death_and_doubt_lasts_a_lease(
     rows[3] = "anything else"  # another worker has its number
     assert look() == []
     alive.release(remove=True)
+
+
+def test_a_process_is_over_when_none_of_its_threads_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(state: str, threads: int) -> workers._Status | None:
+        fields = [state, *["0"] * 16, str(threads), "7", "1234", *["0"] * 30]
+        text = f"12 (a ) name) {' '.join(fields)}\n".encode()
+        monkeypatch.setattr(Path, "read_bytes", lambda path: text)
+        return workers._status_of(12)
+
+    assert status("Z", 1) == (1234, True)
+    assert status("Z", 2) == (1234, False)  # the first thread has ended, another goes on
+    assert status("S", 1) == (1234, False)
+
+
+def test_a_lock_file_of_another_is_never_taken(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = iter(["a" * 16, "b" * 16])
+    monkeypatch.setattr("turngate.durable._sqlite_workers.secrets.token_hex", lambda size: next(tokens))
+    WorkerName("a" * 16).lock_file(ledger).touch()
+    lock = WorkerLock(ledger, FileId.of(ledger.stat()))
+    assert lock.name.token == "b" * 16
+    lock.release(remove=True)

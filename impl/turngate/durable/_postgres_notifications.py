@@ -96,12 +96,11 @@ class Notifications:
         if not sender:  # a hint
             if self._wake is not None:
                 self._wake()
-        elif sender == self._token:
-            return
-        elif not message:
-            self._has_listeners_until = time.monotonic() + 3 * _ANNOUNCE_INTERVAL
-        elif self._heard is not None:
-            self._heard(message)
+        elif sender != self._token:
+            if not message:
+                self._has_listeners_until = time.monotonic() + 3 * _ANNOUNCE_INTERVAL
+            elif self._heard is not None:
+                self._heard(message)
 
     def has_listeners(self) -> bool:
         """Return whether another process has lately announced that it listens to relayed messages."""
@@ -117,7 +116,6 @@ class Notifications:
         self._heard = heard
         if self._announcer is not None:
             self._announcer.cancel()
-            self._announcer = None
         if self._wake is None:
             return
         self.listen(self._wake)
