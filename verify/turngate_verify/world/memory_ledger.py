@@ -216,7 +216,11 @@ class MemoryLedger:
         """Save when the message arrives; the answer comes later, or is lost."""
         await self._pass("save", ask, changes)
         fate = self.tables.save(ask, changes)
-        if not await self._pass("answer", ask, changes):
+        try:
+            has_answered = await self._pass("answer", ask, changes)
+        except LedgerUnavailable:  # the step is saved, and no answer says so
+            has_answered = False
+        if not has_answered:
             raise Unanswered
         if self.tables.remembers and self.cache.numbers_wanted():
             self.tables.number += 1

@@ -404,7 +404,7 @@ class NetworkWorld:
         if (complete := text.complete) is not None:
             self._note_complete(complete)
             self.reached.add("text")
-            if complete.text != text.text:
+            if complete.text != text.text and complete.outcome != "lost":  # what was not kept is lost, too
                 self.wrong.append(f"the text of {run} is {complete.text!r}, and its reader got {text.text!r}")
 
     async def _answer(self, asked: Asked, call: Coroutine[Any, Any, Any]) -> Any:
@@ -416,15 +416,19 @@ class NetworkWorld:
             return None
         except Unreachable:
             self.reached.add(f"{asked.kind}: Unreachable")
-            asked.refused = not isinstance(asked.run, _Streamed)
+            asked.refused = self._is_refused(asked)
             return None
         except TurngateError as refusal:
             self.reached.add(f"{asked.kind}: {type(refusal).__name__}")
-            asked.refused = not isinstance(asked.run, _Streamed)
+            asked.refused = self._is_refused(asked)
             return None
         asked.returned = self.stamp()
         self.reached.add(f"{asked.kind}: done")
         return answer
+
+    def _is_refused(self, asked: Asked) -> bool:
+        """Return whether a refusal says that no run was accepted; of a doubled request, a copy may be."""
+        return not isinstance(asked.run, _Streamed) and "request doubled" not in self.network.struck
 
     async def wait(self, client: int, run: str) -> None:
         """Wait for a RunComplete."""
