@@ -624,10 +624,8 @@ class NetworkWorld:
             if asked.run:
                 line["run"] = str(asked.run)
             line["call"] = max(asked.call, began)
-            if asked.returned is not None and began <= asked.returned <= ended:
-                told.append({**line, "return": asked.returned})
-            elif asked.returned is None or asked.kind == "accept":
-                told.append(line)
+            is_within = asked.returned is not None and began <= asked.call and asked.returned <= ended
+            told.append({**line, "return": asked.returned} if is_within else line)  # or it may have happened
             if asked.interrupts:
                 told.append({"event": "cancel", "session": asked.session, "call": line["call"]})
         accepted = {each.get("run") for each in told}
