@@ -95,7 +95,7 @@ mutants: setup ## mutants: each is killed by a test, or listed in tools/equivale
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group mutants
 	$(BIN)/python tools/mutants.py $(OF)
 
-coverage: setup ## branch coverage, layer by layer, each with its floor (without the tests that no floor needs: make coverage OF=--floors)
+coverage: setup ## branch coverage, layer by layer, each with its floor (the dispatcher and what the client sends again alone: make coverage OF=--quick)
 	$(BIN)/python tools/coverage_report.py $(OF)
 
 bench: setup ## what a run costs, next to the alternatives; reports, judges nothing

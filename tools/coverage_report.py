@@ -2,8 +2,8 @@
 
 Each layer must reach its floor, and so must each module with a floor of its own. What a missing program
 leaves out is said and not judged: without PostgreSQL no test runs the engine of that name. The exit code is 1
-when something is below its floor, or that of pytest when a test fails. `--floors` leaves out the tests that
-take longest and that no floor needs; `--again` reports on the data of the last run.
+when something is below its floor, or that of pytest when a test fails. `--quick` judges the dispatcher and
+the retries of the client, with their own tests alone; `--again` reports on the data of the last run.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import coverage
 from coverage.exceptions import NoDataError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SLOW: Final = (
-    *(f"tests/server/test_{each}.py" for each in ("page", "server_conform", "server_load", "server_openapi")),
-    "tests/durable/test_ledger_drivers.py",
-)
-"""Those that no floor needs."""
 COUNTED: Final = (
     *(f"tests/{folder}" for folder in ("impl", "durable", "server", "acp", "cli")),
     *(f"tests/verify/cli/test_{each}.py" for each in ("cli", "command", "terminal")),
 )
 """The tests that count: those of the layers, and those of the command line by the commands that check."""
+QUICK: Final = (
+    "tests/impl",
+    *(f"tests/server/test_client_{rules}.py" for rules in ("rules", "stream_rules", "text_rules")),
+)
+"""The tests by which the quick layers are judged."""
 
 
 class Layer(NamedTuple):
@@ -65,6 +65,10 @@ LAYERS: Final = (
         },
     ),
 )
+QUICK_LAYERS: Final = (
+    LAYERS[0],
+    Layer("when the client sends again", [f"*/client/{each}.py" for each in ("_calls", "_events", "_text")]),
+)
 NEEDS: Final = {
     "initdb": ("PostgreSQL", ("*/durable/_postgres*",)),
     "chromium": ("Chromium", ()),
@@ -91,16 +95,22 @@ def judged(name: str, files: list[str], floor: float, unjudged: list[str]) -> li
 
 def main(arguments: Sequence[str]) -> int:
     """Run the tests, report, and return the exit code."""
+    is_quick = "--quick" in arguments
     if "--again" not in arguments:
         command = [sys.executable, "-m", "pytest", "--quiet", "--cov", "--cov-report=", "-n", "auto"]
-        command += ["--dist", "worksteal", "-m", "not deep", *COUNTED]
-        command += [f"--ignore={file}" for file in SLOW if "--floors" in arguments]
+        command += [
+            "--dist",
+            "worksteal",
+            "-m",
+            "not deep and not editors",
+            *(QUICK if is_quick else COUNTED),
+        ]
         if code := subprocess.run(command, cwd=ROOT, check=False).returncode:
             return code
     missing = {name: files for program, (name, files) in NEEDS.items() if not is_there(program)}
     unjudged = [each for files in missing.values() for each in files]
     below = []
-    for layer, of_layer, floor, modules in LAYERS:
+    for layer, of_layer, floor, modules in QUICK_LAYERS if is_quick else LAYERS:
         of_modules = {f"*/{module}.py": own for module, own in modules.items()}
         print(f"\n{layer}")
         below += judged(layer, of_layer, floor, [*unjudged, *of_modules])
