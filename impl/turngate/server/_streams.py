@@ -15,6 +15,7 @@ The same third case applies to a reader that falls behind the ring while it read
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
@@ -46,6 +47,8 @@ HEADERS: Final = {
 _HELLO: Final = b"retry: 1000\n: turngate\n\n"
 _EARLY: Final = 0.6
 """The part of the heartbeat interval after which one is sent, so that it arrives within the interval."""
+
+log = logging.getLogger("turngate.server")
 
 
 class _BlockedError(Exception):
@@ -124,6 +127,9 @@ class EventStream(Response):
             streams.counts["dropped"] += 1
             await self._drop(watch)
         except (LedgerUnavailable, DispatcherClosed):  # a client that comes again can go on elsewhere
+            await send({"type": "http.response.body", "body": b""})
+        except Exception:
+            log.exception("an event stream was cut off")
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._log.remove(self._reader)
