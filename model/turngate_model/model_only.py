@@ -1,8 +1,8 @@
 """What is not checked everywhere yet: holds, moves, edits, and prompts for one turn alone.
 
 Dispatchers in memory and on ledgers, and the conformance kit, have them. The proof has conditions for them,
-which both solvers prove. As a whole it has not run to its end, so it does not count for them yet, and
-`turngate verify` says so. When it counts, this module goes.
+which both solvers prove. No single run of the whole proof has come to *holds* yet, so it does not count for
+them, and `turngate verify` says so. When it counts, this module goes.
 """
 
 from __future__ import annotations
