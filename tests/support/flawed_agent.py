@@ -3,6 +3,8 @@
 It is apart from the project: standard library alone, and none of our modules. BUSY
 says what it does with a prompt behind a busy session: queue (the default),
 interrupt, refuse, fold, or join: fold, and have the model answer once more, to all that has joined.
+Of several, with commas, each such prompt of a session meets the next; late-refuse and late-interrupt take
+their time.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 FLAW = sys.argv[1] if len(sys.argv) > 1 else ""
-BUSY = os.environ.get("BUSY", "queue")
+BUSY = os.environ.get("BUSY", "queue").split(",")
+LATE = 0.2
 TOOL = {
     "type": "function",
     "function": {
@@ -58,6 +61,8 @@ class Turn:
         self.task: asyncio.Task[None] | None = None
         self.is_cancelled = False
         self.folded: list[Turn] = []
+        self.joined: list[Turn] = []
+        """Those of the folded ones that the model is asked about."""
 
 
 class Session:
@@ -66,6 +71,8 @@ class Session:
         self.active: Turn | None = None
         self.queue: list[Turn] = []
         self.history: list[Said] = []
+        self.behind = 0
+        """How many prompts came while it was busy."""
         self.is_poisoned = False
         self.has_failed = False
 
@@ -145,7 +152,7 @@ async def work(turn: Turn) -> None:
         said = await model(messages, functools.partial(show, shown_in))
         messages.append(said)
         if not said.get("tool_calls"):
-            if BUSY == "join" and (joining := turn.folded[joined:]):
+            if joining := turn.joined[joined:]:
                 joining = joining if joined else joining[:2]  # all of them, but not at once
                 messages += [{"role": "user", "content": each.text} for each in joining]
                 joined += len(joining)
@@ -223,16 +230,25 @@ def prompt(number: int, session: Session, text: str) -> None:
     turn = Turn(number, session, text)
     if session.active is None:
         begin(turn)
-    elif BUSY == "refuse":
-        send(id=number, error={"code": -32600, "message": "the session is busy"})
-    elif BUSY in ("fold", "join"):
+        return
+    does = BUSY[session.behind % len(BUSY)]
+    session.behind += 1
+    later = asyncio.get_running_loop().call_later
+    if does in ("refuse", "late-refuse"):
+        refused = {"error": {"code": -32600, "message": "the session is busy"}}
+        later(LATE * does.startswith("late"), functools.partial(send, id=number, **refused))
+    elif does in ("fold", "join"):
         session.active.folded.append(turn)
+        if does == "join":
+            session.active.joined.append(turn)
     elif FLAW == "newest-first":
         session.queue.insert(0, turn)
     else:
         session.queue.append(turn)
-        if BUSY == "interrupt":
+        if does == "interrupt":
             cancel_turn(session.active)
+        elif does == "late-interrupt":
+            later(LATE, functools.partial(cancel_turn, session.active))
 
 
 def cancel_turn(turn: Turn) -> None:

@@ -1,4 +1,7 @@
-"""A runner that asks the model at OPENAI_BASE_URL, and shows what it says: for `turngate serve --acp`."""
+"""A runner that asks the model at OPENAI_BASE_URL, and shows what it says: for `turngate serve --acp`.
+
+With BEFORE, it waits for so many seconds before it folds.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ async def agent(turn: Turn) -> None:
     url = urlsplit(os.environ["OPENAI_BASE_URL"])
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     try:
+        await asyncio.sleep(float(os.environ.get("BEFORE", "0")))
         await turn.fold()
         said = {"messages": [{"role": "user", "content": turn.run.prompt}], "stream": True, "tools": [{}]}
         body = json.dumps(said).encode()

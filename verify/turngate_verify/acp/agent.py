@@ -27,13 +27,15 @@ _ENDS = 0.5
 _LOOKS = 1.0
 _TICKS = 3
 """Hundredths of a second: less than that a program computes that waits for something."""
+_GOES_ON = (b"R", b"D", b"T")
+"""What a process does that is only slow: it runs, reads from a disk, or was stopped and may go on."""
 OF_A_TURN = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan")
 """The updates that are part of a turn."""
 CLIENT = {"name": "turngate conform", "version": "1"}
 
 
 def _work_of(leader: int) -> tuple[int, bool]:
-    """Return the ticks that the processes of a session have computed, and whether one is running or reading.
+    """Return the ticks that the processes of a session have computed, and whether one is only slow.
 
     Only Linux tells.
     """
@@ -45,7 +47,7 @@ def _work_of(leader: int) -> tuple[int, bool]:
             continue
         if int(fields[3]) == leader:
             ticks += int(fields[11]) + int(fields[12])
-            is_running |= fields[0] in (b"R", b"D")
+            is_running |= fields[0] in _GOES_ON
     return ticks, is_running
 
 

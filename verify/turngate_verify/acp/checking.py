@@ -14,6 +14,7 @@ from turngate_verify.acp.rig import Rig, Setting
 from turngate_verify.acp.scenarios import Scenario, is_scenario, parsed_scenario
 from turngate_verify.acp.subject import AcpSubject
 from turngate_verify.acp.wire import WireDriver
+from turngate_verify.conform.judge import BY_FOLDS
 from turngate_verify.conform.port import Features, SubjectFactory, SubjectFailed
 from turngate_verify.conform.programs import Program, parsed
 from turngate_verify.conform.realtime_subject import RealtimeSubject
@@ -100,6 +101,8 @@ def _checked(
         result.failed = failed
     _merge(result, wire)
     result.hidden |= _hidden(rig, probed.policy)
+    # Where prompts join turns, these cannot be shown, whatever the probe has met.
+    result.hidden |= {each: why for each, why in result.unjudged.items() if each in BY_FOLDS}
     result.notes = [*probed.notes, *wire.skipped]
     if rig.agent.stray:
         result.notes.append(f"a response to what was never asked: {rig.agent.stray[0]}")

@@ -9,22 +9,29 @@ client that sends the next prompt when the last one is answered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 
 from turngate_model.history import Fold
 from turngate_verify.acp.agent import outcome_of
+from turngate_verify.acp.fates import Fates
 from turngate_verify.acp.probing import Policy
 from turngate_verify.acp.rig import Prompt, Rig
 from turngate_verify.acp.stub import ModelCall
 from turngate_verify.conform.port import Features
 from turngate_verify.conform.realtime_subject import RealtimeSubject
+from turngate_verify.conform.rest import PATIENCE, Awake
 from turngate_verify.conform.timing import Timing
 
 _ENDS = 2.0
 
 
 class AcpSubject(RealtimeSubject):
-    """The sessions of one program."""
+    """The sessions of one program.
+
+    What a probe has seen is no promise: an agent may let one prompt wait and have the next join the turn. So
+    ``doubt`` tells whether any prompt of the program met another fate than to wait.
+    """
 
     def __init__(self, rig: Rig, policy: Policy) -> None:
         super().__init__()
@@ -49,6 +56,8 @@ class AcpSubject(RealtimeSubject):
         self._orders: dict[str, str] = {}
         """How the kit lets each turn end."""
         self._lines: dict[str, asyncio.Lock] = {}
+        self._fates = Fates()
+        self._is_let_go = False
 
     async def _in_line(self, name: str) -> str:
         """Return the id of a session, which the first operation about it opens."""
@@ -75,6 +84,7 @@ class AcpSubject(RealtimeSubject):
         """Cancel a session, and drop what the client has not sent."""
         async with self._line(session):
             opened = await self._in_line(session)
+            self._fates.cancelled(each.name for each in self._in_flight(opened))
             self.rig.cancel(opened)
             for run in self._unsent.pop(opened, []):
                 self.completed(run, cancelled=True)
@@ -82,6 +92,33 @@ class AcpSubject(RealtimeSubject):
     def is_computing(self) -> bool:
         """Tell whether the agent is seen to work, so that what it owes may still come."""
         return self.call(self.rig.agent.is_computing())
+
+    def doubt(self, *, to_the_end: bool = False) -> str:
+        """Return what became of a prompt behind a busy session that is not what was found out before.
+
+        Such a prompt may have met any fate, at any moment, and then nothing that seems to be broken is
+        certain. ``to_the_end`` lets every turn go, and waits for every response first: what became of a
+        prompt may show only then. Nothing is judged after that.
+        """
+        if to_the_end and self._fates.behind:
+            self.call(self._let_go(), PATIENCE * self.timing.longest)
+        return self._fates.doubt
+
+    async def _let_go(self) -> None:
+        self._is_let_go = True
+        for prompt in list(self._prompts.values()):
+            self._orders.setdefault(prompt.name, "finish")
+            for call in prompt.open_calls:
+                call.finish(prompt.reply)
+        clock = Awake()
+        began = heard = clock.now()
+        while waiting := [each for each in self._prompts.values() if not each.is_answered]:
+            if (now := clock.now()) - heard > self.timing.grace:
+                if now - began > PATIENCE * self.timing.grace or not await self.rig.agent.is_computing():
+                    return
+                heard = now
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(waiting[0].request.is_answered.wait(), self.timing.poll)
 
     async def look(self) -> None:
         """Raise if the agent has gone."""
@@ -98,15 +135,21 @@ class AcpSubject(RealtimeSubject):
             await asyncio.wait([asyncio.ensure_future(each) for each in waiting], timeout=_ENDS)
 
     def _in_flight(self, opened: str) -> list[Prompt]:
-        return [each for each in self._prompts.values() if each.session == opened and not each.is_answered]
+        return [
+            each for each in self._prompts.values() if each.session == opened and not each.request.answers
+        ]
 
     def _send(self, opened: str, run: str) -> None:
+        self._fates.sent(run, [each.name for each in self._in_flight(opened)])
         prompt = self.rig.prompt(opened, run, lambda call: self._called(prompt, call))
         prompt.request.on_answer = lambda answer: self._answered(prompt, answer)
         self._prompts[run] = prompt
 
     def _answered(self, prompt: Prompt, answer: dict[str, object]) -> None:
         run, got = prompt.name, outcome_of(answer)
+        if len(prompt.request.answers) == 1:
+            at_work = [each for each in self._in_flight(prompt.session) if each.calls]
+            self._fates.answered(prompt, got, self._orders.get(run, ""), at_work)
         self._join(prompt, is_answered=True)
         error = None if got in ("end_turn", "cancelled") else got
         self.completed(run, cancelled=got == "cancelled", error=error)
@@ -139,6 +182,10 @@ class AcpSubject(RealtimeSubject):
         run = prompt.name
         if prompt.is_answered:
             return  # a call that was on its way when its turn was over: it came on another wire
+        self._fates.called(run, [each for each in self._in_flight(prompt.session) if each.calls])
+        if self._is_let_go:
+            call.finish(prompt.reply)
+            return
         for each in self._in_flight(prompt.session):
             # The conversation holds every prompt that has joined, and the call is told by the last of them.
             if each is prompt or (each.number < prompt.number and each.number in call.asked.told):

@@ -24,7 +24,7 @@ from turngate_model.properties import AnyProperty, Property, Violation
 from turngate_verify.acp.rig import Prompt, Rig, shell_tool
 from turngate_verify.acp.scenarios import DELAYS, Scenario, sweep
 from turngate_verify.acp.stub import ModelCall
-from turngate_verify.conform.rest import PATIENCE
+from turngate_verify.conform.rest import PATIENCE, Awake
 from turngate_verify.conform.result import FlakyFinding
 
 _COMES_BACK = 3
@@ -207,6 +207,7 @@ class WirePlay:
             return
         self._finish(b)
         got = await self._outcome(b)
+        ran = ran or (self._has_stub and b.has_called.is_set())  # it was slow, no more
         is_after_cancel = any(each.action.name == "cancel" for each in self._said)
         self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
         self.exercised.add(broken)
@@ -300,12 +301,13 @@ class WirePlay:
 
         An agent that is still at work may take longer: it is slow, and does not hang.
         """
-        began = heard = time.monotonic()
+        clock = Awake()
+        began = heard = clock.now()
         grace = self.rig.setting.grace
         while not is_so():
-            if (now := time.monotonic()) - heard > grace:
+            if (now := clock.now()) - heard > grace:
                 if now - began > PATIENCE * grace or not await self.rig.agent.is_computing():
-                    return False
+                    return is_so()  # it was looked at for a while
                 heard = now
             self.rig.agent.check()
             await asyncio.sleep(_POLL)

@@ -30,7 +30,7 @@ from turngate_verify.words import counted
 __all__ = ["Judge", "ProgramLimits"]
 
 _LATE = "a RunComplete comes after the next turn has started: it should come first"
-_BY_FOLDS = (Property.DECLARED_MOVE, Property.LAST_WORD)
+BY_FOLDS = (Property.DECLARED_MOVE, Property.LAST_WORD)
 """What a follow-up seems to break if it has joined a turn unseen."""
 GROWING = 6
 """A quiet subject leaves residue if what it holds grows this many times in a row."""
@@ -57,7 +57,9 @@ class Judge:
         self.stepped = hasattr(subject, "begin_window")
         """Whether operations can be called between two callbacks of the subject."""
         self.undecided = ""
-        """Why the window could not be judged; empty if it could."""
+        """Why what happened could not be judged; empty if it could."""
+        self.doubt = ""
+        """What explains an offence that was found, so that nothing is wrong; empty if nothing does."""
         self.place_of: dict[str, int] = {}
         """The session of every run that was accepted or refused."""
         self._window: tuple[Op, ...] = ()
@@ -127,6 +129,8 @@ class Judge:
             self._judge_in_order(operations[0], window, shown)
         else:
             self._judge_window(window)
+        if self.violations and hasattr(self.subject, "doubt"):
+            self.doubt = self.subject.doubt(to_the_end=True)
         if self.violations:
             # An operation that ends in an offence says nothing about the properties it does not break.
             self.exercised = before | {violation.property for violation in self.violations}
@@ -186,7 +190,7 @@ class Judge:
         """Return the offence, with every property that may have been broken instead."""
         broken = found.broken
         assert broken is not None
-        if self.features.self_folds and (unknown := [each for each in found.possible if each in _BY_FOLDS]):
+        if self.features.self_folds and (unknown := [each for each in found.possible if each in BY_FOLDS]):
             return Violation(unknown[0], broken.what)
         if (moved := self._moved_from_elsewhere(found, window)) is not None:
             return moved

@@ -188,6 +188,7 @@ def outcome(judge: Judge, limits: ProgramLimits) -> Played:
         moments=_moments(judge),
         moments_cut=getattr(judge.subject, "moments_cut", 0),
         undecided=judge.undecided,
+        doubt=judge.doubt or (judge.subject.doubt() if hasattr(judge.subject, "doubt") else ""),
     )
 
 

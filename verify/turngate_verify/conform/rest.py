@@ -22,6 +22,26 @@ PATIENCE = 3
 """The kit waits this many times longer for a subject that is known to be at work."""
 
 
+_NAP = 2.0
+_DOUBTED = 0.5
+"""So many seconds for what may explain a window, if what is found without it counts for nothing."""
+
+
+class Awake:
+    """A clock that stands still while this process does: its own sleep is not the silence of a subject."""
+
+    def __init__(self) -> None:
+        self._read = time.monotonic()
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Return the seconds since it was made, counting 2 at most between two looks."""
+        read = time.monotonic()
+        self._now += min(read - self._read, _NAP)
+        self._read = read
+        return self._now
+
+
 def told_of(shown: Sequence[Observed]) -> set[str]:
     """Return the runs whose fate is shown; a refused move says nothing about it."""
     return {event.run for event in shown if not (isinstance(event, Refused) and event.operation)}
@@ -49,26 +69,29 @@ def settled(judge: Judge, operations: Sequence[Op]) -> list[Observed]:
     if not judge.features.real_time:
         return _lingered(judge, operations, shown)
     timing: Timing = getattr(judge.subject, "timing", Timing())
-    began = heard = time.monotonic()
+    clock = Awake()
+    began = heard = clock.now()
     if len(operations) > 1 or len(judge.states) > 1 or judge.features.unordered:
         return _settled_window(judge, operations, shown, timing)
     after = _after(judge, operations, shown)
     while True:
-        now = time.monotonic()
+        now = clock.now()
         sessions = after.copy()
         sessions.work(at_work(judge.subject))
-        owes = sessions.owe()
+        owes, more = sessions.owe(), []
         if now - heard >= (timing.grace if owes else timing.quiet):
             if owes and goes_on(judge.subject, now - began, timing):
                 heard = now
                 continue
-            return [*shown, *_queued(sessions)]
+            more = judge.shown()
+            if not more:
+                return [*shown, *_queued(sessions)]
         if now - began > timing.longest:
             raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
-        time.sleep(timing.poll)
-        if more := judge.shown():
+        time.sleep(0.0 if more else timing.poll)
+        if more := more or judge.shown():
             shown += more
-            heard = time.monotonic()
+            heard = clock.now()
             if any(isinstance(event, Refused) for event in more):
                 after = _after(judge, operations, shown)
             else:
@@ -79,26 +102,32 @@ def _settled_window(
     judge: Judge, operations: Sequence[Op], shown: list[Observed], timing: Timing
 ) -> list[Observed]:
     """Look until some order explains what is shown and owes nothing, or nothing more comes."""
-    began = heard = time.monotonic()
+    clock = Awake()
+    began = heard = clock.now()
     while True:
         about = told_of(shown)
         waiting = [
             Enter(run, DeclaredState.QUEUED) for run in judge.not_heard_of(operations) if run not in about
         ]
         so_far = [*shown, *waiting]
-        owes = owing(judge.judged(judge.window(operations, so_far)))
-        now = time.monotonic()
-        if now - heard >= (timing.grace if owes else timing.quiet):
-            if owes and goes_on(judge.subject, now - began, timing):
+        found, more = judge.judged(judge.window(operations, so_far)), []
+        owes, grace = owing(found), timing.grace
+        if not found.states and hasattr(judge.subject, "doubt") and judge.subject.doubt():
+            grace = min(_DOUBTED, grace)  # whatever comes, nothing will be said to be broken
+        now = clock.now()
+        if now - heard >= (grace if owes else timing.quiet):
+            if owes and grace == timing.grace and goes_on(judge.subject, now - began, timing):
                 heard = now
                 continue
-            return so_far
+            more = judge.shown()
+            if not more:
+                return so_far
         if now - began > timing.longest:
             raise SubjectFailed(f"at {operations[-1]}: it does not come to rest within {timing.longest:g} s")
-        time.sleep(timing.poll)
-        if more := judge.shown():
+        time.sleep(0.0 if more else timing.poll)
+        if more := more or judge.shown():
             shown += more
-            heard = time.monotonic()
+            heard = clock.now()
 
 
 def goes_on(subject: Any, waited: float, timing: Timing) -> bool:

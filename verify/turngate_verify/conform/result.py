@@ -80,7 +80,9 @@ class Played(NamedTuple):
     moments_cut: int = 0
     """How many moments were left out, because there were too many."""
     undecided: str = ""
-    """Why the program could not be judged; empty if it could."""
+    """Why what happened could not be judged; empty if it could."""
+    doubt: str = ""
+    """What was seen that explains whatever seems to be broken; empty if nothing does."""
 
 
 @dataclass
@@ -210,8 +212,8 @@ class Conformance:
             return not_shown
         if self.failed:
             return "the subject could not be judged to the end"
-        if program := self.unjudged.get(each):
-            return f"{program} breaks it, unless the subject had not taken every prompt in by then"
+        if unjudged := self.unjudged.get(each):
+            return unjudged
         return "" if self.checks(each) else "nothing has put it to the test"
 
     @property

@@ -51,6 +51,8 @@ class Examined(NamedTuple):
     broken: dict[AnyProperty, tuple[AnyViolation, int]]
     """What it breaks, each with the number of operations after which it is broken."""
     exercised: set[AnyProperty]
+    doubt: str = ""
+    """What was seen that explains what it seemed to break; nothing is broken then."""
 
     def steps(self, length: int) -> tuple[PlayedStep, ...]:
         """Return the steps of the first operations; all of them, if some were not waited for."""
@@ -58,8 +60,9 @@ class Examined(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether it can be made longer: it breaks nothing, or LAST_WORD alone."""
-        return not self.broken.keys() - {Property.LAST_WORD} and not self.played.undecided
+        """Whether it can be made longer: what breaks LAST_WORD alone can."""
+        fine = not self.broken.keys() - {Property.LAST_WORD}
+        return fine and not self.doubt and not self.played.undecided
 
 
 class Suite:
@@ -218,16 +221,28 @@ class Suite:
         subject had taken it in, only what a patient subject breaks counts.
         """
         found, hasty, _ = self._compared(program, played, play)
+        if found.doubt:
+            return self._explained(program, found)
         if not found.broken or not hasty:
             return found
         patient, _, disturbed = self._compared(program, self._play_patiently(program), self._play_patiently)
         if disturbed:
             # The time that passed has ended turns, so differences that follow from that alone say nothing.
             for each in found.broken.keys() - patient.broken.keys():
-                self.result.unjudged.setdefault(each, written(program[: found.broken[each][1]]))
+                short = written(program[: found.broken[each][1]])
+                why = f"{short} breaks it, unless the subject had not taken every prompt in by then"
+                self.result.unjudged.setdefault(each, why)
             for each in patient.broken.keys() - found.broken.keys():
                 del patient.broken[each]
         return patient
+
+    def _explained(self, program: Program, found: Examined) -> Examined:
+        """Return that a program breaks nothing: something that was seen explains what seemed to be broken."""
+        for each, (_, length) in found.broken.items():
+            self.result.unjudged.setdefault(
+                each, f"{written(program[:length])} seems to break it; {found.doubt}"
+            )
+        return found._replace(broken={}, exercised=found.exercised - found.broken.keys())
 
     def _compared(
         self, program: Program, played: Played, play: Callable[[Program], Played]
@@ -240,6 +255,8 @@ class Suite:
             return plays[-1]
 
         found = self._examined(program, played, play_part)
+        if found.broken:
+            found = found._replace(doubt=next((each.doubt for each in plays if each.doubt), ""))
         return found, any(each.hasty for each in plays), any(each.disturbed for each in plays)
 
     def _play_patiently(self, program: Program) -> Played:
@@ -281,6 +298,8 @@ class Suite:
         example = Counterexample(each, violation.what, steps)
         for nth in range(1, REPLAYS * (1 + self._unsteady[each]) + 1):
             again = self.examine(program, anew=True)
+            if again.doubt:
+                return False  # and the result says why nothing can be said of it
             if each not in again.broken:
                 told = Counterexample(each, "", again.played.steps).told()
                 self.result.flaky.setdefault(each, FlakyFinding(written(program), example, told, nth))
