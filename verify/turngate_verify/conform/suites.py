@@ -41,6 +41,10 @@ _CHEAP = 500
 """Up to this many short programs may take half of the time; more may take a twenty-fourth of it."""
 _FIRST = 30
 """How many are played however slow the subject is."""
+_WALKS = 0.8
+"""Random programs are begun until this share of the time is over."""
+_FEWEST_WALKS = 20
+"""So many random programs are played however slow the subject is, if so many are asked for."""
 _REMEMBERED = 10_000
 
 
@@ -195,8 +199,13 @@ class Suite:
             self.keep(violation, program[:length], examined.steps(length))
 
     def walk(self) -> None:
-        """Play random programs."""
-        for walked in self.players.map(lambda nth: walk(self, nth), range(self.effort.examples)):
+        """Play random programs: all that are asked for, or those for which there is time."""
+        end = self.began + self.effort.seconds * _WALKS
+
+        def next_walk(nth: int) -> tuple[Program, Played] | None:
+            return None if nth >= _FEWEST_WALKS and time.monotonic() > end else walk(self, nth)
+
+        for walked in self.players.map(next_walk, range(self.effort.examples)):
             if walked is None or self.over:
                 return
             program, played = walked
