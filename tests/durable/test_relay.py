@@ -89,7 +89,7 @@ async def test_pieces_that_follow_each_other_are_sent_as_one() -> None:
 
 
 @in_loop
-async def test_so_much_is_collected_and_no_more_and_nothing_if_nobody_listens(
+async def test_collected_text_is_limited_and_nothing_is_collected_without_listeners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(relay_module, "_COLLECTED", 10)
@@ -137,7 +137,7 @@ async def test_it_is_sent_after_a_moment_and_at_the_end_of_the_turn(monkeypatch:
 
 
 @in_loop
-async def test_what_cannot_be_sent_is_dropped_and_logged_unless_the_ledger_is_away(
+async def test_items_that_cannot_be_sent_are_dropped_and_logged_unless_the_ledger_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = Told()
@@ -153,7 +153,7 @@ async def test_what_cannot_be_sent_is_dropped_and_logged_unless_the_ledger_is_aw
     assert (told.relayed, relay.outbox) == ([], [])
 
 
-def test_messages_are_as_long_as_they_may_be_and_no_longer() -> None:
+def test_messages_use_the_allowed_length_and_no_more() -> None:
     item: list[Any] = ["s", "r", 0, "0123456789"]
     text = json.dumps(item)
     assert pack([], 99) == []
@@ -190,7 +190,7 @@ async def test_it_listens_once_and_stops_once(caplog: pytest.LogCaptureFixture) 
 
 
 @in_loop
-async def test_what_is_missing_of_a_turn_elsewhere_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_items_of_a_turn_elsewhere_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "_TURNS", 2)
     told = Told()
     relay = relay_of(told)
@@ -204,7 +204,7 @@ async def test_what_is_missing_of_a_turn_elsewhere_is_counted(monkeypatch: pytes
 
     assert hear(["s", "r", 3, "abc"], ["s", "r", 6, "d"]) == [(delta("abc", 3), 0), (delta("d", 6), 0)]
     assert hear(["s", "r", 9, "e"], ["s", "r", 4, "x"]) == [(delta("e", 9), 1), (delta("x", 4), 0)]
-    assert hear(["s", "r", 3, "k", {"a": 1}]) == [(Note("s", "r", "k", {"a": 1}), 3)]
+    assert hear(["s", "r", 3, "k", {"a": 1}]) == [(Note("s", "r", "k", {"a": 1}), 0)]
     assert told.delivered[0][1] == 9
     assert hear(["s", "r", 6, "k", 0]) == [(Note("s", "r", "k", 0), 2)]
     assert hear(["s", "r", 5, "y"]) == [(delta("y", 5), 0)]
@@ -221,7 +221,20 @@ async def test_what_is_missing_of_a_turn_elsewhere_is_counted(monkeypatch: pytes
 
 
 @in_loop
-async def test_what_makes_no_sense_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_items_streamed_before_it_listened_are_not_missing() -> None:
+    told = Told()
+    relay = relay_of(told)
+    for items in (
+        (["s", "p", 9, "text"], ["s", "p", 5, "k", 0], ["s", "p", 7, "k", 0], ["s", "p", 14, "x"]),
+        (["s", "q", 5, "k", 0], ["s", "q", 9, "text"], ["s", "q", 14, "x"], ["s", "q", 7, "k", 0]),
+        (["s", "r", 5, "k", 0], ["s", "r", 7, "k", 0]),
+    ):
+        relay.on_message(json.dumps(items))
+    assert [missing for _, _, missing in told.delivered] == [0, 0, 1, 1, 0, 0, 1, 1, 0, 1]
+
+
+@in_loop
+async def test_an_invalid_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     relay = relay_of(Told())
     for message in ("", "[1]", '[["s"]]', '{"a": 1}'):
         caplog.clear()

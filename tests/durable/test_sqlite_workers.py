@@ -78,14 +78,14 @@ def test_a_file_on_a_disk_of_another_machine_is_refused(tmp_path: Path) -> None:
     refuse_shared_file_system(tmp_path / "x.db", told)
 
 
-def test_where_mounts_are_not_told_nothing_is_refused(tmp_path: Path) -> None:
+def test_without_a_list_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
     refuse_shared_file_system(tmp_path / "x.db", tmp_path / "nothing here")
 
 
 # Processes.
 
 
-def test_a_process_is_there_until_it_is_gone() -> None:
+def test_a_process_exists_until_it_has_ended() -> None:
     me = this_process()
     assert me is not None
     assert look_for(me) is Seen.THERE
@@ -103,7 +103,7 @@ def test_a_process_is_there_until_it_is_gone() -> None:
     assert look_for(Process(me.space, child, status.start)) is Seen.GONE
 
 
-def test_what_the_system_does_not_tell_is_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_system_cannot_show_is_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
     me = this_process()
     assert me is not None
     with monkeypatch.context() as patch:
@@ -126,7 +126,7 @@ def test_what_the_system_does_not_tell_is_unclear(monkeypatch: pytest.MonkeyPatc
 # Locks.
 
 
-def test_a_name_says_what_it_is_made_of(lock: WorkerLock) -> None:
+def test_a_name_can_be_parsed_back(lock: WorkerLock) -> None:
     name = lock.name
     assert WorkerName.parse(str(name)) == name
     for less in (name._replace(process=None), WorkerName(name.token)):
@@ -156,7 +156,7 @@ def test_a_lock_is_in_place_as_long_as_others_can_see_it(
         ("there", "do not last"),
     ],
 )
-def test_a_lock_that_cannot_be_had_is_said_and_leaves_nothing(
+def test_a_lock_that_cannot_be_taken_raises_and_leaves_nothing_behind(
     ledger: Path, monkeypatch: pytest.MonkeyPatch, broken: str, says: str
 ) -> None:
     def held(*arguments: Any) -> None:
@@ -268,3 +268,24 @@ def test_a_free_lock_is_a_death_and_doubt_lasts_a_lease(
     rows[3] = "anything else"  # another worker has its number
     assert look() == []
     alive.release(remove=True)
+
+
+def test_a_process_is_over_when_none_of_its_threads_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(state: str, threads: int) -> workers._Status | None:
+        fields = [state, *["0"] * 16, str(threads), "7", "1234", *["0"] * 30]
+        text = f"12 (a ) name) {' '.join(fields)}\n".encode()
+        monkeypatch.setattr(Path, "read_bytes", lambda path: text)
+        return workers._status_of(12)
+
+    assert status("Z", 1) == (1234, True)
+    assert status("Z", 2) == (1234, False)  # the first thread has ended, another goes on
+    assert status("S", 1) == (1234, False)
+
+
+def test_a_lock_file_of_another_is_never_taken(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = iter(["a" * 16, "b" * 16])
+    monkeypatch.setattr("turngate.durable._sqlite_workers.secrets.token_hex", lambda size: next(tokens))
+    WorkerName("a" * 16).lock_file(ledger).touch()
+    lock = WorkerLock(ledger, FileId.of(ledger.stat()))
+    assert lock.name.token == "b" * 16
+    lock.release(remove=True)

@@ -1,8 +1,8 @@
-"""Messages between the processes that share a file: each that listens has a socket beside the file.
+"""Messages between the processes that share a file. Each that listens has a socket beside the file.
 
-A process sends a message to every socket there is. Messages are lost when a socket is full, and where sockets
-are not available. A process that finds no listener behind a socket removes the socket. Other files in the
-folder are left alone, also those of a ledger with a similar name.
+A process sends a message to every such socket. Messages are lost when a socket is full, or if sockets are
+not available. A process that finds no listener behind a socket removes the socket. Other files in the
+folder are left alone, including those of a ledger with a similar name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Relay:
         self._ours = re.compile(re.escape(self._prefix) + "[0-9a-f]{16}")
         self._name = ""
         self._receiver: socket.socket | None = None
-        self._heard: Callable[[str], None] | None = None
 
     def others(self) -> list[str]:
         """Return the names of the other processes' sockets."""
@@ -65,7 +64,6 @@ class Relay:
         """Call `heard` with the messages of other processes, if sockets are available here."""
         if self._receiver is not None:
             return
-        self._heard = heard
         self._name = f"{self._prefix}{secrets.token_hex(8)}"
         try:
             receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -77,7 +75,7 @@ class Relay:
             with self._reaching() as folder:
                 receiver.bind(f"{folder}/{self._name}")
             self._share()
-            asyncio.get_running_loop().add_reader(receiver, self._receive, receiver)
+            asyncio.get_running_loop().add_reader(receiver, _receive, receiver, heard)
         except (OSError, NotImplementedError):
             receiver.close()
             self._remove(self._name)
@@ -92,21 +90,9 @@ class Relay:
             if os.geteuid() == 0:
                 os.chown(self._folder / self._name, status.st_uid, status.st_gid)
 
-    def _receive(self, receiver: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                message = receiver.recv(LONGEST + 1)
-            except OSError:
-                return
-            if self._heard is not None:
-                try:
-                    self._heard(message.decode("ascii", "replace"))
-                except Exception as exc:
-                    log_error(exc, "what another process has said could not be heard")
-
     def stop(self) -> None:
         """Stop listening. Idempotent."""
-        receiver, self._receiver, self._heard = self._receiver, None, None
+        receiver, self._receiver = self._receiver, None
         if receiver is not None:
             asyncio.get_running_loop().remove_reader(receiver)
             receiver.close()
@@ -119,10 +105,22 @@ class Relay:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[str]:
-        """Give a short path to the folder: a socket's address has little room."""
+        """Provide a short path to the folder, because a socket's address has little room."""
         handle = os.open(self._folder, os.O_RDONLY)
         try:
             short = f"/proc/self/fd/{handle}"
             yield short if os.path.isdir(short) else str(self._folder)
         finally:
             os.close(handle)
+
+
+def _receive(receiver: socket.socket, heard: Callable[[str], None]) -> None:
+    for _ in range(_AT_ONCE):
+        try:
+            message = receiver.recv(LONGEST)
+        except OSError:
+            return
+        try:
+            heard(message.decode("ascii", "replace"))
+        except Exception as exc:
+            log_error(exc, "what another process has said could not be heard")

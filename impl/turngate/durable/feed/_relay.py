@@ -3,7 +3,7 @@
 What is streamed is never saved. It is collected for a fifth of a second, sent in one piece to the processes
 that listen at that moment, and may be lost on the way. Offsets of text and numbers of notes show what is
 missing, which is counted in `dropped` of the subscriptions concerned. What arrives after the RunComplete has
-been delivered is too late, and is ignored.
+been delivered is ignored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Item = list[Any]
 _EVERY: Final = 0.2
 """Seconds for which items are collected."""
 _COLLECTED: Final = 262_144
-"""The characters that are collected at most; more is dropped."""
+"""The most characters that are collected; the rest is dropped."""
 _TURNS: Final = 10_000
-"""The number of turns elsewhere of which it is remembered what arrived last."""
+"""The number of turns elsewhere for which the relay remembers what arrived last."""
 _DELTA: Final = 4
-"""The length of an item that is a delta."""
+"""The number of fields of a delta."""
 
 
 class StreamRelay:
@@ -51,8 +51,11 @@ class StreamRelay:
         self._timer: asyncio.TimerHandle | None = None
         self._sending = asyncio.Lock()
         self._listens = False
-        self._expected: dict[str, tuple[int, int]] = {}
-        """For each turn elsewhere, the offset at which its text goes on, and the number of its next note."""
+        self._expected: dict[str, tuple[int | None, int | None]] = {}
+        """For each turn elsewhere, the offset at which its text goes on, and the number of its next note.
+
+        None for what has not arrived yet: it may have begun before this process listened.
+        """
 
     # Sending.
 
@@ -61,7 +64,7 @@ class StreamRelay:
         return self._ledger.has_listeners()
 
     def send(self, event: Delta | Note) -> None:
-        """Have other processes told what a turn has streamed, if any of them listens."""
+        """Collect what a turn has streamed for other processes, if any of them listens."""
         item: Item
         if isinstance(event, Note):
             number = self.notes[event.run_id] = self.notes.get(event.run_id, -1) + 1
@@ -98,7 +101,7 @@ class StreamRelay:
                 log_error(exc, "what turns have streamed could not be relayed")
 
     async def end_turn(self, run_id: str) -> None:
-        """Send the last of what a turn has streamed, and wait for that, but not for long."""
+        """Send the last of what a turn has streamed, and wait a short time for that."""
         self.notes.pop(run_id, None)
         if self.outbox:
             await asyncio.wait({self._start_flush()}, timeout=_EVERY)
@@ -136,18 +139,19 @@ class StreamRelay:
             log_error(exc, "what another process has sent makes no sense")
 
     def _receive(self, session_id: str, run_id: str, number: int, what: str, *data: Any) -> None:
-        known = self._expected.pop(run_id, None)
+        offset, note = self._expected.pop(run_id, (None, None))
         if run_id in self._delivery.complete_runs:
             return
-        offset, note = known or (number, number)
         event: Delta | Note
         if data:
-            event, missing = Note(session_id, run_id, what, data[0]), number - note
-            self._expected[run_id] = offset if known else 0, number + 1
+            event = Note(session_id, run_id, what, data[0])
+            missing = 0 if note is None else number - note
+            self._expected[run_id] = offset, number + 1
             size = len(what) + len(json.dumps(data[0]))
         else:
-            event, missing = Delta(session_id, run_id, what, number), int(number > offset)
-            self._expected[run_id] = number + len(what), note if known else 0
+            event = Delta(session_id, run_id, what, number)
+            missing = int(offset is not None and number > offset)
+            self._expected[run_id] = number + len(what), note
             size = getsizeof(what)
         if len(self._expected) > _TURNS:
             del self._expected[next(iter(self._expected))]
