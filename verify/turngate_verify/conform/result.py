@@ -43,7 +43,7 @@ class Effort(NamedTuple):
     depth: int = 12
     """The most operations in a short program."""
     examples: int = 100
-    """The most random programs to play. A slow subject plays fewer, but at least 20 of them.
+    """The most random programs to play. A slow subject plays fewer, but at least three of them.
 
     When four fifths of the time are over, no other one is begun.
     """
