@@ -104,7 +104,7 @@ def test_running_out_of_time_is_unknown(
     monkeypatch.setattr(standing_clock, "monotonic", itertools.count().__next__)
     code, out, _ = turngate(capsys, "conforming:Plain", "--max-seconds", "2.5")
     assert code == 3
-    assert "time ran out after 2.5 s\n" in out
+    assert "time ran out after 2.5 s\ngive it more with --max-seconds, or " in out
 
 
 UNSTEADY = """

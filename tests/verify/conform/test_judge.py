@@ -547,7 +547,7 @@ def test_running_out_of_time_takes_back_nothing_that_holds(standing_clock: Stand
             super().__init__()
             standing_clock.now += 0.1
 
-    result = check(Sound, effort=Effort(programs=500, examples=10_000, seconds=300.0))
+    result = check(Sound, effort=Effort(programs=0, examples=10_000, seconds=300.0))
     assert result.gave_up
     assert result.verdict == "unknown"
     held = {each for each in result.judged if result.verdict_of(each) == "holds"}

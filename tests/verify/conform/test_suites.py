@@ -199,6 +199,16 @@ def test_a_slow_subject_has_half_of_the_time_left_for_long_programs(standing_clo
     assert result.drills
 
 
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 0.9])
+def test_a_subject_that_takes_real_time_holds_within_the_time_that_there_is_by_default(
+    seconds: float, standing_clock: StandingStill
+) -> None:
+    """It plays fewer random programs, but some."""
+    result = check(taking(standing_clock, seconds))
+    assert (result.gave_up, result.counterexamples, result.verdict) == ("", {}, "holds")
+    assert 3 <= max(result.examples.values()) <= 100
+
+
 def naive(depth: int) -> int:
     """Count the programs of one session up to a depth, however they are ordered."""
     programs: list[Program] = [()]

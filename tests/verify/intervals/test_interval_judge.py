@@ -228,3 +228,26 @@ def test_a_line_that_is_no_event_is_refused_with_its_number(name: str) -> None:
     assert message in str(refused.value)
     with pytest.raises(BadHistory, match=r"log\.jsonl:"):
         judge_files([("log.jsonl", text.splitlines())])
+
+
+def test_what_was_accepted_while_a_cancelled_runner_worked_on_cannot_finish_without_a_start() -> None:
+    lines: Lines = [
+        {"event": "accept", "session": "s", "run": "a", "call": 0, "return": 0.5},
+        {"event": "start", "run": "a", "at": 1},
+        {"event": "cancel", "session": "s", "call": 2, "return": 3},
+        {"event": "complete", "run": "a", "cancelled": True, "call": 2, "return": 4},
+        {"event": "accept", "session": "s", "run": "b", "call": 4.5, "return": 5},
+        {"event": "ended", "run": "a", "at": 6},
+        {"event": "accept", "session": "s", "run": "c", "call": 7, "return": 7.5},
+        {"event": "start", "run": "b", "at": 7.6},
+        {"event": "ended", "run": "b", "at": 7.7},
+        {"event": "complete", "run": "b", "cancelled": False, "call": 5, "return": 8},
+        {"event": "start", "run": "c", "at": 8.2},
+        {"event": "ended", "run": "c", "at": 9},
+        {"event": "complete", "run": "c", "cancelled": False, "call": 8, "return": 10},
+        WHOLE,
+    ]
+    assert judged(lines).verdict == "holds"
+    of_b = [line for line in lines if line.get("run") == "b" and line["event"] in ("start", "ended")]
+    found = judged([line for line in lines if line not in of_b])
+    assert (found.verdict, found.breaches[0].what) == ("violated", "b completes as finished, and never ran")

@@ -75,7 +75,7 @@ class _AfterTwoDashes(click.Command):
     default=Effort().examples,
     show_default=True,
     type=click.IntRange(0),
-    help="Random programs to play.",
+    help="Random programs to play at most; a slow subject plays fewer.",
 )
 @click.option(
     "--max-seconds",
@@ -376,6 +376,8 @@ def print_conformance(result: Conformance) -> None:
     if result.gave_up:
         out.print("")
         out.print(result.gave_up, style="yellow")
+        if result.gave_up.startswith("time ran out"):
+            out.print("give it more with --max-seconds, or use --workers if instances can play side by side")
     if result.failed:
         _print_failed(result.failed)
     out.print("")

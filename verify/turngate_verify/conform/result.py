@@ -43,7 +43,10 @@ class Effort(NamedTuple):
     depth: int = 12
     """The most operations in a short program."""
     examples: int = 100
-    """How many random programs to play."""
+    """The most random programs to play. A slow subject plays fewer, but at least three of them.
+
+    When four fifths of the time are over, no other one is begun.
+    """
     steps: int = 24
     """The most operations in a random program."""
     seed: int = 0

@@ -41,6 +41,12 @@ _CHEAP = 500
 """Up to this many short programs may take half of the time; more may take a twenty-fourth of it."""
 _FIRST = 30
 """At least this many are played, even if the subject is slow."""
+_SHORT = 0.5
+"""Short programs are begun until this share of the time is over, however long a depth seemed to take."""
+_WALKS = 0.8
+"""Random programs are begun until this share of the time is over."""
+_FEWEST_WALKS = 3
+"""So many random programs are played however slow the subject is, if so many are asked for."""
 _REMEMBERED = 10_000
 
 
@@ -128,7 +134,8 @@ class Suite:
             if not longer or not self._affords(done, len(longer), began):
                 return
             frontier: dict[Program, Played] = {}
-            for program, examined in zip(longer, self.players.map(self.in_time, longer), strict=True):
+            examine = self.in_time if done < _FIRST else self._early
+            for program, examined in zip(longer, self.players.map(examine, longer), strict=True):
                 if examined is None:
                     return
                 if not (waits or line) or any(op.name in (LINE if line else ("wait",)) for op in program):
@@ -177,6 +184,11 @@ class Suite:
         """Play a program, unless time has run out."""
         return None if self.over else self.examine(program)
 
+    def _early(self, program: Program) -> Examined | None:
+        """Play a program, unless other programs need the time that is left."""
+        late = time.monotonic() - self.began > self.effort.seconds * _SHORT
+        return None if late else self.in_time(program)
+
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
         self.result.raced += examined.played.raced
         self.result.undecided += bool(examined.played.undecided)
@@ -198,8 +210,14 @@ class Suite:
             self.keep(violation, program[:length], examined.steps(length))
 
     def walk(self) -> None:
-        """Play random programs."""
-        for walked in self.players.map(lambda nth: walk(self, nth), range(self.effort.examples)):
+        """Play random programs: all that are asked for, or those for which there is time."""
+        end = self.began + self.effort.seconds * _WALKS
+
+        def next_walk(nth: int) -> tuple[Program, Played] | None:
+            late = time.monotonic() > end and nth >= _FEWEST_WALKS
+            return None if late and self.effort.programs else walk(self, nth)
+
+        for walked in self.players.map(next_walk, range(self.effort.examples)):
             if walked is None or self.over:
                 return
             program, played = walked

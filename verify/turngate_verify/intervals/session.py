@@ -228,7 +228,10 @@ class SessionState:
         session, known = self._session, self._known
         excused = line.cancelled or line.error is not None or run in session.covered | session.cleared
         broken: list[Violation] = []
-        if not excused and session.states[run] is _QUEUED:
+        waits = session.states[run] is _QUEUED or (
+            session.states[run] is DeclaredState.ACCEPTED and run not in known.enters
+        )
+        if not excused and waits:
             if known.starts:
                 return [Violation(Property.DECLARED_MOVE, f"{run} completes as finished, and never ran")]
             broken = self._begun(run)  # nothing says when turns begin: it has run just now
