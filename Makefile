@@ -10,7 +10,7 @@ ORACLE_PACKAGES := spin gcc libc6-dev default-jre-headless
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup verify test docs reference report deep agents editors gallery agentgallery matrix sabotage mutants coverage bench chaos soundness lint diagrams play vectors ports oracles prove clean
+.PHONY: help setup verify test docs reference report deep agents editors gallery galleryhistory agentgallery matrix sabotage mutants coverage bench chaos soundness lint diagrams play vectors ports oracles prove clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -78,6 +78,9 @@ soundness: setup ## the conformance kit on right dispatchers only, which takes a
 
 gallery: .venv-gallery/.ready ## check the peers and write GALLERY.md; needs Node, npm, Redis and PostgreSQL (one of them: make gallery OF=dbos)
 	$(GALLERY)/python tools/gallery.py $(if $(OF),--only $(OF))
+
+galleryhistory: .venv-gallery/.ready ## record langgraph-api over HTTP from three processes, judge the history, and write its section of GALLERY.md
+	$(GALLERY)/python tools/gallery_history.py
 
 agentgallery: setup ## check the agents of the gallery offline and write their section of GALLERY.md; needs Node and npm (one of them: make agentgallery OF=opencode)
 	$(BIN)/python tools/gallery_agents.py $(if $(OF),--only $(OF))

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gallery_page import WHY, WORDS, page
-from gallery_peers import FOLDER, peers, read_results
+from gallery_page import WHY, WORDS, history_section, page
+from gallery_peers import FOLDER, peers, read_history, read_results
 from turngate_verify.conform import JUDGED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,8 +177,9 @@ def _about(agent: Agent, result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def whole_page() -> str:
-    """Return the text of GALLERY.md: the peers behind adapters, and the agents."""
-    return f"{page(peers(), read_results())}\n{section(read_agent_results())}"
+    """Return the text of GALLERY.md: the peers behind adapters, the recorded one, and the agents."""
+    parts = (page(peers(), read_results()), history_section(read_history()), section(read_agent_results()))
+    return "\n".join(parts)
 
 
 def main() -> int:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gallery_peers import FOLDER, Peer
+from gallery_peers import FOLDER, HISTORY_OF, Peer
 from turngate_model import Property
 from turngate_verify.conform import JUDGED
+from turngate_verify.words import counted
 
 WORDS = {"holds": "holds", "violated": "**violated**", "flaky": "flaky", "unknown": ""}
 WHY = {"nothing has put it to the test": "every program that came so far had broken something else before"}
@@ -31,13 +32,24 @@ where bursts are left out: the kit waited for each operation before it called th
 depends on how fast the machine is: that number may change where nothing else does.
 """
 
+RECORDED = """\
+## Recorded over HTTP
+
+What callers and runners write down themselves is judged by `turngate trace --intervals`
+([guide](docs/guides/intervals.md)); `make galleryhistory` records it and writes this section. One process
+serves {peer} {version}, in memory, and its graph records when each turn starts and ends. Two other processes
+send prompts with the strategy enqueue to the same threads, cancel them, and record each call. There is no
+cancel of a thread: a cancel asks for the runs that are pending, then for those that are running, and cancels
+these. A proxy delays some requests and answers.
+"""
+
 NEVER = """\
 ## What was not put to the test
 
 NO_RESIDUE and ON_RECORD: no adapter shows what its peer holds in memory, or what it writes down. Nothing is
-said of speed, of durability, of several processes or machines, of networks that fail, of retries and of time
-limits; and nothing of other ways to use these peers. What a peer has no operation for was left out, and its
-section lists that.
+said of speed, of durability, of several machines, of networks that fail, of retries and of time limits, and
+of several processes only in the next section; and nothing of other ways to use these peers. What a peer has
+no operation for was left out, and its section lists that.
 """
 
 
@@ -132,3 +144,40 @@ def _not_shown(peer: Peer, result: Mapping[str, Any]) -> Iterator[str]:
         yield f"* Not put to the test: {alike} ({WHY.get(why, why)})."
     left_out = [words.split(":")[0] for words in result["left_out"]]
     yield f"* Left out: {', '.join(left_out)}."
+
+
+def history_section(results: Mapping[str, Any]) -> str:
+    """Return the section about recorded histories."""
+    plain, swallowed = results["recorded"], results["swallowed"]
+    return "\n".join(
+        [
+            RECORDED.format(peer=HISTORY_OF, version=results["version"]),
+            told_of_history(plain),
+            "",
+            "To see that the judge can find something in such a recording, the proxy then answered every "
+            f"request to cancel by itself. {told_of_history(swallowed)}",
+            "",
+            "If a history holds, some order within the intervals explains it. Another history may still "
+            "break something.",
+            "",
+        ]
+    )
+
+
+def told_of_history(found: Mapping[str, Any]) -> str:
+    """Say what was recorded, and what the judge says of it."""
+    said = (
+        f"{counted(found['runs'], 'run')} in {counted(found['sessions'], 'session')}, "
+        f"{counted(found['cancels'], 'cancel')}, {counted(found['cancelled'], 'run')} cancelled, "
+        f"{counted(found['events'], 'event')}: **{found['verdict']}**."
+    )
+    for each, sessions in found["breaches"].items():
+        said += f" {each} in {counted(sessions, 'session')}."
+    if found["undecided"]:
+        said += f" {counted(found['undecided'], 'session')} had too many orders to be judged."
+    if found["cannot_show"]:
+        said += (
+            f" In {counted(found['cannot_show'], 'session')} a cancel overlaps the end of a run, "
+            "and whether it was ignored or came too late cannot be seen."
+        )
+    return said

@@ -11,6 +11,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "examples/conformance/peers"
 RESULTS = ROOT / FOLDER / "results.json"
 """What the kit said of each peer, as far as the page tells of it."""
+HISTORY = ROOT / FOLDER / "history.json"
+"""What the judge said of the history that was recorded over HTTP."""
+HISTORY_OF = "langgraph-api"
+"""The peer that it was recorded of."""
 
 
 class Peer(NamedTuple):
@@ -55,6 +59,12 @@ def _peer(told: dict[str, Any], efforts: dict[str, list[str]], versions: dict[st
 def read_results() -> dict[str, dict[str, Any]]:
     """Return what the kit said of each peer when it was checked last."""
     results: dict[str, dict[str, Any]] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return results
+
+
+def read_history() -> dict[str, Any]:
+    """Return what the judge said of the history that was recorded last."""
+    results: dict[str, Any] = json.loads(HISTORY.read_text(encoding="utf-8"))
     return results
 
 

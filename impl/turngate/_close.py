@@ -46,9 +46,9 @@ class Close:
             await self._waiters.wait(self._loop.check_loop())
 
     def begin(self, finish: float, ended: Callable[[], None]) -> None:
-        """Let what is in flight end by itself for `finish` seconds, then cancel what is left.
+        """Let runs in flight end by themselves for `finish` seconds, then cancel what is left.
 
-        `ended` is called once, when nothing is in flight any more.
+        Calls `ended` once, when nothing is in flight any more.
         """
         if self.is_begun:
             return
@@ -65,7 +65,7 @@ class Close:
         self.look()
 
     def look(self) -> None:
-        """Come to the end of the close if it has begun and nothing is in flight any more."""
+        """End the close if it has begun and nothing is in flight any more."""
         if not self.is_begun or self.is_done or self._effects.is_performing:
             return
         sessions = self._sessions
@@ -88,7 +88,7 @@ class Close:
         guard("waking those who close", self._waiters.wake)
 
     def release(self, record: RunRecord) -> None:
-        """Complete a run that will not enter."""
+        """Complete a run that never enters."""
         core = self._sessions.core(record.session_id)
         effects, entries = core.release(record)
         self._sessions.accepted -= len(effects)

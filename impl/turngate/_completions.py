@@ -1,7 +1,7 @@
-"""What is kept of complete runs: the RunComplete, and a digest of the payload that tells retry from conflict.
+"""Keeps complete runs: the RunComplete, and a digest of the payload that tells a retry from a conflict.
 
-A complete run is kept as one plain tuple of strings and numbers. The garbage collector stops looking at such
-a tuple after one pass; it would walk an object, and all that the object holds, in every full collection.
+A complete run is kept as one plain tuple of strings and numbers. The garbage collector stops tracking such
+a tuple after one pass; it would visit an object, and all that the object holds, in every full collection.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _FIELDS = len(RunComplete._fields)
 _PAYLOAD, _WRITTEN, _REFERENCE, _SIZE = range(-4, 0)
-"""Places in a kept completion, counted from its end: what is kept in addition to the RunComplete."""
+"""Indexes into a kept completion, from its end: what is kept in addition to the RunComplete."""
 _EACH = 512
 """Roughly the bytes that a kept completion takes in addition to its text, its error and its names."""
 _DIGITS = 20
 """Every number of a completion has fewer digits; Python refuses to read a number of thousands of digits."""
 _SHORT = 128
-"""Names that have no more characters in all are among these."""
+"""Names with at most this many characters in all are covered by that estimate."""
 
 
 class Completions:
-    """The completions that can be asked for by run_id, limited in number and in bytes; the oldest go first.
+    """The completions that can be looked up by run_id, limited in number and in bytes; the oldest go first.
 
     They are numbered from 1 in the order in which they were published; a cursor is the number of the last
     one read, with the dispatcher's own `name` before it.
@@ -43,7 +43,7 @@ class Completions:
     def __init__(self, limit: int, bytes_limit: int, name: str) -> None:
         self.waiters = Waiters()
         self.is_over = False
-        """Whether no more will come."""
+        """Whether the dispatcher has closed, so that no more will come."""
         self._limit = limit
         self._bytes_limit = bytes_limit
         self._name = name
@@ -51,19 +51,19 @@ class Completions:
         self._kept: dict[str, tuple[object, ...]] = {}
         self._order: list[str] = []
         self._forgotten = 0
-        """How many were forgotten; `_order` still begins with the names of the last `_gone` of these."""
+        """How many were forgotten; `_order` still begins with the names of the last `_gone` of them."""
         self._gone = 0
 
     def keep(self, run: Run, complete: RunComplete, *, named: bool) -> None:
-        """Keep what stays known of a complete run.
+        """Keep what the dispatcher remembers of a complete run.
 
-        A run that was `named` by its caller is likely to be asked for by that name again, so its handle is
-        found too, as long as it is held.
+        A run that its caller `named` is likely to be looked up by that name, so its handle is found too, as
+        long as a caller holds it.
         """
         payload = hash(run.payload)
         session_id, run_id = complete.session_id, complete.run_id
         pieces = run.pieces
-        # What the turn wrote is told apart only if it returned something else.
+        # What the turn wrote is kept separately only if it returned something else.
         written: object = None if pieces is None else True
         size = _EACH
         if pieces and (joined := "".join(pieces)) != complete.text:
@@ -98,11 +98,11 @@ class Completions:
         return None if kept is None else _complete(kept)
 
     def is_same(self, run_id: str, payload: Payload) -> bool:
-        """Return whether a run whose completion is kept had this payload; a chance of 1 in 2**64 is left."""
+        """Return whether a kept run had this payload; the answer is wrong with a chance of 1 in 2**64."""
         return self._kept[run_id][_PAYLOAD] == hash(payload)
 
     def pieces(self, run_id: str) -> Sequence[str] | None:
-        """Return the text that the turn of the run has written, None if it never had a turn."""
+        """Return the text that the turn of the run has written; None if it never had a turn."""
         kept = self._kept[run_id]
         written = kept[_WRITTEN]
         if written is None:
@@ -126,7 +126,7 @@ class Completions:
         return int(digits)
 
     def after(self, number: int) -> tuple[str, RunComplete] | None:
-        """Return what comes behind the completion of this number, None if that was the last."""
+        """Return the completion after this number; None if that was the last."""
         index = number - self._forgotten
         if index < 0:
             raise CursorExpired(f"the completions behind number {number} are no longer all kept")
@@ -135,19 +135,19 @@ class Completions:
         return f"{self._name}.{number + 1}", _complete(self._kept[self._order[self._gone + index]])
 
     def end(self) -> str:
-        """Return the cursor of the newest completion, or of the beginning if there is none."""
+        """Return the cursor of the newest completion, or of the beginning if there is none yet."""
         return f"{self._name}.{self._forgotten + len(self._kept)}"
 
     async def wait(self, loop: AbstractEventLoop) -> None:
-        """Wait for the next completion, or for the end of all."""
+        """Wait for the next completion, or for the close."""
         await self.waiters.wait(loop)
 
     def wake(self) -> None:
-        """Wake those who wait: there is a new completion, or nothing more will come."""
+        """Wake the waiting readers: there is a new completion, or nothing more will come."""
         self.waiters.wake()
 
     def end_all(self) -> None:
-        """Let the streams end: no more will come."""
+        """End the streams: no more completions will come."""
         self.is_over = True
         self.waiters.wake()
 

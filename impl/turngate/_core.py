@@ -1,12 +1,12 @@
 """The session core: decides, never awaits, never calls out.
 
 A run is accepted, then enters: cancelled on entry, queued or active. `complete` is terminal. A move that is
-not in `MOVES` is never made: asking for it raises UndeclaredMove and changes nothing.
+not in `MOVES` is never made: attempting it raises UndeclaredMove and changes nothing.
 
 A turn is starting until its runner is called, running while it is, settling while its messages are written.
 Where the number of runner calls is limited, it may be waiting for a place before that. Only a running turn is
-interrupted: a cancel that comes earlier keeps the runner from being called, one that comes later changes what
-is put on record.
+interrupted. An earlier cancel keeps the runner from being called; a later one only changes what is put on
+record.
 
 One input is one call of one method of `SessionCore`. Nothing can come in between, so a step needs no lock. A
 step checks first, then changes, and returns what it decided: the journal entries, and the effects in the
@@ -19,9 +19,10 @@ A cancel covers what was accepted before it and is not complete. Of the accepted
 sequence is at most the mark, because a run accepted later has a higher one. The mark goes back to 0 as soon
 as no accepted run is left for it. An accepted run that is covered alone carries `covered` instead.
 
-The runs that wait, accepted or queued, stand in line by their ranks. A rank is the run's sequence until the
-run is moved; a move permutes the ranks of waiting runs and invents none. Coverage asks for the sequence,
-order for the rank, and nothing asks for both. A held run is passed by: it stays queued until it is resumed.
+The line is made of the waiting runs, accepted or queued, in the order of their ranks. A rank is the run's
+sequence until the run is moved; a move permutes the ranks of waiting runs and invents none. Coverage depends
+on the sequence, order on the rank, and nothing on both. A held run is skipped: it stays queued until it is
+resumed.
 
 A run that is cancelled on entry settles as a turn of its own, covered from the start, so no runner is called
 for it; it is not the session's turn.
@@ -94,8 +95,8 @@ WAITING, STARTING, RUNNING, SETTLING = Phase
 class Queue:
     """Queued runs by rank. Adding a run and taking the first free one cost log n, in any order of entry.
 
-    Held runs are kept aside: a handoff and a fold pass them by. A run that is taken out of the middle leaves
-    its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
+    Held runs are kept apart, because handoffs and folds skip them. A run that is taken out of the middle
+    leaves its rank in the heap; the heap is swept as soon as such ranks outnumber the runs.
 
     On a ledger only the head of a queue may be loaded: `beyond` counts the runs behind it.
     """
@@ -113,7 +114,7 @@ class Queue:
         return len(self.free) + len(self.held) + self.beyond
 
     def add(self, run: RunRecord) -> None:
-        """Put the run where its rank belongs."""
+        """Insert the run by its rank."""
         if run.held:
             self.held[run.rank] = run
         else:
@@ -139,7 +140,7 @@ class Queue:
             self._heap = sorted(self.free)  # which is a heap
 
     def take_all(self) -> list[RunRecord]:
-        """Take out every run, first in line first."""
+        """Take out every run, in line order."""
         runs = self.in_order()
         self.refill(())
         return runs
@@ -153,13 +154,13 @@ class Queue:
             self.add(run)
 
     def in_order(self) -> list[RunRecord]:
-        """Return the runs, held ones included, first in line first."""
+        """Return the runs, held ones included, in line order."""
         if not self.held:
             return [self.free[rank] for rank in sorted(self.free)]
         return sorted([*self.free.values(), *self.held.values()], key=lambda run: run.rank)
 
     def free_in_order(self) -> list[RunRecord]:
-        """Return the runs that are not held, first in line first."""
+        """Return the runs that are not held, in line order."""
         return [self.free[rank] for rank in sorted(self.free)]
 
 
@@ -170,8 +171,9 @@ RELEASED: Final = "released before entry"
 class RunRecord:
     """What the core knows of a run.
 
-    `rank` is its position in line, `held` whether it is passed by there. `into` is the lead of the one turn
-    that it may join, if it may have none of its own. `data` is the JSON text that was sent with the prompt.
+    `rank` orders the line, and `held` says whether the run is skipped there. `into` is the lead of the one
+    turn that it may join, if it may have none of its own. `data` is the JSON text that was sent with the
+    prompt.
     """
 
     __slots__ = (
@@ -240,7 +242,7 @@ Start = tuple[Literal["start"], TurnRecord]
 Interrupt = tuple[Literal["interrupt"], TurnRecord]
 """Cancel the task of the turn."""
 Publish = tuple[Literal["publish"], RunRecord]
-"""Tell everyone who waits that the run is complete."""
+"""Publish that the run is complete."""
 Effect = Start | Interrupt | Publish
 
 
@@ -253,7 +255,7 @@ class Edit(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A decision, as recorded histories spell it, and the RunComplete if that is what was decided."""
+    """A decision, as recorded histories spell it, with the RunComplete if it completes a run."""
 
     line: dict[str, Any]
     complete: RunComplete | None = None
@@ -275,14 +277,14 @@ def moved(entry: dict[str, Any]) -> Moved:
 
 
 Decided = tuple[list[Effect], "Sequence[Entry]"]
-"""What a step decided: what has to be performed, and what the journal is told."""
+"""What a step decided: the effects to perform, and the entries for the journal."""
 
 
 class SessionCore:
     """One session: its accepted runs, its queue, its turn, and the runs that settle after cancel-on-entry.
 
     `message_prefix` makes message ids that no other dispatcher makes. `has_journal` says whether steps return
-    journal entries: where nothing reads them, they need not be made.
+    journal entries, which need not be made where nothing reads them.
     """
 
     __slots__ = (
@@ -350,7 +352,7 @@ class SessionCore:
         return self._decided(effects)
 
     def release(self, run: RunRecord) -> Decided:
-        """Complete a run that will not enter; one that has entered goes on."""
+        """Complete a run that has not entered; do nothing to one that has."""
         return self._decided([] if run.state is not ACCEPTED else [self._release(run)])
 
     def cancel(self) -> tuple[list[RunRecord], Decided]:
@@ -371,7 +373,7 @@ class SessionCore:
         covered = self._covered_by_cancel_of(run, waiting_only=waiting_only)
         effects: list[Effect] = []
         if covered:
-            # The names tell this cancel from one of the session.
+            # The names distinguish this cancel from one of the whole session.
             self._note("cancel", runs=[each.run_id for each in covered])
             if run.state is ACTIVE:
                 effects = self._cover_turn()
@@ -388,10 +390,10 @@ class SessionCore:
         dropped = self.queue.in_order()
         return dropped, self._decided(self._drop_queue("cleared", CLEARED))
 
-    # Inputs from callers who look after the line.
+    # Inputs from callers who manage the line.
 
     def line(self) -> list[RunRecord]:
-        """Return the runs that wait, accepted or queued, first in line first."""
+        """Return the waiting runs, accepted or queued, in line order."""
         return sorted([*self.accepted.values(), *self.queue.in_order()], key=_by_rank)
 
     def hold(self, run: RunRecord | None = None) -> tuple[list[RunRecord], Decided]:
@@ -425,7 +427,7 @@ class SessionCore:
         return covered, self._set_held(self.line(), held=True), self._decided(effects)
 
     def move(self, run: RunRecord, before: RunRecord | Literal["first", "last"]) -> Decided:
-        """Put a waiting run before another, or first or last in line; nothing but its position changes."""
+        """Put a waiting run before another, or first, or last; only its position changes."""
         for each in (run, before):
             if isinstance(each, RunRecord):
                 self._waiting(each)
@@ -444,7 +446,7 @@ class SessionCore:
         return self._decided([])
 
     def send_now(self, run: RunRecord, turn: str | None = None) -> tuple[list[RunRecord], Decided]:
-        """Put a queued run first in line, not held, and cover the active turn alone; return the covered runs.
+        """Put a queued run first, not held, and cover the active turn alone; return the covered runs.
 
         Without an active turn the run starts. With `turn`, do nothing unless that run is part of the active
         turn.
@@ -490,7 +492,7 @@ class SessionCore:
         return taken, self._decided([])
 
     def end(self, turn: TurnRecord, text: str, error: str | None, kept: str | None) -> None:
-        """Take the result of the runner; from here on a cancel only changes what is put on record."""
+        """Take the result of the runner. From here on a cancel only changes what is put on record."""
         turn.phase = SETTLING
         turn.text, turn.error, turn.kept = text, error, kept
 
@@ -518,7 +520,7 @@ class SessionCore:
         """Complete the runs of the turn and, in the same step, hand off.
 
         `failure` says why the messages were not written, if they were not. Returns None if a cancel came
-        while they were written: what they say is out of date, and has to be written again.
+        while they were written: then they are out of date, and have to be written again.
         """
         reply, mine = messages[-1], turn is self.turn
         if turn.covered and failure is None and reply.finish_reason != "canceled":
@@ -551,7 +553,7 @@ class SessionCore:
                 effects += self._start_next()
         return self._decided(effects)
 
-    # What the steps are made of.
+    # Parts of steps.
 
     def _release(self, run: RunRecord) -> Publish:
         outcome: Outcome = "cancelled" if self.covers(run) else "released"
@@ -702,7 +704,7 @@ class SessionCore:
     def _interrupt(self) -> list[Effect]:
         """Cover every run of the session, as `cancel` does, without looking at those covered before.
 
-        So a row of interrupts costs no more than the runs that each of them is the first to cover.
+        So each of many interrupts in a row costs no more than the runs that it is the first to cover.
         """
         newest = next(reversed(self.accepted), 0)
         if self.turn is not None and not self.turn.covered:
@@ -732,7 +734,7 @@ class SessionCore:
 
     def _cover(self, newest: int) -> list[Effect]:
         """Cover every run; `newest` is the highest sequence among them."""
-        self._note("cancel")  # before what follows from it
+        self._note("cancel")  # before its consequences
         if self.accepted:
             self.mark = max(self.mark, newest)
             self.covered_accepted = len(self.accepted)
@@ -741,8 +743,8 @@ class SessionCore:
     def _cover_turn(self) -> list[Effect]:
         """Cover the active turn.
 
-        There are three cases. A turn that waits for a place is started, for it needs none to settle. One that
-        is starting or running is interrupted. One that is settling looks by itself when it has been written.
+        There are three cases. A turn that waits for a place is started, because settling needs none. A turn
+        that is starting or running is interrupted. A settling turn finds out by itself once it is written.
         """
         if self.turn is None:
             return []

@@ -32,9 +32,9 @@ _WAY_OUT: Final = (
 
 @dataclass(eq=False, slots=True)
 class _Wait:
-    """The task of a turn waits for a run of this session, which may not be accepted yet.
+    """A wait of a turn's task for a run of this session, which may not be accepted yet.
 
-    Waits are numbered, so that of all that make a circle exactly the last one is refused.
+    Waits are numbered, so that exactly the last wait that closes a circle is refused.
     """
 
     turn: Turn
@@ -44,15 +44,15 @@ class _Wait:
 
 
 class DeadlockCheck:
-    """Looks at the turn that a caller is part of before the caller waits.
+    """Checks the turn that a caller is part of before the caller waits.
 
-    `home` is the one that the turns belong to. It is held weakly, because it holds this.
+    `home` is the dispatcher's. It is held weakly, because it holds this.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = weakref.ref(home)
         self._waits: dict[str, _Wait] = {}
-        """What the active turns wait for, by their sessions."""
+        """The waits of the active turns, by session."""
         self._number = 0
 
     async def ask(
@@ -63,10 +63,10 @@ class DeadlockCheck:
         when_busy: str,
         submit: Callable[[], Awaitable[Run]],
     ) -> RunComplete:
-        """Submit in something that is part of the turn, and wait; see `wait`.
+        """Submit from within the turn, and wait; see `wait`.
 
-        Nothing is submitted that would be waited for in vain. A known run is looked at when it is found. With
-        "interrupt" the turn is cancelled, "reject" is refused anyway.
+        A prompt whose wait would never end is not submitted. A known run is checked when it is found.
+        "interrupt" cancels the turn, and "reject" is refused anyway.
         """
         with self._noted(turn, session_id) as wait:
             joins = isinstance(session_id, str) and when_busy in {"fold", "queue"}
@@ -77,18 +77,18 @@ class DeadlockCheck:
             return await self._wait(wait, run)
 
     async def wait(self, turn: Turn, run: Run) -> RunComplete:
-        """Wait for a run in something that is part of the turn; raise WouldDeadlock if that were in vain."""
+        """Wait for a run from within the turn; raise WouldDeadlock if that would never end."""
         with self._noted(turn, run.session_id) as wait:
             return await self._wait(wait, run)
 
     async def check_read(self, turn: Turn, run: Run) -> None:
-        """Raise WouldDeadlock if something that is part of the turn waits for text of its own session."""
+        """Raise WouldDeadlock for a wait, from within the turn, for text of its own session."""
         if run.session_id == turn.run.session_id and self._is_active(turn) and await run.home.blocks(run):
             await _refuse(turn, f"run {run.run_id} of session {run.session_id!r}")
 
     @contextmanager
     def _noted(self, turn: Turn, session_id: str) -> Iterator[_Wait | None]:
-        """Know of the wait as long as it lasts; None if it is not one of an active turn of this home."""
+        """Register the wait while it lasts; yield None if it is not by an active turn of this home."""
         if not self._is_active(turn):
             yield None
             return
@@ -129,10 +129,10 @@ class DeadlockCheck:
         return turn.home is self._home() and not turn.given_up and turn.run.state is ACTIVE
 
     async def _is_circle(self, wait: _Wait) -> bool:
-        """Return whether what is waited for waits for this turn itself, at once or over other turns.
+        """Return whether the target waits for this turn itself, directly or through other turns.
 
-        Only waits of turns' own tasks are known, and only those count that began before this one. A turn that
-        a cancel covers does not go on waiting.
+        Only waits of turns' own tasks are known, and only those that began before this one count. A covered
+        turn does not go on waiting.
         """
         own, session_id = wait.turn.run.session_id, wait.session_id
         passed: set[str] = set()

@@ -1,4 +1,4 @@
-"""What callers call. A call is one step of a session's core, whose effects are performed at once."""
+"""What callers call. Each call is one step of a session's core, whose effects are performed at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Dispatcher:
     which its lead run was accepted.
 
     runner             called once per turn; see `Turn`
-    messages           the store, `MemoryMessages()` unless given; its maker closes it
+    messages           the store, `MemoryMessages()` by default; the dispatcher does not close it
     record             receives the history: a text stream (JSON lines) or a callable that takes one dict
     queue_limit        accepted and queued runs per session, beyond which accept raises QueueFull
     accepted_limit     accepted runs over all sessions, beyond which accept raises QueueFull
@@ -70,7 +70,7 @@ class Dispatcher:
     delta_bytes        bytes of these per subscriber, by the same rule
     complete_limit     unread RunCompletes and moves per subscriber, beyond which it is cut off
     settle_timeout     seconds that the store may take to write a turn
-    turns_limit        runner calls at once over all sessions; turns beyond it wait in line, and can be
+    turns_limit        runner calls at once over all sessions; turns beyond it wait for a place, and can be
                        cancelled meanwhile without their runner being called
     """
 
@@ -102,9 +102,9 @@ class Dispatcher:
         self._seq = 0
         self._has_lookalikes = False  # whether a caller chose an id that looks like one of ours
         self._keys = Keys()
-        # No part holds the home of the handles: one that is dropped with nothing in flight goes at once, and
-        # does not wait for the garbage collector. Turns hold what ends them, for the collector clears weak
-        # references before it closes the turns of a dispatcher that was dropped with them.
+        # No part holds the home of the handles, so a dispatcher that is dropped with nothing in flight is
+        # freed at once, without the garbage collector. Turns hold what ends them, because the collector
+        # clears weak references before it closes the turns of a dispatcher that was dropped with them.
         self._loop = HomeLoop()
         self._subscribers = Subscribers()
         self._journal = Journal(record, self._subscribers.to_moves)
@@ -132,7 +132,7 @@ class Dispatcher:
             self._close,
         )  # fmt: skip
 
-    # Taking prompts in.
+    # Accepting prompts.
 
     async def accept(
         self,
@@ -192,7 +192,7 @@ class Dispatcher:
     async def enter(self, run: Run) -> State:
         """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
 
-        Decides once: raises AlreadyEntered when the run is no longer accepted. Never waits.
+        Decides once: raises AlreadyEntered if the run is no longer accepted. Never waits.
         """
         self._loop.check_loop()
         if run.home is not self._home:
@@ -202,8 +202,8 @@ class Dispatcher:
     async def submit(self, session_id: str, prompt: str, **options: Unpack[PromptOptions]) -> Run:
         """Accept now and enter in the background, on a later step of the loop. Takes what accept takes.
 
-        In a long row of submits it lets other tasks run first; never after it has accepted, so a caller that
-        is cancelled leaves either nothing behind or a run that goes on without it.
+        In a long row of submits it lets other tasks run first, but never after it has accepted. So a caller
+        that is cancelled leaves either nothing behind, or a run that goes on without it.
         """
         if self._sessions.entering >= _SUBMITS_IN_A_ROW and self._loop.is_running_here():
             await asyncio.sleep(0)
@@ -241,7 +241,7 @@ class Dispatcher:
             raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
         return complete
 
-    # Taking them back.
+    # Cancelling.
 
     async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
         """Cover every run of the session that is accepted and not complete; nothing when it is idle.
@@ -256,10 +256,9 @@ class Dispatcher:
     async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn. Never waits.
 
-        The queue goes on. With `waiting_only`, the run is taken back only while its runner has not been
-        called: it is accepted, queued, or active and waiting for a place. Nothing is covered when the run is
-        complete or unknown; `Covered.known` tells these two apart. `key` is an idempotency key, as for
-        `cancel`.
+        The queue goes on. With `waiting_only`, the run is covered only while its runner has not been called:
+        it is accepted, queued, or active and waiting for a place. Nothing is covered if the run is complete
+        or unknown; `Covered.known` tells these two apart. `key` is an idempotency key, as for `cancel`.
         """
         self._loop.check_loop()
 
@@ -298,10 +297,10 @@ class Dispatcher:
 
         return self._once(key, ("clear_queue", session_id), clear).runs
 
-    # Looking after the line.
+    # Managing the line.
 
     async def hold(self, session_id: str, *, key: str | None = None) -> list[Run]:
-        """Hold every run of the session that waits, accepted or queued; return those that were not held.
+        """Hold every waiting run of the session, accepted or queued; return those that were not held before.
 
         A held run does not start, and joins no turn, before it is resumed. A run that is accepted later is
         not held. Cancels, clears and limits treat held runs like any other. Never waits. `key` is an
@@ -317,7 +316,7 @@ class Dispatcher:
         return self._hold_or_resume("hold", None, run_id, key)
 
     async def resume(self, session_id: str, *, key: str | None = None) -> list[Run]:
-        """Resume every held run of the session, and return them, first in line first. Never waits.
+        """Resume every held run of the session, and return them in line order. Never waits.
 
         If no turn is active, the first queued run that is not held starts. `key` is an idempotency key, as
         for `cancel`.
@@ -355,9 +354,9 @@ class Dispatcher:
         to: Literal["first", "last"] | None = None,
         key: str | None = None,
     ) -> Run:
-        """Move a waiting run before another of its session, or to the first or last position in line.
+        """Move a waiting run before another of its session, or to the first or last position.
 
-        Only the position changes, never what a cancel covers; what is accepted later is behind. Raises
+        Only the position changes, never what a cancel covers; runs accepted later come after it. Raises
         UnknownRun or NotWaiting for either run, and ValueError unless exactly one of `before` and `to` is
         given. Never waits. `key` is an idempotency key, as for `cancel`.
         """
@@ -386,7 +385,7 @@ class Dispatcher:
         data: object = UNCHANGED,
         key: str | None = None,
     ) -> Run:
-        """Change what the runner will be given for a run that waits; it keeps its position and sequence.
+        """Change what the runner will be given for a waiting run, which keeps its position and sequence.
 
         What is not given stays; None removes the attachments or the data. A new `when_busy` also frees a run
         that was for one turn alone (`into`). Raises UnknownRun, NotWaiting once the run is active or
@@ -417,11 +416,11 @@ class Dispatcher:
         return self._once(key, ("edit", run_id, *asked), edit).runs[0]
 
     async def send_now(self, run_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
-        """Make a queued run, held or not, the next one: first in line, and the active turn covered.
+        """Make a queued run, held or not, the next one: put it first, and cover the active turn.
 
-        One step, which never covers that run; if no turn is active, the run starts. With `turn`, a run_id,
-        nothing happens unless that run is part of the active turn. Raises UnknownRun, or NotWaiting unless
-        the run is queued. `Covered.waiting` are the runs that still wait. Never waits. `key` is an
+        This is one step, which never covers that run; if no turn is active, the run starts. With `turn`, a
+        run_id, nothing happens unless that run is part of the active turn. Raises UnknownRun, or NotWaiting
+        unless the run is queued. `Covered.waiting` are the runs that still wait. Never waits. `key` is an
         idempotency key, as for `cancel`.
         """
         self._loop.check_loop()
@@ -435,9 +434,9 @@ class Dispatcher:
         return self._once(key, ("send_now", run_id, turn), send)
 
     async def key_life(self) -> str:
-        """Return a name for the time in which a key is remembered: this dispatcher's life.
+        """Return a name for the period in which keys are remembered: the life of this dispatcher.
 
-        A caller that repeats a call says with it where the call was first made. Another dispatcher has
+        A caller that repeats a call passes it to say where the call was first made. Another dispatcher has
         another life, and knows none of the keys.
         """
         self._loop.check_thread()
@@ -474,7 +473,7 @@ class Dispatcher:
         return covered
 
     def _run_named(self, name: RunName) -> Run:
-        """Return a run of an answer that is given again; its completion may be no longer kept."""
+        """Return a run of a repeated answer; its completion may no longer be kept."""
         run = self._sessions.runs.get(name.run_id)
         if run is not None and run.seq == name.seq:
             return run
@@ -490,7 +489,7 @@ class Dispatcher:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # Looking on.
+    # Looking.
 
     def is_busy(self, session_id: str | None = None) -> bool:
         """Return whether a turn is active in the session, or in any."""
@@ -500,7 +499,7 @@ class Dispatcher:
         return self._sessions.core(session_id).turn is not None
 
     def queued(self, session_id: str) -> list[Run]:
-        """Return the queued runs of the session, first in line first."""
+        """Return the queued runs of the session, in line order."""
         self._loop.check_thread()
         return self._sessions.handles(self._sessions.core(session_id).queue.in_order())
 
@@ -525,7 +524,7 @@ class Dispatcher:
         return self._sessions.view(self._sessions.core(session_id))
 
     def find(self, run_id: str) -> Run | None:
-        """Return the run, None if there is no such run or its completion is no longer kept.
+        """Return the run; None if there is no such run or its completion is no longer kept.
 
         Of a complete run, prompt and attachments are found only if its caller named it (`run_id`) and
         its handle is still held: they are kept nowhere else.
@@ -536,16 +535,16 @@ class Dispatcher:
     def completions(self, after: str | None = None, *, until: str | None = None) -> CompletionStream:
         """Return `(cursor, RunComplete)` of each complete run, oldest kept first, then of those to come.
 
-        An async iterator that ends when the dispatcher is closed. `after` is a cursor that it gave: go on
-        behind it; `until` is one too: end there, at once if that is not behind `after`, and do not wait.
-        Raises CursorExpired, here or while iterating, when what comes behind `after` is no longer all kept,
-        or it is a cursor of another dispatcher.
+        An async iterator that ends when the dispatcher is closed. `after` is a cursor that it gave: continue
+        after it. `until` is one too: end there without waiting, at once if that is not later than `after`.
+        Raises CursorExpired, here or while iterating, if completions after `after` have been forgotten, or
+        if it is a cursor of another dispatcher.
         """
         self._loop.check_thread()
         return CompletionStream(self._loop, self._completions, after, until)
 
     def session_count(self) -> int:
-        """Count the sessions that have something in flight, at a cost that does not grow with them."""
+        """Count the sessions that have something in flight, in constant time."""
         self._loop.check_thread()
         return len(self._sessions.cores)
 
@@ -558,15 +557,15 @@ class Dispatcher:
         return (self._completions.number_of(cursor),)
 
     def end_cursor(self) -> str:
-        """Return the cursor behind which `completions(after=)` gives what completes from now on."""
+        """Return the cursor after which `completions(after=)` gives what completes from now on."""
         self._loop.check_thread()
         return self._completions.end()
 
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`.
 
-        With `moves`, also every accept, enter, fold, handoff, cancel and clear, and the RunCompletes of runs
-        that have a hook, all in the order in which the dispatcher decided.
+        With `moves`, receive every move as well (accept, enter, fold, handoff, cancel, clear, ...), and the
+        RunCompletes of runs that have a hook, all in the order in which the dispatcher decided.
         """
         self._loop.check_loop()
         subscription = Subscription(
@@ -587,12 +586,12 @@ class Dispatcher:
     async def aclose(self, *, finish: float = 0.0) -> None:
         """Refuse new prompts, end what is in flight, and wait until no run owes its RunComplete.
 
-        What is in flight may end by itself for `finish` seconds (`math.inf`: as long as it takes); then every
-        session is cancelled, and what has not entered is released. While finishing, accepted runs may still
-        enter; they are released at once when nothing else is left.
+        Runs in flight may end by themselves for `finish` seconds (`math.inf`: as long as it takes); then
+        every session is cancelled, and runs that have not entered are released. While finishing, accepted
+        runs may still enter; they are released at once when nothing else is left.
 
         Idempotent: all callers wait for the same end, and the first one's `finish` counts. Cancelling the
-        caller does not stop the close. A runner cannot call it, because it would wait for itself: that raises
+        caller does not stop the close. A runner that calls it would wait for itself: that raises
         ClosedFromRunner. A runner that goes on although it was cancelled is interrupted again and again.
         """
         self._loop.check_loop()
@@ -606,7 +605,7 @@ class Dispatcher:
         self._close.begin(check_finish(finish), self._end)
 
     def _end(self) -> None:
-        """Tell everyone that nothing more will happen."""
+        """End subscriptions and streams: nothing more will happen."""
         self._journal.end()
         guard("closing the subscriptions", self._subscribers.close)
         guard("waking those who wait for completions", self._completions.end_all)
@@ -617,7 +616,7 @@ class Dispatcher:
     # One core step each.
 
     def _known(self, run_id: str, payload: Payload) -> Run | None:
-        """Return the run that is known by this id, complete or not; raise if its payload is another."""
+        """Return the run that is known by this id, complete or not; raise if its payload differs."""
         self._has_lookalikes = self._has_lookalikes or run_id.startswith(self._run_prefix)
         run = self._sessions.runs.get(run_id)
         complete = None if run is not None else self._completions.find(run_id)
@@ -667,7 +666,7 @@ class Dispatcher:
     def _receipt(
         self, core: SessionCore, covered: list[RunRecord], held: list[RunRecord], decided: Decided
     ) -> Covered:
-        """Perform what a step decided, and return what it covered and held, and what waits after it."""
+        """Perform what a step decided; return what it covered and held, and which runs wait after it."""
         handles = self._sessions.handles
         receipt = Covered(handles(covered), held=handles(held), waiting=handles(core.line()))
         self._effects.perform(decided)

@@ -1,4 +1,4 @@
-"""Performs what the cores decide in memory: the journal, starts and interrupts of turns, RunCompletes.
+"""Performs what the cores in memory decide: journal entries, starts and interrupts, RunCompletes.
 
 No decision about a run is taken here. A core step, its journal entries and its effects are one uninterrupted
 stretch on the event loop. Nothing that belongs to the user (runner, hook, store, recording, log handler) is
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 class Sessions:
     """The cores by session, and the handles that stand for their records.
 
-    `accepted` counts the runs that are accepted and have not entered, `entering` those of them that enter in
-    the background.
+    `accepted` counts the runs that are accepted and have not entered; `entering` counts those among them that
+    enter in the background.
     """
 
     def __init__(self, message_prefix: str, journal: Journal) -> None:
@@ -75,12 +75,12 @@ class Sessions:
         return [self.runs[record.run_id] for record in records]
 
     def forget_if_quiet(self, core: SessionCore) -> None:
-        """Hold no memory for a session that has nothing in flight."""
+        """Free the memory of a session that has nothing in flight."""
         if core.is_quiet():
             self.cores.pop(core.session_id, None)
 
     def view(self, core: SessionCore) -> SessionView:
-        """Look at a session."""
+        """Return a view of the session."""
         accepted = tuple(self.handles(sorted(core.accepted.values(), key=lambda run: run.rank)))
         settling = tuple(self.handles(turn.lead for turn in core.settling.values()))
         queued = tuple(self.handles(core.queue.in_order()))
@@ -121,10 +121,10 @@ class Journal:
         """When the last line of a stream was decided."""
 
     def tell(self, entries: Iterable[Entry]) -> None:
-        """Tell the log, the recording and those who subscribed to moves.
+        """Pass journal entries to the log, the recording and the subscribers to moves.
 
-        Each is told, whatever the others do. A recording that raises is told no more. What is decided while
-        one of them is being told waits until all have been.
+        Each of them gets every entry, whatever the others do. A recording that raises gets no more. Entries
+        that are decided meanwhile wait until all three have got the earlier ones.
         """
         self._pending += entries
         if self._telling:
@@ -137,7 +137,7 @@ class Journal:
             self._telling = False
 
     def end(self) -> None:
-        """Record that nothing more will happen, and record no more."""
+        """Record the end, and record nothing after it."""
         if self.record is not None:
             self._write({"event": "end"})
         self.record = None
@@ -169,7 +169,7 @@ class Journal:
 class Effects:
     """Performs effects, and hears from the turns that it has started; see `TurnHost`.
 
-    `drawn_prefix` is what the run ids begin with that the dispatcher itself has drawn.
+    `drawn_prefix` begins the run ids that the dispatcher itself draws.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Effects:
             self._performing += effects
             return
         self._performing = effects
-        to_come = iter(effects)  # goes on to what is added meanwhile
+        to_come = iter(effects)  # also yields what is added meanwhile
         try:
             if entries:
                 self._journal.tell(entries)
@@ -232,7 +232,7 @@ class Effects:
                         self.turns.interrupt(self._sessions.turns[effect[1]])
                     case _:
                         assert_never(effect)
-        except BaseException:  # a signal handler raised; no run may lose its RunComplete by that
+        except BaseException:  # a signal handler raised; no run may lose its RunComplete because of that
             self._performing = None
             self._loop.check_loop().call_soon(self.perform, ([*to_come], ()))
             raise
@@ -241,14 +241,14 @@ class Effects:
             self.after()
 
     def perform_for(self, core: SessionCore, runs: Iterable[RunRecord], decided: Decided) -> list[Run]:
-        """Perform what a step decided, and return the handles of these runs, which may complete by it."""
+        """Perform what a step decided, and return the handles of these runs, which it may complete."""
         handles = self._sessions.handles(runs)
         self._sessions.forget_if_quiet(core)
         self.perform(decided)
         return handles
 
     def _make_handle(self, record: TurnRecord) -> None:
-        """Make the handle of a turn that is new, so that its run is seen to lead it at once."""
+        """Make the handle of a new turn, so that its run shows at once that it leads the turn."""
         if record in self._sessions.turns:
             return
         lead = self._sessions.runs[record.lead.run_id]
@@ -269,7 +269,7 @@ class Effects:
         if run.callbacks:
             call_callbacks(run, complete)
 
-    # What turns tell.
+    # Calls from turns.
 
     async def begin(self, turn: Turn) -> bool:
         """Return whether the runner may be called: not if a cancel came first."""
@@ -283,14 +283,14 @@ class Effects:
     async def settle(self, turn: Turn, *, wait: bool) -> None:
         """Write the messages, complete the runs and hand off.
 
-        There are four ways for a write to end. It succeeds. It fails: then the runs complete with an error.
-        The task is cancelled while the store works: then it is unknown what was written, and the turn is
-        written again. Or the time is up, which all the writes of a turn share: that is a failure too. The
-        store in memory never waits, and needs no clock.
+        A write ends in one of four ways. It succeeds. It fails: then the runs complete with an error. The
+        task is cancelled while the store works: then it is unknown what was written, and the turn is written
+        again. Or the time is up, which all writes of a turn share: that is a failure too. The store in memory
+        never waits, and needs no clock.
         """
         record, task, store = turn.record, turn.task, self._messages
         assert task is not None
-        is_undelivered = task.cancelling() > 0  # the first write may still come to feel this cancel
+        is_undelivered = task.cancelling() > 0  # this cancel may still reach the first write
         if is_undelivered:
             if not record.covered:  # no cancel of ours explains it
                 self._loop.look_whether_it_ends(task)
@@ -312,7 +312,7 @@ class Effects:
                     if is_cancelled and clock is not None and clock.is_expired:
                         failure = clock.too_late(turn)
                     elif is_cancelled and (task.cancelling() or is_undelivered):
-                        if task.cancelling():  # not by us: we interrupt no turn that is being written
+                        if task.cancelling():  # not by us: we never interrupt a turn that is being written
                             self._loop.look_whether_it_ends(task)
                         forget_cancels(task)
                         is_undelivered = False
@@ -326,7 +326,7 @@ class Effects:
         self._has_ended(turn, decided)
 
     def settle_at_once(self, turn: Turn) -> None:
-        """Complete the runs of a turn that can wait for nothing any more."""
+        """Complete the runs of a turn that must not wait any more."""
         core = self._sessions.core(turn.run.session_id)
         decided = core.written(turn.record, core.outcome(turn.record), CLOSED_UNWRITTEN)
         assert decided is not None
@@ -375,7 +375,7 @@ class MemoryHome:
         self._close = close
 
     def expect_end(self, run: Run) -> None:
-        """Do nothing: every run ends here."""
+        """Do nothing: every run ends in this process."""
 
     def find(self, run_id: str) -> Run | None:
         """Return the handle of a run, None if the run is no longer known."""
@@ -385,7 +385,7 @@ class MemoryHome:
         return None if complete is None else self.completed(complete)
 
     def completed(self, complete: RunComplete, payload: Payload | None = None) -> Run:
-        """Return the run whose completion is kept: the handle that its caller still holds, or a new one."""
+        """Return a run whose completion is kept: the handle that its caller still holds, or a new one."""
         run = self._completions.handle(complete.run_id)
         if run is None:
             _, prompt, attachments, data = payload or ("", "", (), None)
@@ -422,7 +422,7 @@ class MemoryHome:
         self._close.release(run.record)
 
     async def fold(self, turn: Turn) -> list[Run]:
-        """Take the follow-ups into the turn that may join it."""
+        """Fold the follow-ups that may join the turn."""
         taken, decided = self._core_of(turn).fold(turn.record)
         runs = self._sessions.handles(taken)
         turn.join(runs)
@@ -434,7 +434,7 @@ class MemoryHome:
         return self._sessions.handles(self._core_of(turn).foldable(turn.record))
 
     def _core_of(self, turn: Turn) -> SessionCore:
-        """Return the core that may take something into the turn; raise TurnEnded if the runner has ended."""
+        """Return the core of a turn that can still take runs in; raise TurnEnded if its runner has ended."""
         self.loop.check_loop()
         turn.check_open("fold into")
         return self._sessions.core(turn.run.session_id)
@@ -463,7 +463,7 @@ class MemoryHome:
 
 
 def announce(run: Run, complete: RunComplete) -> bool:
-    """Wake those who wait for the run, and call its hook; without one, the subscribers have to be told."""
+    """Wake the callers that wait for the run, and call its hook; False if there is a hook."""
     run.context = None
     if run.waiters:
         guard("waking those who wait", run.waiters.wake)
@@ -477,7 +477,7 @@ def announce(run: Run, complete: RunComplete) -> bool:
 
 
 def call_callbacks(run: Run, complete: RunComplete) -> None:
-    """Call the callbacks of the run, which are forgotten then."""
+    """Call the callbacks of the run, and forget them."""
     callbacks, run.callbacks = run.callbacks, ()
     for callback in callbacks:
         call_back("a callback", callback, complete)

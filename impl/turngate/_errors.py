@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TurngateError(Exception):
-    """The base of everything that turngate raises."""
+    """The base class of all errors that turngate raises."""
 
 
 class MissingSession(TurngateError):
@@ -45,7 +45,7 @@ class EmptyPrompt(TurngateError):
 
 
 class RunConflict(TurngateError):
-    """The run_id is known, and belongs to another payload."""
+    """The run_id is already in use for another payload."""
 
 
 class KeyConflict(TurngateError):
@@ -53,7 +53,7 @@ class KeyConflict(TurngateError):
 
 
 class SessionBusy(TurngateError):
-    """The prompt asked to be rejected when anything of its session is in flight."""
+    """The prompt was sent with when_busy="reject", and something of its session is in flight."""
 
 
 class QueueFull(TurngateError):
@@ -69,7 +69,7 @@ class AlreadyEntered(TurngateError):
 
 
 class NotWaiting(TurngateError):
-    """The run does not wait: `state` says where it is."""
+    """The run is not waiting; `state` says which state it is in."""
 
     def __init__(self, message: str, state: State) -> None:
         super().__init__(message, state)
@@ -92,7 +92,7 @@ class UnknownRun(TurngateError):
 
 
 class CursorExpired(TurngateError):
-    """What comes behind the cursor is no longer all kept, or the cursor is of another dispatcher."""
+    """Completions after the cursor have been forgotten, or the cursor is of another dispatcher."""
 
 
 class TurnEnded(TurngateError):
@@ -100,15 +100,15 @@ class TurnEnded(TurngateError):
 
 
 class ClosedFromRunner(TurngateError):
-    """A runner, or what it has started, called aclose, which would wait for the runner itself."""
+    """A runner, or a task that it started, called aclose, which would wait for the runner itself."""
 
 
 class WouldDeadlock(TurngateError):
-    """A runner, or what it has started, waits for a run that cannot complete before the turn ends."""
+    """A runner, or a task that it started, waits for a run that cannot complete before the turn ends."""
 
 
 class SubscriberCutOff(TurngateError):
-    """The subscriber misses RunCompletes: it left too many unread, or they could not be told."""
+    """The subscriber has missed RunCompletes: it left too many unread, or they could not be delivered."""
 
 
 class UnknownSchema(TurngateError):
@@ -120,10 +120,10 @@ class LedgerUnavailable(TurngateError):
 
 
 class OutcomeUnknown(LedgerUnavailable):
-    """An answer was lost, and whether the call was carried out cannot be told any more.
+    """An answer was lost, and it can no longer be found out whether the call was carried out.
 
-    A call may be repeated under the same key, as long as that is remembered, and a prompt under the
-    same run_id. Without a key, look at the session before you cancel again.
+    A call may be repeated under the same key, as long as that key is remembered, and a prompt under
+    the same run_id. Without a key, look at the session before you cancel again.
     """
 
 
@@ -132,5 +132,5 @@ class UndeclaredMove(TurngateError):
 
 
 def counted(number: int, noun: str) -> str:
-    """Return the number with its noun, in the plural unless it is one."""
+    """Return the number with its noun, in the plural unless the number is one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""What subscribers receive, and how: what a turn writes and notes, every move, one RunComplete a run."""
+"""Subscriptions, and the events they receive: deltas, notes, moves, and one RunComplete per run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Outcome = Literal["finished", "failed", "cancelled", "cleared", "released", "los
 class RunComplete(NamedTuple):
     """The one terminal event of a run.
 
-    `text` is what the turn produced, as far as it got. `error` is for people, `outcome` for programs: it is
-    "cancelled" exactly if `cancelled` is true. `message_id` names the assistant message, None when none is
-    known to be written. `folded_into` names the lead run of the turn that took this run in.
+    `text` is what the turn produced, as far as it got. `error` is for people, and `outcome` for programs: it
+    is "cancelled" exactly if `cancelled` is true. `message_id` names the assistant message; it is None when
+    none is known to be written. `folded_into` names the lead run of the turn that took this run in.
     """
 
     session_id: str
@@ -51,7 +51,7 @@ class Delta(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a runner told the subscribers with `turn.emit`; `run_id` is the turn's lead run."""
+    """What a runner sent to the subscribers with `turn.emit`; `run_id` is the turn's lead run."""
 
     session_id: str
     run_id: str
@@ -60,11 +60,11 @@ class Note(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A decision of the dispatcher, as a recorded history has it; None where something does not apply.
+    """A decision of the dispatcher, as in a recorded history; fields that do not apply are None.
 
     `event` is accept (with the lead run that it is `into`, if it is for one turn), enter (with the `state`
     entered), fold (`into` the lead run), handoff, cancel, clear, hold, resume, move (`before` another run;
-    None: last in line) or edit. A cancel, clear, hold or resume of single runs names them in `runs`; one of
+    None: it is last) or edit. A cancel, clear, hold or resume of single runs names them in `runs`; one of
     the whole session names none.
     """
 
@@ -82,15 +82,15 @@ Event = RunComplete | Delta | Note | Moved
 
 
 class Waiters(dict["Future[None]", None]):
-    """Those who wait to look again, woken in the order in which they came.
+    """Waiting tasks, woken in the order in which they came.
 
-    It is not a set, which would wake them in the order of their addresses.
+    Not a set, which would wake them in the order of their addresses.
     """
 
     __slots__ = ()
 
     async def wait(self, loop: AbstractEventLoop) -> None:
-        """Wait until woken; the caller then looks whether what it waits for has come."""
+        """Wait until woken; the caller then checks whether what it waits for has come."""
         future: Future[None] = loop.create_future()
         self[future] = None
         try:
@@ -99,28 +99,28 @@ class Waiters(dict["Future[None]", None]):
             del self[future]
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake every waiting task."""
         for future in self:
             if not future.done():
                 future.set_result(None)
 
 
 class LoopCheck(Protocol):
-    """Refuses calls from outside of the loop that a dispatcher belongs to."""
+    """Refuses calls from outside the event loop that a dispatcher belongs to."""
 
     def check_loop(self) -> AbstractEventLoop:
         """Return the dispatcher's loop; raise WrongLoop unless it is running here."""
         ...
 
     def check_thread(self) -> None:
-        """Raise WrongLoop in another thread than the dispatcher's, and on another loop.
+        """Raise WrongLoop in a thread other than the dispatcher's, and on another loop.
 
         Unlike `check_loop`, it does not need a running loop.
         """
 
 
 class TurnStream(Protocol):
-    """Takes what turns write and note."""
+    """Receives what turns write and note."""
 
     def stream(self, event: Delta | Note, size: int) -> None:
         """Deliver what a turn has written or noted; `size` is its bytes."""
@@ -134,7 +134,7 @@ class Subscription:
     delivered, and then iterating raises SubscriberCutOff. On a ledger a subscription is also cut off when a
     RunComplete cannot be delivered: it was purged first, or the ledger failed while the dispatcher closed.
     Iterating ends when the subscription or the dispatcher closes. Cancelling a waiting reader loses no event.
-    A subscription that has been dropped receives nothing.
+    A subscription that nothing refers to any more receives nothing.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Subscription:
         subscribers.add(self)
 
     def receive(self, event: Event, size: int = 0) -> None:
-        """Buffer an event. One that has a size is dropped when the reader lags."""
+        """Buffer an event. An event with a size is dropped when the reader lags."""
         if size:
             if len(self._sizes) >= self._delta_limit or self._unread_bytes + size > self._delta_bytes:
                 self.dropped += 1
@@ -258,12 +258,12 @@ class Audience:
             self.by_session.pop(about, None)
 
     def receivers(self, session_id: str) -> Iterator[Subscription]:
-        """Yield the subscriptions to this session, then those to all; some may go meanwhile."""
+        """Yield the subscriptions to this session, then those to all; some may end meanwhile."""
         for about in (session_id, None):
             yield from _living(self.by_session.get(about, ()))
 
     def __iter__(self) -> Iterator[Subscription]:
-        """Yield every subscription; some may go meanwhile."""
+        """Yield every subscription; some may end meanwhile."""
         for of_session in [*self.by_session.values()]:
             yield from _living(of_session)
 
@@ -273,7 +273,7 @@ class Audience:
             subscription.receive(event, size)
 
     def close(self) -> None:
-        """End every subscription after what it has received."""
+        """End every subscription; what it has received can still be read."""
         for subscription in self:
             subscription._close()
 
@@ -287,15 +287,16 @@ def _living(references: Iterable[weakref.ref[Subscription]]) -> Iterator[Subscri
 class Subscribers:
     """All subscriptions of a dispatcher.
 
-    All of them receive what turns write and note. Those `to_moves` receive everything else in the order of
-    the decisions; the others receive RunCompletes as they are published, except those that a hook receives.
+    All of them receive what turns write and note. Those `to_moves` also receive everything else, in the order
+    of the decisions; the others receive RunCompletes as they are published, except those that a hook
+    receives.
     """
 
     def __init__(self) -> None:
         self.to_moves = Audience()
         self.to_completes = Audience()
         self.being_read: set[Subscription] = set()
-        """Keeps a subscription alive whose only holder is the task that waits for its next event."""
+        """Keeps alive a subscription whose only holder is the task that waits for its next event."""
 
     def _audience(self, subscription: Subscription) -> Audience:
         return self.to_moves if subscription.moves else self.to_completes
@@ -319,6 +320,6 @@ class Subscribers:
                 audience.deliver(event, size)
 
     def close(self) -> None:
-        """End every subscription after what it has received."""
+        """End every subscription; what it has received can still be read."""
         self.to_completes.close()
         self.to_moves.close()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Runner = Callable[["Turn"], Awaitable[str | None] | AsyncIterable[str]]
-"""What the user brings, called once per turn: an async function, or an async generator that yields text."""
+"""The user's function, called once per turn: an async function, or an async generator that yields text."""
 
 
 class Home(Protocol):
@@ -49,14 +49,14 @@ class Home(Protocol):
     loop: HomeLoop
     """The loop that it belongs to."""
     events: TurnStream
-    """What takes what turns write and note."""
+    """Receives what turns write and note."""
     turn_host: TurnHost
-    """What begins and ends turns."""
+    """Begins and ends turns."""
     deadlocks: DeadlockCheck
-    """What refuses the waits of runners that would never end."""
+    """Refuses waits of runners that would never end."""
 
     def expect_end(self, run: Run) -> None:
-        """Make sure that the end of the run becomes known here; raise if it cannot."""
+        """Make sure that this process learns the end of the run; raise if it cannot."""
 
     def find(self, run_id: str) -> Run | None:
         """Return the handle of a run, None if the run is no longer known."""
@@ -93,8 +93,8 @@ class Home(Protocol):
 class Run:
     """The life of one prompt, from accept to its RunComplete. Read it and await it; do not change it.
 
-    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make anew, `prompt`
-    and `attachments` are empty.
+    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make anew for a
+    complete run, `prompt` and `attachments` are empty.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Run:
         self.on_complete = on_complete
         self.context = context
         self.accepted_as: Payload | None = None
-        """What the run was accepted with, if it was edited since."""
+        """The payload with which the run was accepted, if it was edited since."""
         self.turn: Turn | None = None
         """The turn that the run is part of while it is active, if that runs in this process."""
         self.led_by: Run | None = None
@@ -126,9 +126,9 @@ class Run:
         self.version = 0
         """On a ledger: the version of the session at which the run was last seen."""
         self.waiters: Waiters | None = None
-        """Those who wait for the end, if there are any."""
+        """The tasks that wait for the end, if there are any."""
         self.listeners: Waiters | None = None
-        """Those who wait for text, if there are any."""
+        """The tasks that wait for text, if there are any."""
         self.callbacks: tuple[OnComplete, ...] = ()
 
     @property
@@ -148,17 +148,17 @@ class Run:
 
     @property
     def prompt(self) -> str:
-        """What the caller asked."""
+        """The text of the prompt."""
         return self.record.prompt
 
     @property
     def when_busy(self) -> WhenBusy:
-        """What the prompt does behind a busy session."""
+        """What the prompt does when its session is busy."""
         return self.record.when_busy
 
     @property
     def state(self) -> State:
-        """Where the run is in its life."""
+        """The state of the run in its lifecycle."""
         return self.record.state
 
     @property
@@ -168,17 +168,17 @@ class Run:
 
     @property
     def held(self) -> bool:
-        """Whether the run waits and is held: it does not start before it is resumed."""
+        """Whether the run is waiting and held, so that it does not start before it is resumed."""
         return self.record.held
 
     @property
     def data(self) -> Any:
-        """The JSON that was sent with the prompt, a new copy each time; None if nothing was."""
+        """The JSON data sent with the prompt, a new copy each time; None if there are none."""
         return decode(self.record.data)
 
     @property
     def payload(self) -> Payload:
-        """What an accept under the same run_id is compared with: the run as it was first accepted."""
+        """The payload as first accepted, with which an accept under the same run_id is compared."""
         record = self.record
         return self.accepted_as or (record.session_id, record.prompt, self.attachments, record.data)
 
@@ -190,9 +190,9 @@ class Run:
     async def wait(self) -> RunComplete:
         """Return the RunComplete, at once if there is one, whichever process the run ends in.
 
-        Cancelling the caller touches neither the run nor anyone else who waits for it. Raises WouldDeadlock
-        in a runner, and in what it has started, if the run cannot complete before the runner's turn ends;
-        UnknownRun if the completion is no longer kept. On a ledger, raises DispatcherClosed when this
+        Cancelling the caller touches neither the run nor other waiting callers. Raises WouldDeadlock in a
+        runner, and in tasks that it started, if the run cannot complete before the runner's turn ends.
+        Raises UnknownRun if the completion is no longer kept. On a ledger, raises DispatcherClosed when this
         process's dispatcher closes first (the run goes on elsewhere, or later), and LedgerUnavailable when
         the ledger is gone for good.
         """
@@ -220,10 +220,10 @@ class Run:
 
     @property
     def lead(self) -> Run | None:
-        """The run whose turn this one is part of, itself if it leads; None if it has never been in a turn.
+        """The lead run of the turn that this run is part of, maybe itself; None if it was never in a turn.
 
-        Also None when the lead has been complete for so long that it is no longer known. On a ledger, what is
-        known in this process.
+        Also None if the lead completed so long ago that it has been forgotten. On a ledger, this is what this
+        process knows.
         """
         self.home.loop.check_thread()
         if self.turn is not None:
@@ -236,20 +236,20 @@ class Run:
     def stream(self, start: int = 0) -> TextStream:
         """Return the text that the run's turn writes, piece by piece, from the character `start` on.
 
-        However late you begin, and whether the run leads the turn or was folded into it, the text is there
-        from its beginning, also after the fact. If the turn writes nothing, what its runner returns is one
-        piece. The stream ends when the run is complete; for a run that never has a turn it is empty. Raises
-        WouldDeadlock where a runner would have to wait for text of its own session.
+        The text is there from its beginning, even after the end of the turn, and whether the run leads the
+        turn or was folded into it. If the turn writes nothing, the stream gives what the runner returns, as
+        one piece. The stream ends when the run is complete; for a run that never has a turn it is empty.
+        Raises WouldDeadlock where a runner would have to wait for text of its own session.
         """
         return TextStream(self, whole_number("start", start, at_least=0))
 
     def add_done_callback(self, callback: OnComplete) -> None:
-        """Have `callback` called once, with the RunComplete, whichever way the run ends.
+        """Call `callback` once, with the RunComplete, whichever way the run ends.
 
-        It is called in addition to the subscribers and `on_complete`; soon, if the run is complete already.
-        What it raises is logged. It must not be a coroutine function. On a ledger, raises UnknownRun if the
-        run is known to be purged; if it is purged later, before this process has read its outcome, an error
-        is logged and nothing is called.
+        It is called in addition to the subscribers and `on_complete`. If the run is already complete, it is
+        called soon. What it raises is logged. It must not be a coroutine function. On a ledger, raises
+        UnknownRun if the run is known to be purged; if it is purged later, before this process has read its
+        outcome, an error is logged and nothing is called.
         """
         loop = self.home.loop.check_loop()
         check_callback("the callback", callback)
@@ -273,12 +273,12 @@ class Run:
         await self.home.release(self)
 
     def check_not_forgotten(self) -> None:
-        """Raise UnknownRun if the run is complete, and how it ended is no longer known."""
+        """Raise UnknownRun if the run is complete and its RunComplete is no longer known."""
         if self.record.state is COMPLETE and self.record.complete is None:
             raise UnknownRun(f"run {self.run_id!r} is complete, and its completion is no longer kept")
 
     def leave_turn(self) -> None:
-        """Keep what outlives the turn: its text, and who led it."""
+        """Keep what outlives the turn: its text, and its lead."""
         turn = self.turn
         if turn is not None:
             text = turn.record.text
@@ -295,13 +295,13 @@ class Run:
 
 
 class Turn:
-    """One call of the runner: what it has to answer, and what it can do meanwhile. Do not change it.
+    """One call of the runner: the runs to answer, and what the runner can do meanwhile. Do not change it.
 
-    `run` is the lead run, `task` the task that conducts the turn, None until it does. `attempt` says which
-    attempt at the turn this is, from 1; in memory there is only the first. `fence` is a number that grows
-    with every owner of the session's turn: hand it to the systems that the runner writes to, so that they can
-    refuse what comes from an owner that was given up for dead. `given_up` says whether this process has lost
-    the turn; then nothing that it does counts any more.
+    `run` is the lead run, and `task` the task that runs the turn (None until it starts). `attempt` says which
+    attempt at the turn this is, from 1; in memory there is only one. `fence` is a number that grows with
+    every owner of the session's turn: pass it to the systems that the runner writes to, so that they can
+    refuse writes of an owner that was declared dead. `given_up` says whether this process has lost the turn;
+    then nothing that it does counts any more.
     """
 
     __slots__ = (
@@ -320,7 +320,7 @@ class Turn:
         self.task: asyncio.Task[None] | None = None
         self.execution: Execution | None = None
         self.is_over = False
-        """Whether the runner has ended, so that the turn takes nothing more."""
+        """Whether the runner has ended, so that the turn accepts nothing more."""
         self.parts: Sequence[str] = ()
         """The text, in the pieces in which it was written."""
         self.length = 0
@@ -328,7 +328,7 @@ class Turn:
         """The JSON that is kept with the text."""
         self._lock = threading.Lock()
         self._unsent: list[tuple[Delta | Note, int]] | None = None
-        """What was written or noted and not delivered yet, with its bytes."""
+        """What was written or noted and is not delivered yet, with its size in bytes."""
 
     @property
     def runs(self) -> list[Run]:
@@ -341,7 +341,7 @@ class Turn:
         return self.record.covered
 
     def write(self, text: str) -> None:
-        """Stream text to the subscribers; it is the turn's text if the runner returns none.
+        """Stream text to the subscribers. It is the turn's text if the runner returns None.
 
         May be called from a thread that the runner started. Raises TurnEnded once the runner has ended.
         """
@@ -359,11 +359,11 @@ class Turn:
         self._send_or_schedule(is_first)
 
     def emit(self, kind: str, data: object = None) -> None:
-        """Tell the subscribers something that is not part of the text: a tool call, reasoning, progress.
+        """Send the subscribers something that is not part of the text: a tool call, reasoning, progress.
 
-        They receive a Note, in order with the text. The data are JSON, nested at most 200 levels deep, else
-        TypeError. May be called from a thread that the runner started. Raises TurnEnded once the runner has
-        ended.
+        They receive a Note, in order with the text. The data must be JSON, nested at most 200 levels deep;
+        otherwise raises TypeError. May be called from a thread that the runner started. Raises TurnEnded once
+        the runner has ended.
         """
         if not isinstance(kind, str):
             raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")
@@ -378,10 +378,10 @@ class Turn:
     def keep(self, data: object) -> None:
         """Keep JSON data with the text of the assistant message, written in the same write.
 
-        The data are taken at the call, and the last call wins, whatever the outcome of the turn. What is not
-        JSON, or nested more than 200 levels deep, raises TypeError. Never waits, so it may be called while
-        the turn is being cancelled, and from a thread that the runner started. Raises TurnEnded once the
-        runner has ended.
+        The data are copied at the call, and the last call wins, whatever the outcome of the turn. Data that
+        are not JSON, or nested more than 200 levels deep, raise TypeError. Never waits, so it may be called
+        while the turn is being cancelled, and from a thread that the runner started. Raises TurnEnded once
+        the runner has ended.
         """
         text = encode(data, "turn.keep")
         with self._lock:
@@ -392,24 +392,24 @@ class Turn:
         """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
 
         In memory it never waits, so it is never cancelled half-way. On a ledger, if it is cancelled while it
-        waits, what was taken in on record is among `runs` all the same; it raises TurnEnded when the turn was
-        given up.
+        waits, follow-ups that were taken in on record are among `runs` all the same; it raises TurnEnded if
+        the turn was given up.
         """
         return await self.home.fold(self)
 
     def waiting(self) -> list[Run]:
-        """Return what `fold` would take in now, without taking it, so that the runner may refuse it.
+        """Return what `fold` would take in now, without doing it, so that the runner can decline.
 
-        On a ledger, what this process knows of it; it looks again with every poll.
+        On a ledger, this is what this process knows; it looks again with every poll.
         """
         return self.home.foldable(self)
 
     async def clean_up(self, awaitable: Awaitable[T], within: float = 5.0) -> T:
-        """Await something to its end although the turn is interrupted again meanwhile; return its result.
+        """Await something to its end even if the turn is interrupted again meanwhile; return its result.
 
-        For what must not be cut short by a second cancel: `except CancelledError: await turn.clean_up(...)`.
-        Raises TimeoutError when it takes longer than `within` seconds. An interrupt that came meanwhile is
-        raised when it has ended. It runs in a task of its own.
+        For clean-ups that a second cancel must not cut short: `except CancelledError: await
+        turn.clean_up(...)`. Raises TimeoutError if it takes longer than `within` seconds. An interrupt that
+        comes meanwhile is raised afterwards. The clean-up runs in a task of its own.
         """
         within = seconds("within", within)
         self.home.loop.check_loop()
@@ -432,12 +432,12 @@ class Turn:
                 run.listeners.wake()
 
     def so_far(self) -> tuple[int, str, str | None]:
-        """Return the length of the text, the text, and what was kept, all at one moment."""
+        """Return the length of the text, the text, and the kept data, all at one moment."""
         with self._lock:
             return self.length, "".join(self.parts), self.kept
 
     def end_output(self) -> None:
-        """Take nothing more: the runner has ended. What threads have written by now is part of the turn."""
+        """Accept nothing more: the runner has ended. What threads have written so far is part of the turn."""
         with self._lock:
             self.is_over = True
         if self._unsent:
@@ -449,7 +449,7 @@ class Turn:
             raise TurnEnded(f"{what} the turn of run {self.run.run_id}, which has ended")
 
     def _append(self, event: Delta | Note, size: int) -> bool:
-        """Have the event sent, and say whether it is the first that is to be sent; the lock is held."""
+        """Add the event to the outbox; return whether it is the first there. The lock is held."""
         if self._unsent is not None:
             self._unsent.append((event, size))
             return False
@@ -457,7 +457,7 @@ class Turn:
         return True
 
     def _send_or_schedule(self, is_first: bool) -> None:
-        """Send at once on the loop; from a thread have the loop send, unless it will do so anyway."""
+        """Send at once on the loop. From a thread, have the loop send, unless it will do so anyway."""
         home = self.home.loop
         if home.is_running_here():
             self._send()
@@ -486,9 +486,9 @@ class Turn:
 class TextStream:
     """The pieces of text of the turn that a run is part of, as an async iterator; see `Run.stream`.
 
-    The turn keeps its text once, in the pieces in which it was written. A reader is a position in it, so a
-    slow one loses nothing and costs nothing. `offset` counts the characters up to that position. A reader
-    that is cancelled while it waits for a piece, say by a time-out, loses none.
+    The turn keeps its text once, in the pieces in which it was written. A reader is a position in that text,
+    so a slow reader loses nothing and costs nothing. `offset` counts the characters up to that position. A
+    reader that is cancelled while it waits for a piece, for instance by a time-out, loses none.
     """
 
     __slots__ = ("_index", "_run", "_skip", "offset")
@@ -523,7 +523,7 @@ class TextStream:
             await run.listeners.wait(loop)
 
     def _next(self, pieces: Sequence[str]) -> str:
-        """Return the next piece that is not empty, or an empty one if there is none yet."""
+        """Return the next non-empty piece, or an empty one if there is none yet."""
         while self._index < len(pieces):
             piece = pieces[self._index]
             self._index += 1
@@ -540,11 +540,11 @@ class TextStream:
 
 @dataclass(frozen=True)
 class Covered:
-    """What a cancel covered, in sequence order; false when nothing was in flight.
+    """The runs that a cancel covered, in sequence order; false when nothing was in flight.
 
-    `known` is false when a cancel was meant for one run and there is no such run, or no longer. After `stop`
-    and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, first in line
-    first.
+    `known` is false when a cancel was for one run and the dispatcher does not know that run (any more). After
+    `stop` and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, in line
+    order.
     """
 
     runs: list[Run]
@@ -559,12 +559,11 @@ class Covered:
 class SessionView(NamedTuple):
     """A session at the moment of looking, taken in one step: it does not change afterwards, its runs do.
 
-    `active` leads the turn that `folded` runs have joined; None when there is none. `text` is what the turn
-    has written so far, `covered` says whether a cancel covers it, `since` when it became active (in seconds
-    since the epoch), `phase` is "waiting" (for a place, see `turns_limit`), "starting", "running" or
-    "settling".
-    `accepted` have not entered, `settling` were cancelled on entry and are being written down.
-    `waiting` are the accepted and the queued runs together, first in line first.
+    `active` leads the turn that the `folded` runs have joined; None when there is none. `text` is what the
+    turn has written so far, `covered` says whether a cancel covers it, `since` when it became active (in
+    seconds since the epoch), `phase` is "waiting" (for a place, see `turns_limit`), "starting", "running" or
+    "settling". `accepted` have not entered, `settling` were cancelled on entry and are being written down.
+    `waiting` are the accepted and the queued runs together, in line order.
     """
 
     session_id: str

@@ -1,4 +1,4 @@
-"""Idempotency keys: what the calls under a key have returned, so that a repetition changes nothing.
+"""Idempotency keys: remembers what the call under a key returned, so that a repetition changes nothing.
 
 A key belongs to one request: the operation, what it is about, and its options. An answer is kept as the names
 of its runs: their handles would keep prompts in memory.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turngate._handles import Run
 
 LONGEST_KEY: Final = 256
-"""Characters that a key may have."""
+"""The most characters of a key."""
 KEPT_IN_MEMORY: Final = 10_000
 """Keys that a dispatcher in memory remembers; it forgets the oldest first."""
 KEPT_ON_A_LEDGER: Final = 24 * 3600.0
@@ -28,7 +28,7 @@ KEPT_ON_A_LEDGER: Final = 24 * 3600.0
 
 
 class RunName(NamedTuple):
-    """Which run it was; its `seq` tells it from another run that has its run_id later."""
+    """A run in an answer; its `seq` distinguishes it from a later run with the same run_id."""
 
     run_id: str
     session_id: str
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     waiting: tuple[RunName, ...] = ()
 
     def as_json(self) -> str:
-        """Return it as text for a ledger."""
+        """Return the answer as text for a ledger."""
         more = {"held": self.held, "waiting": self.waiting}
         return json.dumps(
             {"runs": self.runs, "known": self.known, **{name: of for name, of in more.items() if of}}
@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
 
 def answer_from(text: str) -> Answer:
-    """Return the answer that the text is of."""
+    """Parse the text of an answer."""
     said = json.loads(text)
     runs, held, waiting = (
         tuple(RunName(*name) for name in said.get(part, ())) for part in ("runs", "held", "waiting")
@@ -76,7 +76,7 @@ def _names(runs: Iterable[Run | RunRecord]) -> tuple[RunName, ...]:
 
 
 def check_key(key: object) -> str:
-    """Return the key as a plain string; raise if it cannot be one."""
+    """Return the key as a plain string; raise if it is not a valid key."""
     if not isinstance(key, str):
         raise TypeError(f"a key must be a string, not {type(key).__name__}")
     if not key:
@@ -87,7 +87,7 @@ def check_key(key: object) -> str:
 
 
 def request_of(operation: str, *about: object) -> str:
-    """Return what tells this request from others: the operation, and a digest of what it is about."""
+    """Return what identifies a request: the operation, and a digest of its arguments."""
     said = json.dumps(about, default=repr)
     return f"{operation} {hashlib.sha256(said.encode()).hexdigest()[:32]}"
 
@@ -111,7 +111,7 @@ class Keys:
         return key in self._kept
 
     def find(self, key: str, request: str) -> Answer | None:
-        """Return the answer that is kept under the key, None if the key is new.
+        """Return the answer that is kept under the key; None if the key is new.
 
         Raises KeyConflict if the key was used for another request.
         """
@@ -122,7 +122,7 @@ class Keys:
         return kept[1]
 
     def keep(self, key: str, request: str, answer: Answer) -> None:
-        """Remember the answer; forget the oldest if there are too many."""
+        """Remember the answer; forget the oldest one if there are too many."""
         self._kept[key] = request, answer
         if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]

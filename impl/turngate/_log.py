@@ -1,9 +1,9 @@
-"""What belongs to the user, and must not stand in the way: callables that raise, log filters that raise.
+"""Keeps the user's code out of the way of the dispatcher: callables that raise, log filters that raise.
 
 Rule 1: whatever a hook, a recording, a subscriber, a store or a log handler raises, the dispatcher goes on.
-Rule 2: what was raised is logged, with its traceback, on the logger `turngate`.
+Rule 2: the exception is logged, with its traceback, on the logger `turngate`.
 Rule 3: KeyboardInterrupt and SystemExit are meant for the process. They leave the event loop from a callback
-of their own, so that no run pays for them.
+of their own, so that they break no run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMED: Final = 5
 
 
 def log_or_propagate(exc: BaseException, message: str, *args: object) -> None:
-    """Log what something of the user's has raised, unless it is meant for the process."""
+    """Log an exception of the user's code, unless it is meant for the process."""
     if isinstance(exc, KeyboardInterrupt | SystemExit):
         raise_in_loop(exc)
     else:
@@ -38,7 +38,7 @@ def log_or_propagate(exc: BaseException, message: str, *args: object) -> None:
 
 
 def guard(about: str, call: Callable[..., T], *args: Any) -> T | None:
-    """Call what is the user's, or may end up there, and return its answer, None if it raised."""
+    """Call something that is the user's, or may call it; return its answer, or None if it raised."""
     try:
         return call(*args)
     except BaseException as exc:
@@ -54,7 +54,7 @@ def call_back(what: str, callback: OnComplete, complete: RunComplete) -> None:
 
 
 def _close_awaitable(about: str, answer: object) -> None:
-    """Close what will never be awaited, and say so; a future belongs to its maker."""
+    """Close and report an awaitable that will never be awaited; leave a future to its maker."""
     if inspect.isawaitable(answer) and not asyncio.isfuture(answer):
         log_error(None, "%s returned an awaitable, which is not awaited", about)
         if (close := getattr(answer, "close", None)) is not None:
@@ -67,7 +67,7 @@ def log_error(exc: BaseException | None, message: str, *args: object) -> None:
 
 
 def log(level: int, message: str, *args: object, **more: Any) -> None:
-    """Log, and go on when a filter or a handler raises; as `logging` does, say so on standard error."""
+    """Log. If a filter or a handler raises, report that on standard error, as `logging` does, and go on."""
     try:
         logger.log(level, message, *args, **more)
     except BaseException as exc:
@@ -79,7 +79,7 @@ def log(level: int, message: str, *args: object, **more: Any) -> None:
 
 
 def raise_in_loop(exc: BaseException) -> None:
-    """Let an exception that is meant for the process leave the running loop; without one it is too late."""
+    """Raise an exception that is meant for the process from the running loop, if there is one."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop().call_soon(_raise, exc)
 
@@ -89,7 +89,7 @@ def _raise(exc: BaseException) -> NoReturn:
 
 
 def describe(exc: BaseException) -> str:
-    """Return what a RunComplete says of an exception: its type and text, and of a group what is in it."""
+    """Describe an exception for a RunComplete: its type and text, and those of a group's members."""
     name = type(exc).__name__
     try:
         text = str(exc)
@@ -105,7 +105,7 @@ def describe(exc: BaseException) -> str:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions of a group and of the groups in it, however deep these are."""
+    """Return the exceptions of a group and, at any depth, of the groups in it."""
     leaves: list[BaseException] = []
     inside: list[BaseException] = [group]
     while inside:

@@ -1,8 +1,8 @@
 """The event loop and the thread that a dispatcher belongs to, and clean-ups on it.
 
-A loop may be torn down under a dispatcher that was never closed, as `asyncio.run` does when its main task is
-over: it cancels every task, and runs on until they are done. Turns that are cancelled then hand off as ever,
-but no queued runner should start any more.
+A loop may be torn down under a dispatcher that was never closed, as `asyncio.run` does when its main task
+ends: it cancels every task, and runs on until they are done. Turns that are cancelled then hand off as usual,
+but no queued run's runner should start any more.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 _SECOND_LOOK: Final = 1.0
-"""Seconds after which a loop that seemed to end is looked at again."""
+"""Seconds after which to check again whether a loop that seemed to end really ends."""
 _OWN_TASKS: Final = frozenset({"shutdown_asyncgens", "shutdown_default_executor"})
-"""What `asyncio.run` still runs on a loop that ends."""
+"""The coroutines that `asyncio.run` still runs on a loop that ends."""
 _ENDING: Final[weakref.WeakSet[asyncio.Task[None]]] = weakref.WeakSet()
-"""Tasks that only write a turn down; their cancels had to be forgotten for that."""
+"""Tasks that only write a turn; their cancels had to be cleared for that."""
 
 
 def running_loop() -> AbstractEventLoop | None:
-    """Return the loop that runs in this thread, None if none does."""
+    """Return the loop that runs in this thread; None if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -41,7 +41,7 @@ class StandIn(asyncio.Task[None]):
 
 
 class HomeLoop:
-    """The loop that a dispatcher belongs to from its first call on.
+    """The loop that a dispatcher belongs to, from its first call on.
 
     `ends` says that the loop seems to be torn down, `cut_short` that turns ended because of it.
     """
@@ -60,7 +60,7 @@ class HomeLoop:
             return False
 
     def check_loop(self) -> AbstractEventLoop:
-        """Return the dispatcher's loop; raise WrongLoop unless it is the one that runs here."""
+        """Return the dispatcher's loop; raise WrongLoop unless it is the one running here."""
         try:
             loop: AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -77,7 +77,7 @@ class HomeLoop:
         return loop
 
     def check_thread(self) -> None:
-        """Raise WrongLoop in another thread than that of the dispatcher's loop, and in another loop.
+        """Raise WrongLoop in a thread other than that of the dispatcher's loop, and in another loop.
 
         Unlike `check_loop`, it accepts a call in that thread while no loop is running.
         """
@@ -89,7 +89,7 @@ class HomeLoop:
     # A loop that ends under an open dispatcher.
 
     def look_whether_it_ends(self, task: asyncio.Task[None] | None) -> None:
-        """Take a cancel from outside for the end of the loop if everything else is cancelled too."""
+        """Treat a cancel from outside as the end of the loop if everything else is cancelled too."""
         assert self.loop is not None
         if task is not None:
             _ENDING.add(task)
@@ -97,7 +97,7 @@ class HomeLoop:
             self.ends = self.cut_short = True
 
     def hold_back(self, start: Callable[[], None]) -> bool:
-        """Start no queued runner while everything around it is torn down: look again later."""
+        """Start no queued run while the loop is being torn down; look again later."""
         assert self.loop is not None
         if not self.ends or self.loop.is_closed():
             return False
@@ -108,7 +108,7 @@ class HomeLoop:
         return True
 
     def _look_again(self, start: Callable[[], None], steps: int = 2) -> None:
-        """Start what was held back, unless the loop still ends.
+        """Start what was held back, unless the loop is still ending.
 
         A loop without any task may be about to stop, which takes a few steps.
         """
@@ -134,15 +134,15 @@ T = TypeVar("T")
 
 
 class CleanUp(asyncio.Task[T]):
-    """Cleans up. Made by no task factory, which might refuse."""
+    """A clean-up. It is not made by the task factory, which might refuse."""
 
 
 async def clean_up(awaitable: Awaitable[T], within: float) -> T:
     """Await to the end, for this many seconds, however often the caller is cancelled meanwhile.
 
-    There are four ways to end. The awaitable returns: so does this. It raises: so does this. The time is up:
-    it is cancelled, and TimeoutError is raised. The caller was cancelled meanwhile: then CancelledError is
-    raised when it has ended, whichever of the three it was.
+    There are four cases. The awaitable returns: so does this. It raises: so does this. The time is up: it is
+    cancelled, and TimeoutError is raised. The caller was cancelled meanwhile: then CancelledError is raised
+    once the awaitable has ended in one of these ways.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within

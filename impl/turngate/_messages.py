@@ -1,4 +1,4 @@
-"""What a turn leaves behind, and the store that keeps it."""
+"""The messages that turns leave behind, and the store that keeps them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FinishReason = Literal["end_turn", "canceled", "error"]
 class Message(NamedTuple):
     """One message of a session; an assistant message carries the run_id of the turn's lead run.
 
-    `data` is the JSON that the turn kept with its text (`turn.keep`), None if it kept none.
+    `data` is the JSON that the turn kept with its text (`turn.keep`); None if it kept none.
     """
 
     id: str
@@ -38,11 +38,10 @@ ListOfMessages = list[Message]
 class Messages(Protocol):
     """A store of messages: implement these two methods to bring your own.
 
-    The stores that come with turngate also page (`list` with `after` and `limit`) and have `of_run`.
+    The stores that come with turngate can also page (`list` with `after` and `limit`), and have `of_run`.
 
-    Neither needs to guard against concurrent calls for one session's turn; calls for different turns do
-    overlap. A store may fail (the run then completes with an error) and must return, fail or honour
-    cancellation.
+    Calls for the same turn never overlap, but calls for different turns do. A store may fail (the run then
+    completes with an error), and must return, fail or honour cancellation.
     """
 
     async def put(self, messages: Sequence[Message]) -> None:
@@ -63,7 +62,7 @@ class MemoryMessages:
     def __init__(self) -> None:
         self._sessions: defaultdict[str, dict[str, Message]] = defaultdict(dict)
         self._session_of: dict[str, str] | None = None
-        """The session of each run, from the first question for the messages of a run on."""
+        """The session of each run, kept from the first call of `of_run` on."""
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Write all the messages; never waits."""
@@ -75,7 +74,7 @@ class MemoryMessages:
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> ListOfMessages:
-        """Return the messages of the session, at most `limit`, from the one behind `after` on; never waits.
+        """Return the messages of the session, at most `limit`, starting after `after`; never waits.
 
         Raises ValueError if the session has no message `after`.
         """
@@ -95,14 +94,14 @@ class MemoryMessages:
 
 
 def _copied(message: Message) -> Message:
-    """Return the message with data of its own, which the receiver may change."""
+    """Return the message with its own copy of the data, which the receiver may change."""
     return message if message.data is None else message._replace(data=deepcopy(message.data))
 
 
 def page(
     messages: Sequence[Message], session_id: str, after: str | None, limit: int | None
 ) -> Sequence[Message]:
-    """Return at most `limit` of the messages, from the one behind `after` on."""
+    """Return at most `limit` of the messages, starting after `after`."""
     if limit is not None:
         whole_number("limit", limit, at_least=0)
     start = 0
@@ -114,9 +113,9 @@ def page(
 
 
 def of_turn(messages: Iterable[Message], run_id: str) -> ListOfMessages:
-    """Return the messages of the last turn that the run was part of, out of those of its session.
+    """Return, from the messages of its session, those of the last turn that the run was part of.
 
-    A turn is written at once, and its assistant message comes last, so it ends where one is.
+    A turn is written at once and its assistant message comes last, so an assistant message ends a turn.
     """
     turn: ListOfMessages = []
     found: ListOfMessages = []

@@ -1,8 +1,8 @@
-"""Places for runner calls: the limit on how many there are at once over all sessions.
+"""Places for runner calls: the limit on concurrent runner calls over all sessions.
 
-A turn that finds none free waits, in the order in which turns became active. A cancel that comes meanwhile
-takes it out of the line, and it settles without its runner having been called. A turn gives its place back
-when its runner has ended, before it settles.
+A turn that finds none free waits in line, in the order in which turns became active. A cancel that comes
+meanwhile takes it out of the line, and it settles without its runner being called. A turn gives its place
+back when its runner has ended, before it settles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """The free places, the turns that have one, and the line of the turns that wait."""
+    """The free places, the turns that have one, and the turns in line."""
 
     __slots__ = ("free", "holders", "line")
 
@@ -26,7 +26,7 @@ class Places:
         self.line: dict[Turn, None] = {}
 
     def take(self, turn: Turn) -> bool:
-        """Take a place for the turn, or have it wait in line; a covered turn needs none."""
+        """Take a place for the turn, or put it in line; a covered turn needs none."""
         if turn.covered:
             self.leave_line(turn)
             return True
@@ -45,7 +45,7 @@ class Places:
         return turn in self.holders
 
     def leave_line(self, turn: Turn) -> None:
-        """Let the turn wait no longer."""
+        """Take the turn out of the line."""
         self.line.pop(turn, None)
 
     def give_back(self, turn: Turn) -> Turn | None:
@@ -54,7 +54,7 @@ class Places:
         while self.line:
             following = next(iter(self.line))
             del self.line[following]
-            if not following.covered:  # a covered one is on its way without
+            if not following.covered:  # a covered turn settles without a place
                 self.holders.add(following)
                 following.record.phase = STARTING
                 return following

@@ -1,4 +1,4 @@
-"""What callers give: prompts, attachments, JSON and limits, and what makes them acceptable."""
+"""Checks and encodes what callers pass in: prompts, attachments, JSON and limits."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 def whole_number(name: str, value: int, *, at_least: int) -> int:
-    """Return the value of the limit, or say in one line what is wrong with it."""
+    """Return the value of the limit; raise if it is not valid."""
     if not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, not {value!r}")
     return value
 
 
 def seconds(name: str, value: float) -> float:
-    """Return the value of the time-out, or say in one line what is wrong with it."""
+    """Return the value of the time-out; raise if it is not valid."""
     if not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} must be more than 0 seconds, not {value!r}")
     return value
 
 
 def check_finish(value: float) -> float:
-    """Return the seconds that a close may wait, or say in one line what is wrong with them."""
+    """Return the seconds that a close may wait; raise if the value is not valid."""
     if not isinstance(value, int | float) or not value >= 0:
         raise ValueError(f"finish must be at least 0 seconds, not {value!r}")
     return value
 
 
 _LEVELS: Final = 200
-"""How deep data may be nested: what is encoded on one stack must be written, read and copied on any other."""
+"""How deep data may be nested: data encoded on one stack must also be written, read and copied on others."""
 
 
 def encode(data: object, where: str) -> str:
-    """Return the data as JSON text, the same text for equal data; raise a TypeError if they are not JSON."""
+    """Return the data as JSON text, the same text for equal data; raise TypeError if they are not JSON."""
     try:
         _check(data, _LEVELS)
         return json.dumps(data, sort_keys=True)
@@ -53,12 +53,12 @@ def encode(data: object, where: str) -> str:
 
 
 def decode(text: str | None) -> Any:
-    """Return a new copy of what was encoded, None if nothing was."""
+    """Return a new copy of the encoded data; None if there are none."""
     return None if text is None else json.loads(text)
 
 
 def _check(data: object, levels: int) -> None:
-    """Refuse what `json.dumps` would change in silence: keys that are no strings, infinity, NaN."""
+    """Refuse what `json.dumps` would silently change: keys that are not strings, infinity, NaN."""
     if isinstance(data, dict | list | tuple):
         if levels == 0:
             raise TypeError(f"it is nested more than {_LEVELS} levels deep")
@@ -75,12 +75,12 @@ def _check(data: object, levels: int) -> None:
 OnComplete = Callable[[RunComplete], object]
 """A hook: receives the RunComplete of its run instead of the subscribers; not a coroutine function."""
 WhenBusy = Literal["fold", "queue", "interrupt", "reject"]
-"""What a prompt does behind a busy session."""
+"""What a prompt does when its session is busy."""
 WHEN_BUSY = frozenset(get_args(WhenBusy))
 
 
 class Unchanged(Enum):
-    """The default of what an edit may leave as it is."""
+    """The default for values that an edit leaves unchanged."""
 
     UNCHANGED = "unchanged"
 
@@ -100,7 +100,7 @@ class PromptOptions(TypedDict, total=False):
 
 
 Payload = tuple[str, str, tuple["Attachment | str", ...], str | None]
-"""What an accept under a known run_id is compared by: session, prompt, attachments, and data as JSON text."""
+"""What an accept under a known run_id is compared with: session, prompt, attachments, data as JSON text."""
 
 
 class Attachment(NamedTuple):
@@ -120,7 +120,7 @@ def check_prompt(
     on_complete: object,
     into: object = None,
 ) -> tuple[Attachment | str, ...]:
-    """Raise if no run can be made of these, before anything has changed; return a tuple of attachments."""
+    """Raise if no run can be made of these arguments; return the attachments as a tuple."""
     if not isinstance(session_id, str) or not session_id:
         raise MissingSession(f"the session id must be a non-empty string, not {session_id!r}")
     attached = () if attachments == () else check_attachments(attachments)
@@ -140,7 +140,7 @@ def check_prompt(
 
 
 def check_attachments(attachments: Sequence[Attachment | str]) -> tuple[Attachment | str, ...]:
-    """Return the attachments as a tuple of plain values; raise if they cannot be."""
+    """Return the attachments as a tuple of plain values; raise if they are not valid."""
     if isinstance(attachments, str):
         raise TypeError("attachments must be a sequence of attachments, not one string")
     return tuple(_checked(attachment) for attachment in attachments) if attachments else ()
@@ -155,7 +155,7 @@ def check_text(session_id: str, prompt: object, attachments: tuple[Attachment | 
 
 
 def check_edited_when_busy(when_busy: object) -> None:
-    """Raise unless a waiting run can be changed to this."""
+    """Raise unless this is a mode that an edit can set."""
     if when_busy not in ("fold", "queue"):
         raise ValueError(f"a waiting run can be changed to fold or queue, not to {when_busy!r}")
 
@@ -169,12 +169,12 @@ def check_one_position(before: object, to: object) -> None:
 
 
 def plain(text: str) -> str:
-    """Return the text as a plain string: one of a subclass may compare and hash as it likes."""
+    """Return the text as a plain string: a subclass may define its own comparison and hash."""
     return text if type(text) is str else str.__str__(text)
 
 
 def _checked(attachment: object) -> Attachment | str:
-    """Return the attachment, made of plain strings and bytes; raise if it cannot be."""
+    """Return the attachment, made of plain strings and bytes; raise if it is not valid."""
     if isinstance(attachment, str):
         return plain(attachment)
     if isinstance(attachment, Attachment):
@@ -221,7 +221,7 @@ def encode_attachment(attachment: Attachment | str) -> dict[str, str] | str:
 
 
 def decode_attachment(data: EncodedAttachment) -> Attachment | str:
-    """Return the attachment that was encoded so; raises ValueError if `base64` is not base64."""
+    """Decode an attachment; raise ValueError if `base64` is not base64."""
     if isinstance(data, str):
         return data
     content = data["text"] if "text" in data else base64.b64decode(data["base64"], validate=True)

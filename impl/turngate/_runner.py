@@ -1,4 +1,4 @@
-"""What may be a runner, and how each kind is called.
+"""The kinds of runners, and how each is called.
 
 A runner is usually an async function. It may also be an async generator function, whose strings are written
 to the turn, or anything that takes a turn and returns an awaitable or an async iterator of strings.
@@ -30,7 +30,7 @@ def prepare_runner(runner: Runner) -> Called:
 
 
 def _check_runner(runner: object) -> None:
-    """Raise TypeError if this is certainly no runner."""
+    """Raise TypeError if this is certainly not a runner."""
     if inspect.iscoroutine(runner) or inspect.isasyncgen(runner):
         name = runner.__name__
         if inspect.iscoroutine(runner):
@@ -53,7 +53,7 @@ def _check_runner(runner: object) -> None:
 def _may_take(runner: Any, *given: object) -> bool:
     """Return whether a call with these arguments may work; False only if it certainly does not.
 
-    What a decorator or a proxy says of its signature is not certain: it may add or remove arguments.
+    The signature that a decorator or a proxy shows may be wrong, because it may add or remove arguments.
     """
     kind = type(runner)
     if kind is MethodType:
@@ -72,7 +72,7 @@ def _may_take(runner: Any, *given: object) -> bool:
 def _binds(function: Callable[..., object], given: tuple[object, ...]) -> bool:
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # it has none that can be read
+    except (TypeError, ValueError):  # it has no readable signature
         return True
     try:
         signature.bind(*given)

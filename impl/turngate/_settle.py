@@ -1,4 +1,4 @@
-"""What can come in between while a turn is written: time is up, the task is cancelled, the store raises."""
+"""What can happen while a turn is being written: time runs out, the task is cancelled, the store raises."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from turngate._handles import Turn
 
 _BLOCKED: Final = 0.05
-"""A timer that is later than this, in seconds, shows that the loop was blocked, not the store slow."""
+"""A timer that is late by more than this, in seconds, shows that the loop was blocked, not the store slow."""
 _SECOND_LOOKS: Final = 8
-"""Steps of the loop that it may take until the store's answer, which has come, has reached the turn."""
+"""How many steps of the loop an answer of the store may need to reach the turn."""
 
 
 class WriteClock:
-    """Cancels the task when the time of its writes is up."""
+    """Cancels the task when the time for its writes is up."""
 
     def __init__(self, task: Task[None], within: float) -> None:
         self.is_expired = False
@@ -38,7 +38,7 @@ class WriteClock:
 
     def _expire(self) -> None:
         late = self._loop.time() - self._deadline
-        if late > _BLOCKED:  # the store may have answered long ago, while nothing could run
+        if late > _BLOCKED:  # the store may have answered while nothing could run
             self._deadline += late + min(late, self._within)
             self._timer = self._loop.call_at(self._deadline, self._expire)
         elif self._second_looks:
@@ -49,7 +49,7 @@ class WriteClock:
             self._task.cancel()
 
     def remaining(self) -> tuple[float, bool, int]:
-        """Return the seconds that are left, whether the time is up, and the second looks that are left."""
+        """Return the seconds left, whether the time is up, and how many second looks are left."""
         return self._deadline - self._loop.time(), self.is_expired, self._second_looks
 
     def too_late(self, turn: Turn) -> str:
@@ -60,7 +60,7 @@ class WriteClock:
 
 
 def forget_cancels(task: Task[None]) -> None:
-    """Give the store a task that is not cancelled."""
+    """Clear the task's cancel, so that the store can be called."""
     while task.cancelling():
         task.uncancel()
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _ALL = 2**63 - 1
-"""As many as SQLite can count."""
+"""No limit: the largest number that SQLite can count to."""
 _IN_MEMORY = ":memory:"
-"""What SQLite calls a database that has no file."""
+"""SQLite's name for a database without a file."""
 
 #: The statements that lead from each `user_version` to the next.
 _MIGRATIONS = (
@@ -82,33 +82,33 @@ class SqliteMessages:
     Close it, or use it as a context manager, when the dispatcher is closed.
 
     The path is made absolute and links are followed. A file with several hard links is refused with OSError.
-    When the file is removed or replaced while it is open, everything from then on is refused too, for what
-    was written would be gone after a restart. ":memory:" has no file, and forgets everything when it closes.
+    If the file is removed or replaced while it is open, every later call is refused too, because what it
+    wrote would be gone after a restart. ":memory:" has no file, and forgets everything when it closes.
     """
 
     _connection: sqlite3.Connection | None = None
-    """None until the file is opened, also in an object whose constructor was refused."""
+    """None until the file is opened, even if the constructor raised."""
 
     def __init__(self, path: str | Path, *, lock_timeout: float = 5.0) -> None:
         self._given = None if os.fspath(path) == _IN_MEMORY else absolute(path)
         self.path = Path(_IN_MEMORY) if self._given is None else resolved(self._given)
         self._file: OpenedFile | None = None
         self._gone: str | None = None
-        """Why nothing is written or read any more."""
+        """Why nothing can be written or read any more."""
         self._lock_timeout = lock_timeout
         self._closed: Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turngate-sqlite")
 
     async def put(self, messages: Sequence[Message]) -> None:
-        """Write all the messages or none. When cancelled while waiting, they may still be written."""
+        """Write all the messages or none. If the caller is cancelled, they may still be written."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._put, messages)
 
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> ListOfMessages:
-        """Return the messages of the session, at most `limit`, from the one behind `after` on.
+        """Return the messages of the session, at most `limit`, starting after `after`.
 
-        They come in the order in which they were first put. Raises ValueError if the session has no message
+        They are in the order in which they were first put. Raises ValueError if the session has no message
         `after`.
         """
         if limit is not None:
@@ -123,9 +123,9 @@ class SqliteMessages:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *about)
 
     async def close(self) -> None:
-        """Close the file when everything that was put is written. Idempotent.
+        """Close the file once all messages that were put are written. Idempotent.
 
-        When cancelled while waiting, closing goes on.
+        If the caller is cancelled, closing goes on.
         """
         if self._closed is None:
             self._closed = self._thread.submit(self._disconnect)
@@ -181,7 +181,7 @@ class SqliteMessages:
         self._check_file()
         if self._connection is None:
             if self._given is not None:
-                self.path = resolved(self._given)  # a link may have been changed since
+                self.path = resolved(self._given)  # a link may have changed meanwhile
                 check_usable(self.path)
             connection = sqlite3.connect(
                 self.path, timeout=self._lock_timeout, isolation_level=None, check_same_thread=False
@@ -197,7 +197,7 @@ class SqliteMessages:
         return self._connection
 
     def _check_file(self) -> None:
-        """Raise if what was just written or read is not in the file that the path leads to."""
+        """Raise if the path no longer leads to the file that was just written or read."""
         if self._file is not None and (problem := self._file.problem()) is not None:
             self._gone = problem
             self._disconnect()

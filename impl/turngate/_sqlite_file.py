@@ -1,9 +1,9 @@
 """The file of an SQLite database: where its path leads, and whether that is still the file that was opened.
 
-SQLite finds the write-ahead log of a file by the file's name. Two names for one file, or one name for two
-files one after the other, cost data. So the path is made absolute when it is given, links are resolved, and a
-file with several names is refused. A user of the file looks at it again after each commit: what is
-acknowledged after the file was replaced would be gone after a restart.
+SQLite finds the write-ahead log of a file by the file's name. If one file has two names, or one name leads to
+two files one after the other, data are lost. So the path is made absolute when it is given, links are
+resolved, and a file with several names is refused. The file is checked again after each commit: what is
+acknowledged after it was replaced would be gone after a restart.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _RESTART: Final = "nothing more is written; restart to use what is there now"
 
 
 class UnusableFile(OSError):
-    """The path does not lead to a file that can be used safely; the text says what would be right."""
+    """The path does not lead to a file that can be used safely; the text says what would help."""
 
 
 class FileId(NamedTuple):
-    """What tells one file from all others of the machine."""
+    """What identifies a file on this machine."""
 
     device: int
     inode: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> Self:
-        """Return the id of the file that the status is of."""
+        """Return the id of the file with this status."""
         return cls(status.st_dev, status.st_ino)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Return the path as it leads from the root: a later `os.chdir` changes nothing.
+    """Return the absolute path, so that a later `os.chdir` changes nothing.
 
     Refuses ":memory:" and "", which SQLite takes for a database that dies with its connection.
     """
@@ -47,12 +47,12 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def resolved(path: str) -> Path:
-    """Return the one path by which the file is used: links are followed, even to a file that is missing."""
+    """Return the path with all links followed, even to a file that is missing."""
     return Path(os.path.realpath(path))
 
 
 def check_usable(path: Path) -> None:
-    """Raise UnusableFile unless there is a plain file with one name, or room for one."""
+    """Raise UnusableFile unless the path leads to a plain file with one name, or can become one."""
     if not path.parent.is_dir():
         hint = " (a ~ is not expanded)" if "~" in path.parts else ""
         raise UnusableFile(f"the folder {path.parent} does not exist{hint}")
@@ -83,7 +83,7 @@ class OpenedFile:
         self._log: FileId | None = None
 
     def problem(self) -> str | None:
-        """Say what has become of the file if it is no longer the one that was opened, None if it still is."""
+        """Say what has become of the file if it is not the one that was opened; None if it still is."""
         path = self._path
         try:
             status = os.stat(path)
@@ -96,11 +96,11 @@ class OpenedFile:
         except (FileNotFoundError, NotADirectoryError) as exc:
             return f"{exc.filename} was removed or renamed while it was open; {_RESTART}"
         except OSError:
-            pass  # a folder that may not be looked into, say: the file may still be there
+            pass  # for instance, the folder may not be read: the file may still be there
         return self._problem_of_log(f"{path}-wal")
 
     def _problem_of_log(self, log: str) -> str | None:
-        """Look for the write-ahead log, which is there from the first statement until the last one closes."""
+        """Check the write-ahead log, which exists from the first statement to the last close."""
         try:
             found: FileId | None = FileId.of(os.stat(log))
         except (FileNotFoundError, NotADirectoryError):

@@ -5,11 +5,11 @@ has no caller who would notice its end. A `Supervisor` notices:
 
 1. A task that raises is logged with its traceback, and started again after a pause. The pause doubles with
    each failure in a row.
-2. A task that raises one of its `final` exceptions cannot go on. That is logged, and what depends on the task
-   is told by calling `failed` with the exception.
+2. A task that raises one of its `final` exceptions cannot go on. That is logged, and `failed` is called with
+   the exception, so that whatever depends on the task can react.
 3. A task that returns is not started again, nor is one that `stop`, `close` or the end of the loop cancels.
-   A `CancelledError` that the task was not asked for counts as an exception: awaiting a future that
-   another task has cancelled must not end a task for good.
+   A `CancelledError` that does not come from a cancel of this task counts as an exception: awaiting a
+   future that another task has cancelled must not end a task for good.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Supervisor:
         final: tuple[type[BaseException], ...] = (),
         failed: Callable[[BaseException], object] | None = None,
     ) -> Task[None]:
-        """Run what `run` makes, and again when it fails. The name says in the log what has failed.
+        """Run what `run` makes, and run it again when it fails. The log uses the name.
 
-        The task that is returned ends when the work has ended for good. It raises nothing but CancelledError.
+        The returned task ends when the work has ended for good. It raises only CancelledError.
         """
         task = self._spawn(self._supervise(name, run, final, failed))
         task.set_name(f"turngate: {name}")
@@ -97,12 +97,12 @@ class Supervisor:
             pause = min(2 * pause, self._longest_pause)
 
     async def stop(self, task: Task[None]) -> None:
-        """Cancel one task and wait for its end."""
+        """Cancel one task and wait until it has ended."""
         task.cancel()
         await _ends({task})
 
     async def close(self) -> None:
-        """Cancel all tasks and wait for their ends. Idempotent; a task may call it, and is not cancelled."""
+        """Cancel all tasks and wait for their ends. Idempotent. A task that calls it is not cancelled."""
         others = self._tasks - {asyncio.current_task()}
         for task in others:
             task.cancel()

@@ -2,14 +2,15 @@
 
 The task factory of the loop, whatever that is, makes the task. There are three cases:
 
-1. The task comes to its first step. From there on it sees to the end of the turn: whatever the runner and
-   the host do, the turn ends.
-2. The task has ended without having come to its first step: it was cancelled before it, or the factory never
-   ran it. Then a plain task ends the turn, without the runner.
-3. There is no task: the factory raised, or returned something else. It may have made one all the same, so a
-   step of the loop later it is case 1 or case 2. On a closed loop the turn ends at once.
+1. The task takes its first step. From then on it sees to it that the turn ends, whatever the runner and the
+   host do.
+2. The task ends without taking its first step: it was cancelled before that, or the factory never ran it.
+Then
+   a plain task ends the turn, without the runner.
+3. There is no task: the factory raised, or returned something else. It may have made one all the same, so one
+   step of the loop later this becomes case 1 or case 2. On a closed loop the turn ends at once.
 
-Both dispatchers run their turns here; `TurnHost` is what differs, found by the home of each turn.
+Both dispatchers run their turns here. Where they differ, they implement `TurnHost`.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ CLOSED_UNWRITTEN: Final = "the turn was closed before it could be written"
 ENDED_UNBEGUN: Final = "the turn's task ended without calling the runner"
 
 _TURN: Final[ContextVar[weakref.ref[Turn]]] = ContextVar("turngate_turn")
-"""The turn that a task is part of. It is held weakly: the task of the turn holds its context."""
+"""The turn that a task is part of. It is held weakly, because the turn's task holds its context."""
 
 ProcessExit = KeyboardInterrupt | SystemExit | GeneratorExit
-"""What ends more than the turn in which it is raised."""
+"""Exceptions that end more than the turn in which they are raised."""
 
 
 def current_turn() -> Turn | None:
-    """Return the turn that the caller is part of: its task, or what its runner has started while it works."""
+    """Return the turn that the caller is part of, as its task or as a task that its runner has started."""
     reference = _TURN.get(None)
     turn = None if reference is None else reference()
     if turn is not None and turn.record.phase is SETTLING and current_task() is not turn.task:
-        return None  # the runner has ended, so it waits for nothing any more
+        return None  # the runner has ended, so it does not wait any more
     return turn
 
 
 class TurnHost(Protocol):
-    """What the dispatcher does at the beginning and at the end of each turn."""
+    """What a dispatcher does at the beginning and at the end of each turn."""
 
     async def begin(self, turn: Turn) -> bool:
         """Return whether the runner may be called: not if a cancel came first."""
@@ -70,13 +71,13 @@ class TurnHost(Protocol):
         """Put the outcome on record and complete the runs; with `wait`, return when that is done."""
 
     def settle_at_once(self, turn: Turn) -> None:
-        """Complete the runs of a turn that can wait for nothing any more."""
+        """Complete the runs of a turn that must not wait any more."""
 
 
 class Execution:
     """How far the start of a turn's task has come; a turn has one until it begins.
 
-    `made` is what the loop returned, which may only stand for the task; `coroutine` conducts the turn.
+    `made` is what the loop returned, which may be a stand-in for the task; `coroutine` conducts the turn.
     `is_over` is called when `made` is done before the turn has begun.
     """
 
@@ -90,7 +91,7 @@ class Execution:
         self.made: asyncio.Future[None] | None = None
         self.by_factory = False
         self.is_started = False
-        """Whether `TurnRunner.start` is done with it: an eager task takes its first step before that."""
+        """Whether `TurnRunner.start` has finished with it; an eager task takes its first step before that."""
 
 
 class TurnRunner:
@@ -111,10 +112,10 @@ class TurnRunner:
     def start(self, turn: Turn) -> None:
         """Begin the turn, in a task of its own, as soon as there is a place for its runner.
 
-        The loop makes the task, in the context in which the lead run was accepted. The call is made inside
-        that context, not given it: a factory need not take one, and a tracer that wraps `create_task` looks
-        for its span where it is called. The factory is not asked for a covered turn, whose runner will not be
-        called.
+        The loop makes the task, in the context in which the lead run was accepted. `create_task` is called
+        inside that context instead of being given it: a factory need not take a context, and a tracer that
+        wraps `create_task` looks for its span in the calling context. The factory is not used for a covered
+        turn, whose runner will not be called.
         """
         loop = self._home.loop
         assert loop is not None
@@ -150,8 +151,8 @@ class TurnRunner:
     def _end_at_once(self, turn: Turn) -> None:
         """End a turn on a closed loop.
 
-        Its place goes to the next, and its session goes on to its successor: these end one after the other,
-        not one inside the other, because there may be many.
+        Its place goes to the next turn in line, and its session to its successor. These turns end one after
+        the other, not one inside the other, because there may be many.
         """
         self._to_end.append(turn)
         if self._is_ending:
@@ -168,8 +169,8 @@ class TurnRunner:
     def interrupt(self, turn: Turn) -> None:
         """Cancel the task of the turn.
 
-        A task that has not come to its first step needs no cancel, because it looks first, unless a factory
-        has made it: that may have it wait for something else before.
+        A task that has not taken its first step needs no cancel, because it checks first. The exception is a
+        task made by a factory, which may make it wait for something else before.
         """
         execution = turn.execution
         if turn.task is not None:
@@ -178,12 +179,12 @@ class TurnRunner:
             guard("cancelling a turn's task", execution.made.cancel)
 
     def leave_line(self, turn: Turn) -> None:
-        """Let a turn that will not be run here wait for a place no longer."""
+        """Take a turn that will not run here out of the line for a place."""
         if self._places is not None:
             self._places.leave_line(turn)
 
     async def _conduct(self, turn: Turn, unbegun: str | None = None) -> None:
-        """Call the runner unless a cancel came first, then settle: however it goes, the turn ends here.
+        """Call the runner unless a cancel came first, then settle. Whatever happens, the turn ends here.
 
         `unbegun` says why the runner must not be called.
         """
@@ -241,7 +242,7 @@ class TurnRunner:
         turn.home.turn_host.settle_at_once(turn)
 
     def _task_is_over(self, turn: Turn, made: asyncio.Future[None]) -> None:
-        """End the turn if its task has ended and has not begun to conduct it."""
+        """End the turn if its task has ended without beginning it."""
         if turn.task is None:
             why = guard("what the task factory returned", self._why_unbegun, turn, made)
             self._conduct_without_runner(turn, str(why or ENDED_UNBEGUN))
@@ -258,7 +259,7 @@ class TurnRunner:
         return ENDED_UNBEGUN
 
     def _give_up_start(self, turn: Turn, why: str) -> None:
-        """Go on without a task, unless the factory had made one before it raised."""
+        """Go on without a task, unless the factory made one before it raised."""
         if turn.task is None:
             self._conduct_without_runner(turn, why)
 
@@ -278,12 +279,12 @@ class TurnRunner:
 
 
 def _failure(exc: BaseException, turn: Turn) -> tuple[str, ProcessExit | None]:
-    """Return the error of a turn whose runner raised, and the exception if more than the turn ends by it.
+    """Return the error of a turn whose runner raised, and the exception if it ends more than the turn.
 
     There are four cases. A CancelledError is an error unless a cancel explains it; it is logged if only what
-    the runner awaited was cancelled. KeyboardInterrupt and SystemExit go on when the turn is settled. A
-    GeneratorExit from outside closes the turn, which may not wait any more. Anything else that the runner
-    raises is logged.
+    the runner awaited was cancelled. KeyboardInterrupt and SystemExit are raised again once the turn is
+    settled. A GeneratorExit from outside closes the turn, which must not wait any more. Anything else that
+    the runner raises is logged.
     """
     session_id, run_id = turn.run.session_id, turn.run.run_id
     if isinstance(exc, asyncio.CancelledError):
@@ -309,7 +310,7 @@ def is_current(task: asyncio.Task[None] | None) -> bool:
 
 
 def _forget_callback(made: asyncio.Future[None], callback: Callable[[asyncio.Future[None]], None]) -> None:
-    made.remove_done_callback(callback)  # if it has such a method
+    made.remove_done_callback(callback)  # it may have no such method
 
 
 @types.coroutine

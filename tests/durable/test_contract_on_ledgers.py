@@ -71,7 +71,7 @@ def cases() -> list[tuple[str, str]]:
     ]
 
 
-def test_what_does_not_apply_exists() -> None:
+def test_the_cases_that_do_not_apply_exist() -> None:
     names = {name for module in MODULES for name in vars(module_of(module))}
     assert set(DOES_NOT_APPLY) <= names
 

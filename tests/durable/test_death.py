@@ -65,7 +65,7 @@ async def seen_to(make: MakeLedger, acknowledged: set[str], **options: Any) -> d
 @pytest.mark.requirement("DURABLE", "ADOPTED")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_killed_process_has_left_is_seen_to(kind: str, point: str, tmp_path: Path) -> None:
+def test_the_runs_of_a_killed_process_are_recovered(kind: str, point: str, tmp_path: Path) -> None:
     @in_loop
     async def check(make: MakeLedger, acknowledged: set[str]) -> None:
         ended = await seen_to(make, acknowledged)
@@ -121,7 +121,7 @@ ENTERED = "run 'a' of session 's' is active now: its process accepted it, and di
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_log_says_what_became_of_what_a_killed_process_has_left(
+def test_the_log_reports_the_recovery_of_a_killed_process(
     kind: str,
     point: str,
     on_death: str,

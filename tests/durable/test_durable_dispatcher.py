@@ -67,7 +67,7 @@ async def test_a_cancel_in_one_process_interrupts_the_turn_in_another(make: Make
 
 
 @on_each
-async def test_subscribers_and_completions_are_told_of_every_process(make: MakeLedger) -> None:
+async def test_subscribers_and_completions_get_the_runs_of_every_process(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as one, DurableDispatcher(echo, make(), poll=0.02) as two:
         async with two.subscribe() as events, two.subscribe(moves=True) as moves:
             await two.session("s")  # from here on
@@ -85,7 +85,7 @@ async def test_subscribers_and_completions_are_told_of_every_process(make: MakeL
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_that_are_waited_for_are_found_by_what_has_completed(
+def test_many_awaited_runs_are_found_by_reading_completions(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turngate.durable._recovery._FEW", 2)
@@ -112,7 +112,7 @@ def test_many_that_are_waited_for_are_found_by_what_has_completed(
 
 
 @on_each
-async def test_what_is_queued_stays_when_a_process_closes_and_goes_on_in_the_next(make: MakeLedger) -> None:
+async def test_queued_runs_stay_when_a_process_closes_and_run_in_the_next(make: MakeLedger) -> None:
     agent = Agent()
     async with DurableDispatcher(agent, make()) as d:
         turn = await d.submit("s", "turn", run_id="turn")
@@ -128,7 +128,7 @@ async def test_what_is_queued_stays_when_a_process_closes_and_goes_on_in_the_nex
 
 
 @on_each
-async def test_an_accepted_run_that_nobody_enters_is_entered(make: MakeLedger) -> None:
+async def test_an_accepted_run_that_its_holder_does_not_enter_is_entered(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make(), poll=0.02, enter_timeout=0.05) as d:
         run = await d.accept("s", "p")
         assert (await run).text == "p"
@@ -155,7 +155,7 @@ async def test_a_turn_that_waits_for_a_place_is_cancelled_without_its_runner(mak
 
 
 @on_each
-async def test_a_caller_that_is_cancelled_leaves_a_run_that_goes_on(make: MakeLedger) -> None:
+async def test_cancelling_a_caller_leaves_its_run_going_on(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d:
         submitting = asyncio.create_task(d.submit("s", "p", run_id="r"))
         await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_text_of_another_kind_is_text(make: MakeLedger) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
-def test_purging_leaves_what_is_in_flight_and_forgets_the_rest(kind: str, tmp_path: Path) -> None:
+def test_purging_keeps_runs_in_flight_and_forgets_the_rest(kind: str, tmp_path: Path) -> None:
     @in_loop
     async def check(make: MakeLedger) -> None:
         agent = Agent()
@@ -260,9 +260,7 @@ class Odd:
 
 @pytest.mark.parametrize("method", ["expire_workers", "find", "read_point", "history_after"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
-    method: str, kind: str, tmp_path: Path
-) -> None:
+def test_unexpected_errors_of_a_ledger_stop_nothing_for_long(method: str, kind: str, tmp_path: Path) -> None:
     @in_loop
     async def check(make: MakeLedger) -> None:
         agent = Agent()
@@ -288,7 +286,7 @@ def test_what_nobody_expects_of_a_ledger_stops_nobody_for_long(
 
 
 @on_each
-async def test_a_debt_that_cannot_be_paid_is_tried_once_a_poll(make: MakeLedger) -> None:
+async def test_an_orphan_that_cannot_be_recovered_is_tried_once_per_poll(make: MakeLedger) -> None:
     ledger = make()
     async with DurableDispatcher(echo, ledger, poll=3_600, enter_timeout=0.001) as d:
         d._worker.recovery.stop()  # so that no other task recovers it
@@ -355,7 +353,7 @@ async def test_cursors_sort_in_the_order_of_the_completions(make: MakeLedger) ->
 
 
 @on_each
-async def test_what_is_to_be_called_before_the_close_can_read_the_ledger(make: MakeLedger) -> None:
+async def test_functions_called_before_the_close_can_read_the_ledger(make: MakeLedger) -> None:
     read: list[str] = []
     async with DurableDispatcher(quick, make(), poll=0.05) as d, d.subscribe():
         await d.ask("s", "x", run_id="r")

@@ -156,7 +156,7 @@ async def test_a_feed_needs_no_dispatcher() -> None:
 
 
 @in_loop
-async def test_subscriptions_are_cut_off_that_a_close_cannot_tell_everything() -> None:
+async def test_subscriptions_that_do_not_get_everything_at_the_close_are_cut_off() -> None:
     ledger = MemoryLedger(Tables())
     feed = await alone(ledger)
     events = feed.subscribe(None, moves=False)
@@ -170,7 +170,7 @@ async def test_subscriptions_are_cut_off_that_a_close_cannot_tell_everything() -
 
 
 @in_loop
-async def test_a_subscription_that_comes_while_the_ledger_is_let_go_of_has_no_beginning() -> None:
+async def test_a_subscription_made_while_the_ledger_is_being_closed_has_no_beginning() -> None:
     ledger = MemoryLedger(Tables())
     waiting: list[asyncio.Task[Any]] = []
     d = DurableDispatcher(echo, ledger)
@@ -213,13 +213,13 @@ async def open_transaction(ledger: Any) -> AsyncIterator[None]:
         await connection.close()
 
 
-def test_a_moment_has_what_was_there() -> None:
+def test_a_moment_includes_what_could_be_read_then() -> None:
     moment = ReadPoint(5, 9, frozenset({5, 7}))
     assert [position for position in range(12) if moment.has(position)] == [0, 1, 2, 3, 4, 6, 8]
 
 
 @on_each
-async def test_behind_the_end_cursor_comes_only_what_completes_from_then_on(make: MakeLedger) -> None:
+async def test_after_the_end_cursor_come_only_later_completions(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as one, DurableDispatcher(echo, make(), poll=0.02) as two:
         beginning = await two.end_cursor()
         async with open_transaction(one._ledger):
@@ -255,7 +255,7 @@ async def test_completions_end_at_a_cursor_and_do_not_wait_for_more(make: MakeLe
 
 
 @on_each
-async def test_who_looked_in_vain_hears_of_what_came_while_it_looked(make: MakeLedger) -> None:
+async def test_a_task_that_found_nothing_is_woken_by_what_came_while_it_looked(make: MakeLedger) -> None:
     """Though another has looked meanwhile, and waits for news again; the poll never comes."""
     async with DurableDispatcher(echo, make(), poll=3_600) as d:
         events, finished, looked = d.subscribe(moves=True), d._ledger.completions_after, asyncio.Event()
@@ -297,7 +297,7 @@ async def test_cursors_that_are_none(make: MakeLedger) -> None:
 
 
 @on_each
-async def test_a_subscriber_is_not_told_what_was_complete_before(make: MakeLedger) -> None:
+async def test_a_subscriber_does_not_get_earlier_run_completes(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d, open_transaction(d._ledger):
         first = d.subscribe()
         await d.ask("s", "p", run_id="before")
@@ -315,7 +315,7 @@ async def test_a_subscriber_is_not_told_what_was_complete_before(make: MakeLedge
 
 
 @on_each
-async def test_whoever_subscribes_before_a_run_is_complete_is_told(make: MakeLedger) -> None:
+async def test_a_subscription_made_before_a_run_is_complete_gets_its_run_complete(make: MakeLedger) -> None:
     agent = Agent()
     async with DurableDispatcher(agent, make()) as d:
         for moves in (False, True):
@@ -337,7 +337,9 @@ async def test_whoever_subscribes_before_a_run_is_complete_is_told(make: MakeLed
 
 
 @on_each
-async def test_what_a_turn_writes_comes_before_its_run_complete_for_everybody(make: MakeLedger) -> None:
+async def test_every_subscriber_gets_the_text_of_a_turn_before_its_run_complete(
+    make: MakeLedger,
+) -> None:
     async def write(turn: Turn) -> None:
         turn.write("a")
         turn.write("b")
@@ -402,7 +404,7 @@ def test_a_hook_that_receives_the_run_complete_is_enough(tmp_path: Any) -> None:
 
 
 @in_loop
-async def test_steps_that_wait_for_a_subscription_are_told_why_it_cannot_begin() -> None:
+async def test_steps_that_wait_for_a_subscription_learn_why_it_cannot_begin() -> None:
     feed = await alone(MemoryLedger(Tables()))
     feed._fail_joining(OSError("no step waits for any"))
     assert not feed.is_joining()
@@ -497,7 +499,7 @@ async def test_an_event_that_cannot_be_delivered_does_not_keep_back_the_others(
     assert "delivering an event raised" in caplog.text
 
 
-def test_what_is_held_back_is_counted_in_bytes_that_are_added_up() -> None:
+def test_the_bytes_held_back_are_added_up() -> None:
     told = Delivering()
     events = told.subscribe(1)
     told.delivery.gate("r", 5)
@@ -509,7 +511,7 @@ def test_what_is_held_back_is_counted_in_bytes_that_are_added_up() -> None:
     assert unread(events) == deltas[:2]
 
 
-def test_so_many_runs_are_known_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_complete_runs_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turngate.durable.feed._delivery._COMPLETE_RUNS", 2)
     told = Delivering()
     for position, run_id in enumerate("abc", 1):
@@ -518,7 +520,7 @@ def test_so_many_runs_are_known_to_be_complete(monkeypatch: pytest.MonkeyPatch) 
 
 
 @in_loop
-async def test_what_was_purged_meanwhile_is_not_looked_at_again() -> None:
+async def test_runs_purged_meanwhile_are_not_looked_at_again() -> None:
     feed = await alone(MemoryLedger(Tables()))
     pages: list[Any] = [((9, 1), 20, []), ((9, 1), 20, [])]
     places: list[Any] = []

@@ -66,7 +66,7 @@ async def test_a_cursor_of_another_ledger_is_refused(make: MakeLedger) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_what_was_purged_behind_a_cursor_is_said(kind: str, tmp_path: Any) -> None:
+def test_a_cursor_before_purged_entries_has_expired(kind: str, tmp_path: Any) -> None:
     async def purged(make: MakeLedger) -> None:
         async with DurableDispatcher(echo, make()) as d:
             out = io.StringIO()
@@ -155,7 +155,7 @@ def pages(*, follow: bool, stopping: bool) -> list[Any]:
     return asyncio.run(read())
 
 
-def test_a_ledger_that_fails_is_said_unless_it_is_about_to_be_closed() -> None:
+def test_a_failing_ledger_is_reported_unless_it_is_about_to_be_closed() -> None:
     assert pages(follow=True, stopping=True) == []
     for follow_, stopping in ((True, False), (False, True), (False, False)):
         with pytest.raises(LedgerUnavailable):

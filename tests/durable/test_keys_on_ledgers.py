@@ -93,7 +93,7 @@ async def test_a_key_outlives_every_process_and_the_runs_that_it_names(make: Mak
 
 @pytest.mark.requirement("R-KEY-6")
 @on_each
-async def test_a_cancel_of_all_that_was_interrupted_goes_on_and_then_covers_nothing_more(
+async def test_an_interrupted_cancel_all_goes_on_and_then_covers_nothing_more(
     make: MakeLedger,
 ) -> None:
     agent = Agent()
@@ -211,7 +211,7 @@ async def age_on_postgres(dsn: str, many: str) -> None:
 @pytest.mark.parametrize(
     "dump", [dump for dump in DUMPS if int(dump.stem.split("_")[1]) >= 4], ids=lambda dump: dump.stem
 )
-def test_a_key_that_an_older_turngate_has_kept_is_known(dump: Path, tmp_path: Path) -> None:
+def test_a_key_kept_by_an_older_turngate_is_known(dump: Path, tmp_path: Path) -> None:
     ledger = load(dump, tmp_path)
 
     @in_loop
@@ -226,7 +226,7 @@ def test_a_key_that_an_older_turngate_has_kept_is_known(dump: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_key_is_there_if_and_only_if_its_step_is(kind: str, tmp_path: Path) -> None:
+def test_a_key_is_stored_if_and_only_if_its_step_is(kind: str, tmp_path: Path) -> None:
     """A step that is not saved leaves no key: the worker counts as dead, and takes a new name."""
     with ledgers(kind, tmp_path) as make:
 

@@ -31,7 +31,7 @@ def test_every_save_of_the_mechanism_is_a_save_of_the_dispatcher(processes: int)
 
 @pytest.mark.requirement("REFINES", "HELD", "AS_EDITED")
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.deep), 2])
-def test_every_save_about_what_waits_is_a_save_of_the_dispatcher(processes: int) -> None:
+def test_every_save_about_waiting_runs_is_a_save_of_the_dispatcher(processes: int) -> None:
     result = compare_on_ledger(IN_LINE, processes=processes)
     assert result.violation is None, (result.path, result.violation)
     assert (result.states, result.steps) == (337, 3_596)
@@ -45,14 +45,14 @@ def test_one_fault_at_every_point(remembers: bool) -> None:
     assert found.played > 2_000
 
 
-def test_one_fault_at_some_calls_of_every_method_with_everybody_looking_on() -> None:
+def test_one_fault_at_some_calls_of_every_method_with_onlookers() -> None:
     found = search_calls(every=60)
     assert found.wrong == {}
     assert found.spoiled.keys() == {(method, spoil) for method in METHODS for spoil in spoils_of(method)}
 
 
 @pytest.mark.deep
-def test_one_fault_at_every_call_of_every_method_with_everybody_looking_on() -> None:
+def test_one_fault_at_every_call_of_every_method_with_onlookers() -> None:
     found = search_calls(most=20)
     assert found.wrong == {}
     assert found.played > 7_000
@@ -60,7 +60,7 @@ def test_one_fault_at_every_call_of_every_method_with_everybody_looking_on() -> 
 
 @pytest.mark.requirement("DURABLE", "FENCED", "ADOPTED", "HELD", "AS_EDITED")
 @pytest.mark.parametrize("on_death", ["fail", "retry"])
-def test_whatever_is_drawn_holds_and_everything_is_reached(on_death: Any) -> None:
+def test_all_drawn_programs_hold_and_everything_is_reached(on_death: Any) -> None:
     found = run_ledger_rules(300, on_death=on_death)
     assert found.wrong == [], found.program
     assert found.missed == frozenset()

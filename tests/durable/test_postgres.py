@@ -173,7 +173,7 @@ def test_connections_that_fail_in_an_unexpected_way_cost_neither_the_lease_nor_t
 
 
 @POSTGRES
-def test_words_and_hints_go_on_after_one_that_failed(
+def test_announcements_and_hints_go_on_after_a_failed_one(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check(make: MakeLedger) -> None:

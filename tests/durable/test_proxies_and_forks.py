@@ -106,7 +106,7 @@ def test_a_child_that_was_forked_off_is_refused_and_does_no_harm(kind: str, tmp_
         check()
 
 
-def test_a_fork_neither_holds_nor_ends_the_life_of_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_neither_prolongs_nor_ends_the_life_of_its_parent(tmp_path: Path) -> None:
     """A child that lives on must not keep a dead parent alive, nor may its end be taken for the parent's."""
     path, living = tmp_path / "ledger.db", tmp_path / "living"
 

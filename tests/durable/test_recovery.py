@@ -144,7 +144,7 @@ def done(run_id: str) -> RunComplete:
 
 
 @in_loop
-async def test_a_few_runs_are_asked_for_one_by_one_and_what_is_not_there_was_purged() -> None:
+async def test_a_few_runs_are_looked_up_one_by_one_and_missing_ones_were_purged() -> None:
     told = Told()
     told.waited_for = {"a": handle(), "gone": handle(), "here": handle(turn="ours")}
     told.unlooked = {"a", "gone", "other"}
@@ -156,7 +156,7 @@ async def test_a_few_runs_are_asked_for_one_by_one_and_what_is_not_there_was_pur
 
 
 @in_loop
-async def test_one_that_has_come_here_or_is_another_by_now_was_not_purged() -> None:
+async def test_a_run_that_has_come_here_or_has_been_replaced_was_not_purged() -> None:
     told = Told()
     told.waited_for = {"begins": handle(), "another": handle(), "over": handle()}
     find = told.find
@@ -173,7 +173,7 @@ async def test_one_that_has_come_here_or_is_another_by_now_was_not_purged() -> N
 
 
 @in_loop
-async def test_of_many_runs_the_completions_are_read_and_only_new_ones_are_asked_for(
+async def test_for_many_runs_completions_are_read_and_only_new_runs_are_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery_module, "_FEW", 2)
@@ -209,7 +209,7 @@ async def test_of_many_runs_the_completions_are_read_and_only_new_ones_are_asked
 
 
 @in_loop
-async def test_of_many_runs_some_are_asked_for_all_the_same_others_each_time(
+async def test_of_many_runs_some_are_looked_up_each_time_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery_module, "_FEW", 1)
@@ -237,7 +237,7 @@ def owned(fence: int, phase: Any = RUNNING, *, is_asked: bool = False, is_over: 
 
 
 @in_loop
-async def test_turns_are_covered_or_given_up_as_the_record_says() -> None:
+async def test_turns_are_covered_or_given_up_according_to_the_record() -> None:
     told = Told()
     told.owned = {1: owned(1), 2: owned(2), 3: owned(3), 4: owned(4, WAITING)}
     told.on_record = [SimpleNamespace(fence=1, covered=False), SimpleNamespace(fence=2, covered=True)]
@@ -247,7 +247,7 @@ async def test_turns_are_covered_or_given_up_as_the_record_says() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["over", "an older name", "a newer name"])
 @in_loop
-async def test_what_the_record_said_of_another_time_does_not_count(meanwhile: str) -> None:
+async def test_an_outdated_record_does_not_count(meanwhile: str) -> None:
     told = Told()
     told.name = 5
     told.owned = {1: owned(1)}
@@ -268,7 +268,7 @@ async def test_what_the_record_said_of_another_time_does_not_count(meanwhile: st
 
 
 @in_loop
-async def test_a_runner_that_asks_is_told_who_waits_for_it() -> None:
+async def test_a_runner_that_asks_learns_which_follow_ups_wait() -> None:
     told = Told()
     asks, over = owned(1, is_asked=True), owned(2, is_asked=True, is_over=True)
     told.owned = {1: asks, 2: over}
@@ -290,7 +290,7 @@ async def test_a_runner_that_asks_is_told_who_waits_for_it() -> None:
 
 
 @in_loop
-async def test_only_what_turns_have_written_since_is_saved() -> None:
+async def test_a_checkpoint_saves_only_new_text() -> None:
     told = Told()
     recovery = recovery_of(told)
     await recovery._checkpoint()
@@ -312,7 +312,7 @@ async def test_only_what_turns_have_written_since_is_saved() -> None:
 
 
 @in_loop
-async def test_old_keys_are_looked_for_now_and_then_and_at_once_where_there_are_more() -> None:
+async def test_old_keys_are_searched_now_and_then_and_at_once_if_there_are_more() -> None:
     told = Told()
     recovery = recovery_of(told)
     told.expired = 500
@@ -358,7 +358,7 @@ async def test_orphans_are_recovered_each_by_its_step_and_it_is_logged(
 
 
 @in_loop
-async def test_it_goes_on_while_some_can_be_recovered_and_not_for_ever(
+async def test_recovery_goes_on_while_it_succeeds_but_not_forever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told()
@@ -380,7 +380,7 @@ async def test_it_goes_on_while_some_can_be_recovered_and_not_for_ever(
 
 
 @in_loop
-async def test_what_is_found_while_the_process_begins_to_close_is_left_to_others() -> None:
+async def test_a_closing_process_leaves_orphans_to_others() -> None:
     told = Told()
 
     async def orphans(enter_timeout: float) -> Orphans:
@@ -396,7 +396,7 @@ async def test_what_is_found_while_the_process_begins_to_close_is_left_to_others
 
 
 @in_loop
-async def test_one_look_that_fails_does_not_keep_the_others_from_being_taken(
+async def test_a_failed_look_does_not_prevent_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = Told()

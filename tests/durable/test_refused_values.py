@@ -107,7 +107,7 @@ def test_a_turn_that_can_never_be_written_completes_with_an_error(engine: str, t
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("prompt", ["keep POISON", "fail POISON", "write POISON"])
-def test_so_does_one_whose_data_error_or_text_so_far_cannot_be_written(
+def test_a_turn_whose_data_error_or_checkpoint_cannot_be_written_completes_with_an_error(
     engine: str, prompt: str, tmp_path: Path
 ) -> None:
     @in_loop
@@ -161,7 +161,7 @@ def test_a_prompt_that_cannot_be_stored_is_refused(engine: str, tmp_path: Path) 
     test()
 
 
-def test_a_text_that_is_larger_than_sqlite_takes_is_refused_for_good(tmp_path: Path) -> None:
+def test_a_text_too_large_for_sqlite_is_refused(tmp_path: Path) -> None:
     @in_loop
     async def test() -> None:
         ledger = SqliteLedger(tmp_path / "ledger.db")
@@ -277,7 +277,7 @@ def test_a_missing_privilege_is_named(grants: list[str], missing: str) -> None:
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_a_role_that_may_not_migrate_or_make_a_ledger_is_told_who_may() -> None:
+def test_a_role_that_may_not_migrate_or_create_a_ledger_learns_which_role_may() -> None:
     old = load(ROOT / "tests" / "durable" / "dumps" / "postgres_2.sql", Path())
     current = len(migrations("postgres"))
     with pytest.raises(

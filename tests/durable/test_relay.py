@@ -89,7 +89,7 @@ async def test_pieces_that_follow_each_other_are_sent_as_one() -> None:
 
 
 @in_loop
-async def test_so_much_is_collected_and_no_more_and_nothing_if_nobody_listens(
+async def test_collected_text_is_limited_and_nothing_is_collected_without_listeners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(relay_module, "_COLLECTED", 10)
@@ -137,7 +137,7 @@ async def test_it_is_sent_after_a_moment_and_at_the_end_of_the_turn(monkeypatch:
 
 
 @in_loop
-async def test_what_cannot_be_sent_is_dropped_and_logged_unless_the_ledger_is_away(
+async def test_items_that_cannot_be_sent_are_dropped_and_logged_unless_the_ledger_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = Told()
@@ -153,7 +153,7 @@ async def test_what_cannot_be_sent_is_dropped_and_logged_unless_the_ledger_is_aw
     assert (told.relayed, relay.outbox) == ([], [])
 
 
-def test_messages_are_as_long_as_they_may_be_and_no_longer() -> None:
+def test_messages_use_the_allowed_length_and_no_more() -> None:
     item: list[Any] = ["s", "r", 0, "0123456789"]
     text = json.dumps(item)
     assert pack([], 99) == []
@@ -190,7 +190,7 @@ async def test_it_listens_once_and_stops_once(caplog: pytest.LogCaptureFixture) 
 
 
 @in_loop
-async def test_what_is_missing_of_a_turn_elsewhere_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_items_of_a_turn_elsewhere_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "_TURNS", 2)
     told = Told()
     relay = relay_of(told)
@@ -221,7 +221,7 @@ async def test_what_is_missing_of_a_turn_elsewhere_is_counted(monkeypatch: pytes
 
 
 @in_loop
-async def test_what_was_streamed_before_it_listened_is_not_missing() -> None:
+async def test_items_streamed_before_it_listened_are_not_missing() -> None:
     told = Told()
     relay = relay_of(told)
     for items in (
@@ -234,7 +234,7 @@ async def test_what_was_streamed_before_it_listened_is_not_missing() -> None:
 
 
 @in_loop
-async def test_what_makes_no_sense_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     relay = relay_of(Told())
     for message in ("", "[1]", '[["s"]]', '{"a": 1}'):
         caplog.clear()

@@ -60,7 +60,7 @@ def joined(events: list[Any]) -> list[Any]:
 
 
 @on_each
-async def test_a_subscriber_elsewhere_is_told_what_a_turn_streams(make: MakeLedger) -> None:
+async def test_a_subscriber_in_another_process_gets_what_a_turn_streams(make: MakeLedger) -> None:
     write = Writer()
     async with DurableDispatcher(write, make()) as one, DurableDispatcher(write, make(), poll=0.02) as two:
         mine, other = two.subscribe("s"), two.subscribe("t")
@@ -95,7 +95,7 @@ async def test_a_subscriber_elsewhere_is_told_what_a_turn_streams(make: MakeLedg
 
 
 @on_each
-async def test_nothing_is_relayed_that_nobody_listens_to(make: MakeLedger) -> None:
+async def test_nothing_is_relayed_without_listeners(make: MakeLedger) -> None:
     write = Writer()
     async with (
         DurableDispatcher(write, make()) as one,
@@ -116,7 +116,7 @@ async def test_nothing_is_relayed_that_nobody_listens_to(make: MakeLedger) -> No
 
 
 @in_loop
-async def test_what_is_lost_is_counted() -> None:
+async def test_lost_items_are_counted() -> None:
     tables = Tables()
     ledgers = MemoryLedger(tables), MemoryLedger(tables)
     loses = False
@@ -238,7 +238,7 @@ class Told(SqliteLedger):
 
 
 @pytest.mark.parametrize("may_speak", [True, False])
-def test_the_outcome_waits_for_what_is_to_be_said_but_not_for_ever(may_speak: bool, tmp_path: Path) -> None:
+def test_the_outcome_waits_for_the_last_text_but_not_forever(may_speak: bool, tmp_path: Path) -> None:
     async def writes(turn: Turn) -> None:
         turn.write("text")
 

@@ -171,7 +171,7 @@ def test_a_backup_that_is_written_into_the_file_while_it_is_open_is_noticed(tmp_
         check(when)
 
 
-def test_what_others_do_to_a_file_that_changes_nothing_in_it_is_no_restore(tmp_path: Path) -> None:
+def test_changes_to_a_file_that_keep_its_content_are_not_a_restore(tmp_path: Path) -> None:
     """Two processes take turns; purges forget all epochs but the last, and a third tidies up."""
     path = tmp_path / "ledger.db"
 
@@ -233,7 +233,7 @@ def dump(dsn: str) -> str:
 
 
 @pytest.mark.parametrize("where", ["another cluster", "another database", "the same database"])
-def test_a_dump_that_is_restored_goes_on(where: str, elsewhere: Cluster) -> None:
+def test_a_restored_dump_can_be_used(where: str, elsewhere: Cluster) -> None:
     home = new_database()
     burn(home, 3000)
     backups: list[str] = []
@@ -269,7 +269,7 @@ def test_a_dump_that_is_restored_goes_on(where: str, elsewhere: Cluster) -> None
     nothing_comes_again()
 
 
-def test_workers_that_lived_where_the_dump_came_from_are_dead_and_their_names_are_not_used_again(
+def test_workers_from_before_the_dump_are_dead_and_their_names_are_not_used_again(
     elsewhere: Cluster,
 ) -> None:
     home = new_database()
@@ -302,7 +302,7 @@ def test_workers_that_lived_where_the_dump_came_from_are_dead_and_their_names_ar
     assert names[1] > names[0] + 2**32
 
 
-def test_an_older_copy_of_the_whole_cluster_goes_on(elsewhere: Cluster, tmp_path: Path) -> None:
+def test_an_older_copy_of_the_whole_cluster_can_be_used(elsewhere: Cluster, tmp_path: Path) -> None:
     home = new_database(on=elsewhere)
     good = asyncio.run(live(PostgresLedger(home), ["a", "b"]))
     elsewhere.stop("fast")

@@ -69,7 +69,7 @@ def on_old_ledgers(test: Any) -> Any:
 
 
 @on_old_ledgers
-async def test_what_was_in_flight_comes_to_its_end(ledger: Ledger, cursor: str) -> None:
+async def test_runs_in_flight_complete_after_a_migration(ledger: Ledger, cursor: str) -> None:
     async with DurableDispatcher(echo, ledger) as d, asyncio.timeout(20):
         ended = [await d.wait(run_id) for run_id in ("hanging", "queued", "accepted")]
         assert [(each.outcome, each.text) for each in ended] == [
@@ -111,7 +111,7 @@ async def test_messages_are_those_of_their_turns_and_in_order(ledger: Ledger, cu
 
 
 @on_old_ledgers
-async def test_what_is_purged_is_gone_and_its_numbers_do_not_come_again(ledger: Ledger, cursor: str) -> None:
+async def test_purged_runs_are_gone_and_their_numbers_are_not_used_again(ledger: Ledger, cursor: str) -> None:
     async with DurableDispatcher(echo, ledger) as d, asyncio.timeout(20):
         for run_id in ("hanging", "queued", "accepted"):
             await d.wait(run_id)
@@ -207,7 +207,7 @@ def know_only(patch: pytest.MonkeyPatch, version: int, *more: str) -> None:
 
 
 @pytest.mark.parametrize("dump", DUMPS, ids=lambda dump: dump.stem)
-def test_the_migrations_make_what_the_code_of_their_version_made(dump: Path, tmp_path: Path) -> None:
+def test_the_migrations_create_the_schemas_of_their_versions(dump: Path, tmp_path: Path) -> None:
     engine, version = dump.stem.split("_")
     assert shape(load(dump, tmp_path)) == shape(made_by_migrations(engine, int(version), tmp_path))
 
@@ -230,7 +230,7 @@ def copy_of(ledger: Any) -> Any:
     return PostgresLedger(ledger.dsn, connections=2)
 
 
-def test_a_ledger_of_the_first_days_of_version_1_goes_on(tmp_path: Path) -> None:
+def test_a_ledger_of_the_earliest_version_1_can_be_used(tmp_path: Path) -> None:
     """On PostgreSQL, version 1 had neither ordinals in its history nor functions at first."""
     dump = next(each for each in DUMPS if each.stem == "postgres_1")
     ledger = load(dump, tmp_path)
@@ -292,7 +292,7 @@ def test_a_migration_that_fails_changes_nothing_and_the_versions_before_it_stay(
     asyncio.run(open_and_close(ledger))
 
 
-def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_its_own() -> None:
+def test_no_sqlite_statement_scans_all_messages_or_builds_an_automatic_index() -> None:
     asked = [part for each in statements("sqlite").values() for part in each.split(";")]
     explained = 0
     with closing(sqlite3.connect(":memory:")) as connection:
@@ -308,7 +308,7 @@ def test_no_statement_on_sqlite_goes_through_all_messages_or_makes_an_index_of_i
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_statement_that_is_asked_for_is_there_and_none_is_left_over(engine: str) -> None:
+def test_every_statement_in_use_exists_and_none_is_unused(engine: str) -> None:
     """Statements are asked for by their names, and `{name}` in one stands for another."""
     folder = ROOT / "impl" / "turngate" / "durable"
     by_name = r"""(?:fetch|_send|_page|_sql|_SQL)[(\[]["'](\w+)["']"""
@@ -361,7 +361,7 @@ async def kept(d: DurableDispatcher) -> set[str]:
 
 
 @on_engines
-async def test_a_purge_goes_slice_by_slice_and_others_get_their_turn(ledger: Any) -> None:
+async def test_a_purge_works_in_slices_between_which_other_steps_go_on(ledger: Any) -> None:
     async with DurableDispatcher(echo, ledger) as d, DurableDispatcher(echo, another(ledger)) as other:
         await complete(d, 200)
         await asyncio.sleep(0.05)
@@ -391,7 +391,7 @@ async def test_a_purge_goes_slice_by_slice_and_others_get_their_turn(ledger: Any
 
 
 @on_engines
-async def test_a_purge_takes_what_was_complete_in_time_and_nothing_else(ledger: Any) -> None:
+async def test_a_purge_deletes_only_runs_that_were_complete_by_then(ledger: Any) -> None:
     async with DurableDispatcher(echo, ledger) as d:
         await complete(d, 40, "old")
         await asyncio.sleep(0.05)
@@ -411,7 +411,7 @@ async def test_a_purge_takes_what_was_complete_in_time_and_nothing_else(ledger: 
 
 
 @on_engines
-async def test_a_purge_that_is_cut_short_says_what_is_gone_and_another_takes_the_rest(ledger: Any) -> None:
+async def test_a_purge_cut_short_reports_what_is_gone_and_another_one_deletes_the_rest(ledger: Any) -> None:
     fetch, slices = ledger.fetch, 0
 
     async def failing(name: str, *about: object) -> Any:
@@ -438,7 +438,7 @@ async def test_a_purge_that_is_cut_short_says_what_is_gone_and_another_takes_the
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_runs_whose_purge_was_not_answered_count_once(saved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_an_unanswered_purge_are_counted_once(saved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = make_ledger("postgres", Path())
     monkeypatch.setattr(_sql, "_SLICE", 10)
 
@@ -467,7 +467,7 @@ def test_runs_whose_purge_was_not_answered_count_once(saved: bool, monkeypatch: 
 @pytest.mark.needs
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("read_first", [0, 2])
-def test_a_process_that_was_stopped_across_a_purge_is_told_that_something_is_missing(
+def test_a_process_stopped_during_a_purge_learns_that_something_is_missing(
     engine: str, read_first: int, tmp_path: Path
 ) -> None:
     ledger = make_ledger(engine, tmp_path)
@@ -539,7 +539,7 @@ async def test_completions_that_began_on_an_empty_ledger_expire_too(ledger: Any)
 
 
 @on_engines
-async def test_readers_that_have_read_what_is_purged_go_on(ledger: Any) -> None:
+async def test_readers_beyond_the_purged_completions_go_on(ledger: Any) -> None:
     async with (
         DurableDispatcher(echo, ledger) as d,
         d.subscribe() as events,

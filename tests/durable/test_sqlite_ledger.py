@@ -229,7 +229,7 @@ def refusal(path: str | Path) -> str:
     return said
 
 
-def test_what_is_no_file_for_a_ledger_is_refused_with_one_line(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_ledger_is_refused_in_one_line(tmp_path: Path) -> None:
     in_loop(ledger_with)(tmp_path / "one.db", "r0")
     os.link(tmp_path / "one.db", tmp_path / "two.db")
     (tmp_path / "link.db").symlink_to("two.db")
@@ -408,7 +408,7 @@ def dead_socket(path: Path) -> Path:
     return path
 
 
-def test_a_ledger_of_an_earlier_version_with_its_lock_files_goes_on(tmp_path: Path) -> None:
+def test_a_ledger_of_an_earlier_version_with_its_lock_files_can_be_used(tmp_path: Path) -> None:
     """The rows have a token alone; one lock file is there and free, one is missing."""
     path = tmp_path / "ledger.db"
 
@@ -526,7 +526,7 @@ async def on_record(path: Path, run_id: str) -> bool:
 
 @pytest.mark.parametrize("is_done_first", [False, True])
 @pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "COMMIT", "PRAGMA data_version", "SELECT"])
-def test_a_prompt_whose_statement_fails_is_answered_truly_and_the_ledger_goes_on(
+def test_a_prompt_whose_statement_fails_gets_a_true_answer_and_the_ledger_goes_on(
     statement: str, is_done_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ledger.db"
@@ -626,7 +626,7 @@ def test_a_thread_that_fails_goes_on_or_says_that_it_cannot(
     check()
 
 
-def test_a_listener_that_raises_hears_what_comes_next(
+def test_a_listener_that_raises_gets_the_next_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     @in_loop

@@ -78,14 +78,14 @@ def test_a_file_on_a_disk_of_another_machine_is_refused(tmp_path: Path) -> None:
     refuse_shared_file_system(tmp_path / "x.db", told)
 
 
-def test_where_mounts_are_not_told_nothing_is_refused(tmp_path: Path) -> None:
+def test_without_a_list_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
     refuse_shared_file_system(tmp_path / "x.db", tmp_path / "nothing here")
 
 
 # Processes.
 
 
-def test_a_process_is_there_until_it_is_gone() -> None:
+def test_a_process_exists_until_it_has_ended() -> None:
     me = this_process()
     assert me is not None
     assert look_for(me) is Seen.THERE
@@ -103,7 +103,7 @@ def test_a_process_is_there_until_it_is_gone() -> None:
     assert look_for(Process(me.space, child, status.start)) is Seen.GONE
 
 
-def test_what_the_system_does_not_tell_is_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_the_system_cannot_show_is_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
     me = this_process()
     assert me is not None
     with monkeypatch.context() as patch:
@@ -126,7 +126,7 @@ def test_what_the_system_does_not_tell_is_unclear(monkeypatch: pytest.MonkeyPatc
 # Locks.
 
 
-def test_a_name_says_what_it_is_made_of(lock: WorkerLock) -> None:
+def test_a_name_can_be_parsed_back(lock: WorkerLock) -> None:
     name = lock.name
     assert WorkerName.parse(str(name)) == name
     for less in (name._replace(process=None), WorkerName(name.token)):
@@ -156,7 +156,7 @@ def test_a_lock_is_in_place_as_long_as_others_can_see_it(
         ("there", "do not last"),
     ],
 )
-def test_a_lock_that_cannot_be_had_is_said_and_leaves_nothing(
+def test_a_lock_that_cannot_be_taken_raises_and_leaves_nothing_behind(
     ledger: Path, monkeypatch: pytest.MonkeyPatch, broken: str, says: str
 ) -> None:
     def held(*arguments: Any) -> None:

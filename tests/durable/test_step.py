@@ -70,7 +70,7 @@ def test_a_worker_that_closes_leaves_it_to_others() -> None:
     assert (after.lead, after.owner, after.begun) == ("a", None, False)
 
 
-def test_a_run_that_is_not_there_is_neither_entered_nor_released_nor_cancelled() -> None:
+def test_an_unknown_run_is_neither_entered_nor_released_nor_cancelled() -> None:
     step = step_on(ACTIVE)
     assert step.enter("b") is None
     assert step.enter("a") is None
@@ -100,7 +100,7 @@ def test_only_the_turn_of_an_owner_that_is_dead_is_ended(session: dict[str, Any]
     assert step_on(WAITS._replace(state=State.ACCEPTED)).reap(retry=True) is None
 
 
-def test_a_turn_whose_owner_died_is_lost_with_what_it_had_written_and_hands_off() -> None:
+def test_a_turn_whose_owner_died_is_lost_keeps_its_text_and_hands_off() -> None:
     step = step_on(ACTIVE, WAITS)
     assert step.reap(retry=False) == Recovered("lost", ("a",), 1, ("b",))
     after = saved(step)
@@ -111,7 +111,7 @@ def test_a_turn_whose_owner_died_is_lost_with_what_it_had_written_and_hands_off(
     assert step.messages[-1].data == "kept"
 
 
-def test_one_that_a_cancel_covers_is_cancelled() -> None:
+def test_a_covered_turn_of_a_dead_owner_is_cancelled() -> None:
     step = step_on(ACTIVE._replace(covered=True), covered=True, mark=1)
     assert step.reap(retry=True) == Recovered("cancelled", ("a",), 1)
     assert [(run.complete or done()).outcome for run in step.published] == ["cancelled"]
@@ -122,14 +122,14 @@ def done() -> Any:
     pytest.fail("it is not complete")
 
 
-def test_one_whose_runner_was_not_called_goes_on_here_and_that_is_no_attempt() -> None:
+def test_a_turn_whose_runner_was_not_called_is_taken_over_without_counting_an_attempt() -> None:
     step = step_on(ACTIVE, begun=False, attempts=1)
     assert step.reap(retry=False) == Recovered("taken over", ("a",), 1)
     after = saved(step)
     assert (after.lead, after.owner, after.fence, after.attempts) == ("a", US, FRESH, 1)
 
 
-def test_one_that_may_be_run_again_is_until_its_attempts_are_used_up() -> None:
+def test_a_turn_that_may_run_again_does_so_until_its_attempts_are_used_up() -> None:
     step = step_on(ACTIVE, attempts=ATTEMPTS - 1)
     assert step.reap(retry=True) == Recovered("retried", ("a",), ATTEMPTS)
     after = saved(step)
@@ -154,7 +154,7 @@ def test_a_turn_that_has_not_begun_can_be_left_to_others() -> None:
         step_on(ACTIVE, owner=US, begun=False).give_up(FENCE - 1)
 
 
-def test_what_another_fence_has_to_say_does_not_count() -> None:
+def test_steps_under_another_fence_do_not_count() -> None:
     for fence, runs in ((FENCE - 1, (ACTIVE,)), (FENCE + 1, (ACTIVE,)), (0, ())):
         step = step_on(*runs)
         for call in (step.begin, step.fold, lambda fence: step.finish(fence, "", None, None)):  # noqa: B023

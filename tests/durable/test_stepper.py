@@ -145,7 +145,7 @@ async def test_a_step_is_sent_under_the_name_and_an_id_of_its_own() -> None:
 
 
 @in_loop
-async def test_where_a_step_was_saved_whose_answer_was_lost_is_found_by_its_runs_or_is_behind_all() -> None:
+async def test_the_position_of_a_step_whose_answer_was_lost_is_that_of_its_runs_or_the_end() -> None:
     ledger = Told(0, 0, 0, 0)
     stepper, host = stepper_on(ledger)
     await stepper.step("s", take_in)
@@ -188,7 +188,7 @@ async def test_under_a_new_name_a_step_is_sent_again_unless_it_is_the_owners(
 
 @pytest.mark.parametrize("answer", [LedgerUnavailable("away"), LedgerGone("gone"), LeaseLost("dead")])
 @in_loop
-async def test_what_was_not_saved_has_no_position_and_completes_nothing(answer: Exception) -> None:
+async def test_a_step_that_was_not_saved_has_no_position_and_completes_nothing(answer: Exception) -> None:
     ledger = Told(answer)
     stepper, host = stepper_on(ledger)
     await stepper.open()
@@ -207,7 +207,7 @@ async def test_what_was_not_saved_has_no_position_and_completes_nothing(answer: 
 
 
 @in_loop
-async def test_what_a_step_itself_refuses_is_raised_and_what_the_ledger_raises_leaves_it_unknown() -> None:
+async def test_a_refusal_is_raised_and_an_error_of_the_ledger_leaves_the_outcome_unknown() -> None:
     def refuse(step: Step) -> None:
         raise KeyError("no")
 
@@ -247,7 +247,7 @@ async def test_a_step_whose_task_is_cancelled_keeps_its_name() -> None:
 
 
 @in_loop
-async def test_a_name_is_given_up_once_and_retired_as_soon_as_the_ledger_is_there(
+async def test_a_name_is_given_up_once_and_retired_as_soon_as_the_ledger_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ledger = Told()
@@ -268,7 +268,7 @@ async def test_a_name_is_given_up_once_and_retired_as_soon_as_the_ledger_is_ther
 
 
 @in_loop
-async def test_when_the_ledger_is_let_go_no_name_is_taken_and_no_step_is_sent() -> None:
+async def test_while_the_ledger_is_being_closed_no_name_is_taken_and_no_step_is_sent() -> None:
     ledger = Told()
     stepper, _ = stepper_on(ledger)
     await stepper.open()

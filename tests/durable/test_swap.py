@@ -53,7 +53,7 @@ def test_no_two_steps_are_given_the_same_number_and_none_below_the_fence() -> No
     assert [row.run_id for row in first.runs] == ["run of s"]
 
 
-def test_only_what_is_known_is_remembered() -> None:
+def test_only_known_sessions_are_cached() -> None:
     cache = SessionCache()
     accepted(cache, "s", 5)
     cache.set_clock(100.0)
@@ -72,7 +72,7 @@ def test_only_what_is_known_is_remembered() -> None:
 
 
 @on_each
-async def test_what_another_process_did_meanwhile_is_seen(make: MakeLedger) -> None:
+async def test_a_step_of_another_process_is_noticed(make: MakeLedger) -> None:
     agent = Agent()
     async with (
         DurableDispatcher(agent, make(), queue_limit=1) as one,
@@ -106,7 +106,7 @@ async def test_what_another_process_did_meanwhile_is_seen(make: MakeLedger) -> N
 
 
 @on_each
-async def test_a_run_of_another_session_is_found_although_the_session_is_remembered(make: MakeLedger) -> None:
+async def test_a_run_of_another_session_is_found_although_the_session_is_cached(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d:
         await d.ask("other", "p", run_id="one")
         await d.ask("s", "p")
@@ -141,7 +141,7 @@ async def test_a_worker_that_counts_as_dead_saves_nothing(make: MakeLedger) -> N
 
 
 @on_each
-async def test_a_drawn_id_that_somebody_has_chosen_is_drawn_again(make: MakeLedger) -> None:
+async def test_a_drawn_id_that_a_caller_has_chosen_is_drawn_again(make: MakeLedger) -> None:
     async with DurableDispatcher(echo, make()) as d:
         first = await d.submit("s", "p")
         number = int(first.run_id.removeprefix(f"run-{d._stepper.token}"), 16)
@@ -153,7 +153,7 @@ async def test_a_drawn_id_that_somebody_has_chosen_is_drawn_again(make: MakeLedg
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_fences_grow_over_a_purge_although_sessions_are_remembered(kind: str, tmp_path: Path) -> None:
+def test_fences_grow_over_a_purge_although_sessions_are_cached(kind: str, tmp_path: Path) -> None:
     fences: list[int] = []
 
     async def note(turn: Turn) -> None:
@@ -409,7 +409,7 @@ async def test_a_step_is_sent_again_under_another_id_until_it_is_saved() -> None
 
 
 @in_loop
-async def test_a_remembered_session_is_not_loaded_and_forgotten_before_it_is_sent() -> None:
+async def test_a_cached_session_is_not_loaded_and_is_dropped_before_the_step_is_sent() -> None:
     cache = SessionCache()
     ledger = Told(Fate.SAVED, Fate.SAVED, Unanswered(), Fate.SAVED)
     cache.set_clock(100.0)
@@ -458,7 +458,7 @@ async def test_a_lost_answer_is_looked_for_where_the_step_would_be() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 @in_loop
-async def test_what_cannot_be_said_is_said_to_be_unknown(lost: bool) -> None:
+async def test_an_outcome_that_cannot_be_found_out_is_unknown(lost: bool) -> None:
     """An answer that was lost makes of every later end of the step one that nobody knows."""
     before: list[Any] = [Unanswered()] if lost else []
     for answer, patience, ends in (
@@ -482,7 +482,7 @@ def decided(before: SessionRow | None, version: int = 4) -> Decision:
     return Decision(Changes("s", before, after, [], [], [], [], []), None)
 
 
-def test_a_session_tells_of_so_many_steps_and_of_none_when_it_was_purged() -> None:
+def test_a_session_remembers_a_limited_number_of_steps_and_none_after_a_purge() -> None:
     def found(session: SessionRow | None, decision: Decision) -> Decision | None:
         lost = LostSends()
         lost.decisions["step"] = decision
@@ -511,7 +511,7 @@ def test_numbers_are_asked_for_when_half_of_them_are_gone() -> None:
     assert cache.numbers_wanted() == 0
 
 
-def test_sessions_that_are_large_or_of_which_there_are_too_many_are_not_remembered(
+def test_large_sessions_and_too_many_sessions_are_not_cached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("turngate.durable._swap._SESSIONS_LIMIT", 2)
@@ -529,7 +529,7 @@ def test_sessions_that_are_large_or_of_which_there_are_too_many_are_not_remember
     assert cache.recall(Ask("large", 1, "")) is None
 
 
-def test_the_second_attempt_comes_at_once_and_the_others_later_but_not_much(
+def test_the_second_attempt_comes_at_once_and_the_others_after_short_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert pause(1) == 0

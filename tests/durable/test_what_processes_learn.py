@@ -48,7 +48,7 @@ class Blind:
 
 @pytest.mark.parametrize("how", ["wait", "run.wait", "stream", "await"])
 @pytest.mark.parametrize("many", [False, True])
-def test_a_run_that_was_purged_is_unknown_to_those_who_wait_for_it(how: str, many: bool) -> None:
+def test_waiting_for_a_run_that_was_purged_raises_unknown_run(how: str, many: bool) -> None:
     @in_loop
     async def check() -> None:
         tables = Tables(now=time.time)
@@ -98,7 +98,7 @@ def test_a_run_that_was_purged_is_unknown_to_those_who_wait_for_it(how: str, man
 
 
 @on_each
-async def test_a_purge_wakes_those_who_wait_elsewhere(make: MakeLedger) -> None:
+async def test_a_purge_wakes_waits_in_other_processes(make: MakeLedger) -> None:
     """With ledgers that purge: each of those who wait gets the outcome, or is told that it is gone."""
     if isinstance(make(), MemoryLedger):
         return
@@ -118,7 +118,7 @@ async def test_a_purge_wakes_those_who_wait_elsewhere(make: MakeLedger) -> None:
 
 
 @on_each
-async def test_a_run_id_that_comes_again_after_a_purge_is_another_run(make: MakeLedger) -> None:
+async def test_a_run_id_used_again_after_a_purge_is_another_run(make: MakeLedger) -> None:
     if isinstance(make(), MemoryLedger):
         return
     async with DurableDispatcher(echo, make(), poll=0.05) as d:
@@ -136,7 +136,7 @@ async def test_a_run_id_that_comes_again_after_a_purge_is_another_run(make: Make
 
 
 @in_loop
-async def test_one_look_that_fails_costs_nobody_the_outcome() -> None:
+async def test_a_failed_look_loses_no_outcome() -> None:
     tables = Tables(now=time.time)
     agent = Agent()
     one, other = two(lambda: MemoryLedger(tables), agent)
@@ -173,7 +173,7 @@ async def test_one_look_that_fails_costs_nobody_the_outcome() -> None:
 
 
 @on_each
-async def test_who_waits_for_many_does_not_wait_for_a_transaction_elsewhere(make: MakeLedger) -> None:
+async def test_waiting_for_many_runs_does_not_depend_on_a_transaction_elsewhere(make: MakeLedger) -> None:
     agent = Agent()
     one, other = two(make, agent, poll=0.1)
     async with one, other:
@@ -194,7 +194,7 @@ async def test_who_waits_for_many_does_not_wait_for_a_transaction_elsewhere(make
 
 
 @on_each
-async def test_a_checkpoint_that_failed_is_tried_again(make: MakeLedger) -> None:
+async def test_a_failed_checkpoint_is_retried(make: MakeLedger) -> None:
     agent = Agent()
 
     async def runner(turn: Turn) -> str:
@@ -266,7 +266,7 @@ async def test_a_run_is_shown_as_it_is_on_the_ledger(make: MakeLedger) -> None:
 @pytest.mark.parametrize("early_bird", [False, True], ids=["alone", "behind another subscriber"])
 @pytest.mark.parametrize("answer", ["late", "lost", "never", "odd"])
 @on_each
-async def test_who_subscribes_around_a_finish_is_told_of_it(
+async def test_a_subscription_made_during_a_finish_gets_its_run_complete(
     make: MakeLedger, answer: str, early_bird: bool, moves: bool
 ) -> None:
     """The finish is saved, and as far as the process knows the run is not complete."""
@@ -327,7 +327,7 @@ async def _next_complete(events: Any) -> RunComplete:
 
 
 @on_each
-async def test_what_a_gated_turn_streams_is_bounded_and_what_is_dropped_is_counted(make: MakeLedger) -> None:
+async def test_the_text_held_back_at_a_gate_is_bounded_and_drops_are_counted(make: MakeLedger) -> None:
     go_on = asyncio.Event()
 
     async def runner(turn: Turn) -> str:
@@ -384,7 +384,7 @@ def let_go(d: DurableDispatcher) -> None:
 
 
 @on_each
-async def test_a_horizon_that_stands_still_is_not_asked_for_all_the_time(make: MakeLedger) -> None:
+async def test_a_horizon_that_does_not_move_is_not_polled_constantly(make: MakeLedger) -> None:
     agent = Agent()
     async with DurableDispatcher(agent, make(), poll=3_600) as d, d.subscribe() as events:
         await d.session("s")
@@ -427,7 +427,7 @@ async def test_hooks_leave_nothing_behind(make: MakeLedger, moves: bool | None) 
 
 
 @on_each
-async def test_a_reader_of_text_is_told_when_the_dispatcher_closes_first(make: MakeLedger) -> None:
+async def test_a_reader_of_text_gets_an_error_when_the_dispatcher_closes_first(make: MakeLedger) -> None:
     agent = Agent()
     one, other = two(make, agent)
     async with one:
@@ -443,7 +443,7 @@ async def test_a_reader_of_text_is_told_when_the_dispatcher_closes_first(make: M
 
 @pytest.mark.parametrize("times", [3, 1_000_000])
 @in_loop
-async def test_who_cannot_be_told_the_last_of_it_at_the_close_is_cut_off(times: int) -> None:
+async def test_a_subscription_that_misses_the_last_events_at_the_close_is_cut_off(times: int) -> None:
     ledger: Any = MemoryLedger(Tables())
     d = DurableDispatcher(echo, ledger, poll=3_600)
     async with d:
@@ -469,7 +469,7 @@ async def test_who_cannot_be_told_the_last_of_it_at_the_close_is_cut_off(times: 
 
 
 @on_each
-async def test_completions_end_with_the_dispatcher_whatever_they_were_about_to_ask(make: MakeLedger) -> None:
+async def test_completions_end_with_the_dispatcher_at_any_moment(make: MakeLedger) -> None:
     d = DurableDispatcher(echo, make(), poll=0.01)
     async with d:
         complete = await d.ask("s", "p")

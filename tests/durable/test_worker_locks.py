@@ -236,7 +236,7 @@ def public() -> Iterator[Path]:
     ],
     ids=["same user", "other user"],
 )
-def test_a_dead_worker_is_noticed_whatever_has_become_of_its_lock_file(
+def test_a_dead_worker_is_noticed_in_every_state_of_its_lock_file(
     user: int | None, tampering: list[Callable[[Path], None]], public: Path
 ) -> None:
     path, journal = public / "ledger.db", public / "journal"
@@ -293,7 +293,7 @@ def test_one_bad_lock_file_does_not_stop_the_recovery_of_others(user: int | None
         assert two.ask("wait", "first")["outcome"] == "finished"
 
 
-def test_a_worker_between_the_making_and_the_locking_of_its_file_is_alive(tmp_path: Path) -> None:
+def test_a_worker_that_has_not_locked_its_new_file_yet_is_alive(tmp_path: Path) -> None:
     """The one process is slow to lock what it has made; the other one looks meanwhile."""
     path, journal, slow = tmp_path / "ledger.db", tmp_path / "journal", tmp_path / "sitecustomize.py"
     slow.write_text(

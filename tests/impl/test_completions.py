@@ -268,7 +268,7 @@ async def test_the_names_of_what_is_forgotten_are_not_kept() -> None:
 
 
 @in_loop
-async def test_behind_the_end_cursor_comes_only_what_completes_from_then_on() -> None:
+async def test_after_the_end_cursor_come_only_later_completions() -> None:
     async with Dispatcher(echo, completions_kept=3) as d:
         beginning = d.end_cursor()
         assert await ready(d.completions(after=beginning)) == []

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gallery_agents import AGENTS, agents, read_agent_results, whole_page
-from gallery_page import kept, page
-from gallery_peers import FOLDER, Peer, peers, pinned, read_results
+from gallery_page import history_section, kept, page
+from gallery_peers import FOLDER, HISTORY_OF, Peer, peers, pinned, read_history, read_results
 from surroundings import ROOT
 from turngate_model import Property
 from turngate_verify.conform import JUDGED
 
 GALLERY = (ROOT / "GALLERY.md").read_text(encoding="utf-8")
-NO_ADAPTERS = {"servers.py"}
+NO_ADAPTERS = {"servers.py", "langgraph_recorded.py"}
 LONGEST = 60
 """The longest adapter, in lines that are not blank."""
 
@@ -59,6 +59,24 @@ def test_the_page_is_about_the_version_that_is_pinned(peer: Peer) -> None:
     for address in peer.documentation.values():
         assert address in section
     assert "Open: " in section or "Left out: " in section
+
+
+def test_the_history_is_of_the_version_that_is_pinned_and_what_was_swallowed_was_found() -> None:
+    told = read_history()
+    assert told["version"] == pinned()[HISTORY_OF], "run: make galleryhistory"
+    assert told["swallowed"]["verdict"] == "violated", "the judge can find nothing there"
+
+
+def test_the_section_about_a_history_says_what_was_found_and_what_cannot_be_seen() -> None:
+    none: dict[str, Any] = {"events": 9, "runs": 1, "sessions": 2, "cancels": 1, "cancelled": 0}
+    none |= {"verdict": "holds", "undecided": 0, "breaches": {}, "cannot_show": 0}
+    worse = none | {"verdict": "violated", "breaches": {"FIFO": 2}}
+    worse |= {"undecided": 1, "cannot_show": 1}
+    told = history_section({"version": "1.2", "recorded": none, "swallowed": worse})
+    assert "1 run in 2 sessions, 1 cancel, 0 runs cancelled, 9 events: **holds**.\n" in told
+    assert (
+        "**violated**. FIFO in 2 sessions. 1 session had too many orders to be judged. In 1 session a" in told
+    )
 
 
 def test_what_a_peer_is_said_of_exists() -> None:

@@ -366,3 +366,32 @@ def test_a_heartbeat_does_not_pass_events_that_come_at_the_same_moment(
             ear.close()
 
     check()
+
+
+def test_a_heartbeat_comes_also_while_other_sessions_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log moves on with every event of another session, which a reader of a quiet one does not take."""
+    wait = LogReader.wait
+
+    @in_loop
+    async def check() -> None:
+        d = Dispatcher(echo)
+
+        async def time_is_up(self: LogReader) -> None:
+            busy = self._log.counts["run.complete"]
+            if busy == 20:
+                await d.submit("quiet", "q", run_id="q")
+            if busy >= 20:
+                return await wait(self)
+            await d.ask("busy", "p")
+            while self._log.counts["run.complete"] == busy:
+                await asyncio.sleep(0)
+            raise TimeoutError
+
+        monkeypatch.setattr(LogReader, "wait", time_is_up)
+        async with d, served(d) as (url, _):
+            ear = await Ear.open(url, "/v1/sessions/quiet/events")
+            await ear.complete("q")
+            assert "alive" in ear.comments
+            ear.close()
+
+    check()

@@ -86,7 +86,10 @@ class InRealTime(RealtimeSubject):
         await self.dispatcher.aclose()
 
     async def agent(self, turn: Turn) -> str:
-        return await self.runner(turn.run.run_id.removesuffix(self.named("")))
+        mine = self.named("")
+        if not turn.run.run_id.endswith(mine):
+            return ""  # left on the ledger by the end of an earlier program
+        return await self.runner(turn.run.run_id.removesuffix(mine))
 
     async def take_in(self, session: str, run: str, when_busy: Any) -> None:
         accepted = await self.dispatcher.submit(

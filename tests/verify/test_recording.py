@@ -7,18 +7,16 @@ import contextlib
 import io
 import json
 import os
-import random
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
+from delaying_proxy import DelayingProxy
 from surroundings import ROOT
 from turngate_verify.intervals import JudgedHistory, judge_files
 from turngate_verify.recording import IntervalLog
@@ -99,68 +97,6 @@ def test_functions_are_decorated_with_the_parameters_that_hold_what_a_line_needs
         log.records("cancel", session="session_id")(cancel)
 
 
-class Proxy:
-    """Passes exchanges on, each way some milliseconds later, in a thread of its own.
-
-    With ``swallow``, it answers requests to that path itself, as if the server had acted.
-    """
-
-    def __init__(self, url: str, seed: int = 0, swallow: str = "") -> None:
-        self._to = urlsplit(url)
-        self._chance = random.Random(seed)
-        self._swallow = swallow.encode()
-        self.swallowed = 0
-
-    @contextlib.contextmanager
-    def up(self) -> Iterator[str]:
-        """Yield the address of this end."""
-        loop = asyncio.new_event_loop()
-        server = loop.run_until_complete(asyncio.start_server(self._connected, "127.0.0.1", 0))
-        thread = threading.Thread(target=loop.run_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
-            server.close()
-            loop.run_until_complete(asyncio.sleep(0.01))
-            loop.close()
-
-    async def _delay(self) -> None:
-        await asyncio.sleep(self._chance.choice([0, 0, 0.005, 0.03]))
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass one exchange on; the clients close their connection after each."""
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            body = await reader.readexactly(_length(head))
-            await self._delay()
-            if self._swallow and self._swallow in head.split(b"\r\n")[0]:
-                self.swallowed += 1
-                answer = b'{"covered": []}'
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
-            else:
-                far, to = await asyncio.open_connection(self._to.hostname, self._to.port)
-                to.write(head + body)
-                answer = await far.readuntil(b"\r\n\r\n")
-                answer += await far.readexactly(_length(answer))
-                to.close()
-                await self._delay()
-                writer.write(answer)
-            await writer.drain()
-        writer.close()
-
-
-def _length(head: bytes) -> int:
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return int(line.partition(b":")[2])
-    return 0
-
-
 @contextlib.contextmanager
 def served(recording: Path) -> Iterator[str]:
     """Serve the recorded runner in a process of its own; yield its address."""
@@ -191,7 +127,7 @@ def judged(*files: Path) -> JudgedHistory:
 
 def test_three_processes_behind_a_proxy_that_delays_record_a_history_that_holds(tmp_path: Path) -> None:
     runner, *callers = (tmp_path / f"{name}.jsonl" for name in ("runner", "one", "two"))
-    with served(runner) as url, Proxy(url, 5).up() as slow:
+    with served(runner) as url, DelayingProxy(url, 5).up() as slow:
         clients = [
             subprocess.Popen([sys.executable, SUPPORT / "recorded_client.py", slow, file, str(nth), "s", "t"])
             for nth, file in enumerate(callers)
@@ -217,7 +153,7 @@ def test_a_cancel_that_a_proxy_swallows_is_found(tmp_path: Path, swallow: str, v
             return json.load(answer)
 
     with served(runner) as url, caller.open("w") as out:
-        proxy = Proxy(url, swallow=swallow)
+        proxy = DelayingProxy(url, swallow=swallow)
         log = IntervalLog(out)
         with proxy.up() as slow:
             with log.call("accept", session="s", run="a"):

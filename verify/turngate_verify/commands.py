@@ -6,14 +6,14 @@ Standard library only: ``turngate --help`` lists them where no extra is installe
 from __future__ import annotations
 
 _SUMMARIES = {
-    "verify": "Check everything: the main job.",
+    "verify": "Check every property, on the model and on the code, and every known-bad design.",
     "explore": "Explore the model exhaustively within bounds.",
-    "prove": "Prove every property, for any number of prompts, cancels and sessions.",
+    "prove": "Prove every property, for any number of prompts, cancels, holds, moves and sessions.",
     "trace": "Check a recorded history: JSON lines in FILE, '-' for standard input.",
     "conform": "Check another dispatcher behind the port: TARGET is module:Class or path.py:Class.",
     "vectors": "Write test vectors to FILE, JSON lines; without it, or with '-', to standard output.",
-    "schedules": "Execute small scenarios on the real dispatcher in every order there is.",
-    "faults": "Spoil scenarios on the real dispatcher once at every point, in every way.",
+    "schedules": "Execute small scenarios on the real dispatcher in every possible order.",
+    "faults": "Inject every kind of fault at every point of small scenarios on the real dispatcher.",
     "diagrams": "Write the diagrams of the lifecycle, the session, the races and the known-bad designs.",
     "oracles": "Compare the explorer with SPIN and TLC, number by number.",
 }

@@ -1,4 +1,4 @@
-"""The promises outlive the process: the same dispatcher on a ledger, for any number of processes."""
+"""The same dispatcher on a ledger, for any number of processes: its promises outlive the process."""
 
 from turngate._handles import Run as DurableRun
 from turngate._handles import Turn as DurableTurn

@@ -1,4 +1,4 @@
-"""Closes one process's part: its turns finish or are cancelled, everything else stays on the ledger."""
+"""Closes the dispatcher of one process: its turns end, and everything else stays on the ledger."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _REMINDER: Final = 2.0
 """Seconds after which a close that still waits names the turns, and interrupts their runners again."""
 _PATIENCE: Final = 10.0
-"""Seconds after `finish` for which a close tries to put on record what happened to the turns, at most."""
+"""The most seconds after `finish` for which a close tries to put the outcomes of turns on record."""
 _LOOKS_EVERY: Final = 0.1
-"""Seconds after which a close looks again what it waits for, once `finish` has passed."""
+"""Seconds between two looks at what the close waits for, once `finish` has passed."""
 _MOMENT: Final = 1.0
 """Seconds that a ledger has to answer after a close has given up on it."""
 _NAMED: Final = 10
@@ -43,7 +43,7 @@ class LedgerClose:
         self, stepper: Stepper, runs: KnownRuns, turns: LedgerTurns, feed: Feed, recovery: Recovery
     ) -> None:
         self.before_ledger_closes: list[Callable[[], Awaitable[None]]] = []
-        """Called when the turns of this process have ended and its subscribers are told, one by one."""
+        """Called, one by one, when the turns of this process have ended and all events are delivered."""
         self._ledger = stepper.ledger
         self._loop = stepper.loop
         self._tasks = stepper.tasks
@@ -86,7 +86,7 @@ class LedgerClose:
                     await self._end_turns(finish, cancelling)
                 finally:
                     for task in cancelling.values():
-                        task.cancel()  # those of turns that were given up meanwhile
+                        task.cancel()  # for turns that were given up meanwhile
                 await self._let_go_of_ledger()
         except BaseException as exc:
             log_error(exc, "closing raised")
@@ -97,9 +97,9 @@ class LedgerClose:
             guard("waking those who close", self._waiters.wake)
 
     async def _end_turns(self, finish: float, cancelling: dict[int, asyncio.Task[None]]) -> None:
-        """Wait for the ends of all turns and steps; give up the turns that the ledger does not let end.
+        """Wait until all turns and steps have ended; give up turns whose end the ledger does not accept.
 
-        `cancelling` are the tasks that cancel turns, by the fences of these.
+        `cancelling` are the tasks that cancel turns, by the fence of the turn.
         """
         loop, stepper, turns = self._loop.check_loop(), self._stepper, self._turns
         self._deadline = min(self._deadline, loop.time() + finish)
@@ -129,9 +129,9 @@ class LedgerClose:
                 pass
 
     def _give_up_unwritten(self, cancelling: dict[int, asyncio.Task[None]]) -> bool:
-        """Give up the turns whose end, or whose cancel, the ledger does not take; say whether there are any.
+        """Give up the turns whose end or cancel the ledger does not accept; return whether there are any.
 
-        A turn that is cancelled on record and whose runner goes on is not among them.
+        A turn that is cancelled on record, and whose runner goes on, is not among them.
         """
         unwritten = [
             owned.turn
@@ -153,7 +153,7 @@ class LedgerClose:
         return True
 
     async def _end_turn(self, turn: Turn) -> None:
-        """Cancel the turn; leave one whose runner was not called to others."""
+        """Cancel the turn; leave a turn whose runner was not called to other processes."""
         run, is_waiting = turn.run, turn.record.phase is WAITING
         ask = Ask(run.session_id, 0, "", 1, run.run_id)
         while self._turns.turn_of(turn.fence) is turn:
@@ -165,7 +165,7 @@ class LedgerClose:
                     await self._stepper.send(ask, lambda step: step.cancel_run(run.run_id), owner=True)
             except (Fenced, LedgerGone):
                 self._turns.give_up(turn)
-            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+            except Exception as exc:  # the ledger cannot be reached, or is broken; either may be temporary
                 log_error(exc, "the turn of run %s cannot be cancelled yet", run.run_id)
                 await asyncio.sleep(self._poll)
             else:

@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from turngate.durable.feed import LedgerCompletions
 
 _LONGEST_NAME: Final = 512
-"""Characters that the id of a session or a run may have: databases index no more."""
+"""The most characters of the id of a session or a run; databases cannot index longer ones."""
 _AT_ONCE: Final = 500
-"""How many runs are asked for in one question."""
+"""How many runs one query asks for."""
 _END: Final = "end"
-"""The part of a key that has the answer of an operation of several steps."""
+"""The part of a key that stores the answer of an operation of several steps."""
 
 
 def _keyed(key: str | None, operation: str, *about: object) -> KeyRow | None:
@@ -78,11 +78,11 @@ _PAUSE: Final = 0.1
 
 
 class _DrawnTwice(Exception):
-    """A run has the id already that was drawn for another."""
+    """The id that was drawn for a run is already taken."""
 
 
 class LedgerMessages:
-    """The messages on the ledger, which are written with the steps that make them."""
+    """The messages on the ledger, which are written with the steps that create them."""
 
     def __init__(self, stepper: Stepper) -> None:
         self._ledger = stepper.ledger
@@ -95,7 +95,7 @@ class LedgerMessages:
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> ListOfMessages:
-        """Return the messages of the session, at most `limit`, from the one behind `after` on.
+        """Return the messages of the session, at most `limit`, starting after `after`.
 
         Raises ValueError if the session has no message `after`.
         """
@@ -113,19 +113,19 @@ class LedgerMessages:
 class DurableDispatcher:
     """Runs prompts through the runner, one turn at a time per session, for any number of processes.
 
-    The names are those of `Dispatcher`; what looks on is awaited. An operation returns after its commit, and
-    what it has promised outlives the process. Entering the context, or the first operation, opens the ledger;
-    leaving it is `aclose()`, which closes the ledger too. A ledger that cannot be reached raises
-    LedgerUnavailable, and nothing is done in part.
+    The names are those of `Dispatcher`, but methods that only look are awaited too. An operation returns
+    after its commit, and its result outlives the process. Entering the context, or the first operation, opens
+    the ledger; leaving it is `aclose()`, which closes the ledger too. If the ledger cannot be reached, an
+    operation raises LedgerUnavailable, and nothing is done in part.
 
     runner          called once per turn; see `Turn`
-    ledger          `SqliteLedger(path)` or `PostgresLedger(dsn)`, of this dispatcher alone
+    ledger          `SqliteLedger(path)` or `PostgresLedger(dsn)`, used by this dispatcher alone
     on_death        what happens to a turn whose process died: "fail", its runs complete with the outcome
                     "lost"; "retry", it runs again from the beginning, three times at most
-    lease           seconds after which a process that is not heard of counts as dead
-    poll            seconds after which everything is looked at again that no hint has told of
-    enter_timeout   seconds after which an accepted run that its holder does not enter is entered by others
-    checkpoint      seconds between two checkpoints of the text of running turns, for the case of death
+    lease           seconds without a sign of life after which a process counts as dead
+    poll            seconds between two looks at the ledger for changes that no hint has announced
+    enter_timeout   seconds after which other processes enter a run that its holder has not entered
+    checkpoint      seconds between two checkpoints of the text of running turns, in case the process dies
     queue_limit     accepted and queued runs per session, beyond which accept raises QueueFull
     accepted_limit  accepted runs of this process, beyond which accept raises QueueFull
     delta_limit, delta_bytes, complete_limit, turns_limit
@@ -162,7 +162,7 @@ class DurableDispatcher:
         self.messages = LedgerMessages(self._stepper)
         self._drawn = 0
 
-    # Taking prompts in.
+    # Accepting prompts.
 
     async def accept(
         self,
@@ -178,7 +178,7 @@ class DurableDispatcher:
     ) -> Run:
         """Take a prompt in, without starting anything; as `Dispatcher.accept`, on the ledger.
 
-        A known run_id with the same payload finds the run in whichever process it is. A caller that was
+        A known run_id with the same payload returns that run, whichever process has it. A caller that was
         cancelled, or received LedgerUnavailable, may call again under the same run_id; nothing is done twice.
         """
         return await self._accept(
@@ -264,7 +264,7 @@ class DurableDispatcher:
         return f"run-{self._stepper.token}{self._drawn:x}"
 
     def _accepted(self) -> int:
-        """Count the runs that were accepted here and, as far as is known here, have not entered."""
+        """Count the runs that were accepted here and, as far as this process knows, have not entered."""
         waited_for = self._runs.waited_for
         if len(waited_for) < self._settings.accepted_limit:
             return 0
@@ -273,7 +273,7 @@ class DurableDispatcher:
     async def enter(self, run: Run) -> State:
         """Decide whether the run is cancelled on entry, queued or active; its turn runs in the background.
 
-        Decides once: raises AlreadyEntered when the run is no longer accepted.
+        Decides once: raises AlreadyEntered if the run is no longer accepted.
         """
         self._loop.check_loop()
         if run.home is not self._worker:
@@ -293,8 +293,8 @@ class DurableDispatcher:
     async def wait(self, run_id: str) -> RunComplete:
         """Return the RunComplete of the run, at once if it is complete, whichever process it ends in.
 
-        Raises UnknownRun when the ledger has no such run, or has it no longer: a run that is purged before
-        this process has read its outcome. Cancelling the caller does not touch the run.
+        Raises UnknownRun if the ledger has no such run, or if it was purged before this process read its
+        outcome. Cancelling the caller does not touch the run.
         """
         self._loop.check_loop()
         run = self._runs.handles.get(run_id) or await self.find(run_id)
@@ -302,14 +302,14 @@ class DurableDispatcher:
             raise UnknownRun(f"run {run_id!r} is not known, or no longer")
         return await run.wait()
 
-    # Taking them back.
+    # Cancelling.
 
     async def cancel(self, session_id: str, *, key: str | None = None) -> Covered:
         """Cover every run of the session that is accepted and not complete; nothing when it is idle.
 
-        Queued runs complete with the commit, the others as they settle, in whichever process that is. A
-        repetition under the same `key`, in any process, changes nothing and returns what the first call
-        returned; raises KeyConflict if the key was used for another request. Keys are kept for 24 hours.
+        Queued runs complete with the commit, the others as they settle, in any process. A repetition under
+        the same `key`, in any process, changes nothing and returns what the first call returned; raises
+        KeyConflict if the key was used for another request. Keys are kept for 24 hours.
         """
         asked = _keyed(key, "cancel", session_id)
         return await self._once(asked, session_id, lambda step: Touched(step.cancel()), head=ALL)
@@ -317,8 +317,8 @@ class DurableDispatcher:
     async def cancel_run(self, run_id: str, *, waiting_only: bool = False, key: str | None = None) -> Covered:
         """Cover this one run or, when it is part of the active turn, the whole turn.
 
-        The queue goes on. With `waiting_only`, the run is taken back only while its runner has not been
-        called. Nothing is covered when the run is complete or unknown; `Covered.known` tells these apart.
+        The queue goes on. With `waiting_only`, the run is covered only while its runner has not been called.
+        Nothing is covered if the run is complete or unknown; `Covered.known` tells these apart.
         `key` is an idempotency key, as for `cancel`.
         """
         asked = _keyed(key, "cancel_run", run_id, bool(waiting_only))
@@ -341,8 +341,8 @@ class DurableDispatcher:
     async def cancel_all(self, *, key: str | None = None) -> Covered:
         """Cancel every session that has something in flight, of all processes, one after another.
 
-        `key` is an idempotency key, as for `cancel`. A repetition of a call that was interrupted goes on with
-        the sessions that had something in flight at the first call, and that it did not come to.
+        `key` is an idempotency key, as for `cancel`. Repeating a call that was interrupted continues with the
+        sessions that had something in flight at the first call and that it did not reach.
         """
         asked = _keyed(key, "cancel_all")
         await self._stepper.ready()
@@ -363,7 +363,7 @@ class DurableDispatcher:
         return await self._answered(asked, end)
 
     async def _cancel_in_parts(self, asked: KeyRow, sessions: list[str]) -> Answer:
-        """Cancel each session under a part of the key; those that are done already are not touched."""
+        """Cancel each session under a part of the key; skip those that are already done."""
         covered: list[Run] = []
         for session_id in sessions:
             part = asked._replace(part=digest_of(session_id, "", ""))
@@ -379,10 +379,10 @@ class DurableDispatcher:
         asked = _keyed(key, "clear_queue", session_id)
         return (await self._once(asked, session_id, lambda step: Touched(step.clear()), head=ALL)).runs
 
-    # Looking after the line.
+    # Managing the line.
 
     async def hold(self, session_id: str, *, key: str | None = None) -> list[Run]:
-        """Hold every run of the session that waits; as `Dispatcher.hold`, on the ledger."""
+        """Hold every waiting run of the session; as `Dispatcher.hold`, on the ledger."""
         asked = _keyed(key, "hold", session_id, None)
         return (await self._once(asked, session_id, lambda step: step.hold(), head=ALL)).runs
 
@@ -414,7 +414,7 @@ class DurableDispatcher:
         to: Literal["first", "last"] | None = None,
         key: str | None = None,
     ) -> Run:
-        """Move a waiting run in line; as `Dispatcher.move`, on the ledger."""
+        """Change the position of a waiting run; as `Dispatcher.move`, on the ledger."""
         check_one_position(before, to)
         asked = _keyed(key, "move", run_id, before, to)
         moved = await self._to_run(asked, run_id, lambda step: step.move(run_id, before, to), before)
@@ -430,7 +430,7 @@ class DurableDispatcher:
         data: object = UNCHANGED,
         key: str | None = None,
     ) -> Run:
-        """Change what the runner will be given for a run that waits; as `Dispatcher.edit`, on the ledger."""
+        """Change what the runner will be given for a waiting run; as `Dispatcher.edit`, on the ledger."""
         if when_busy is not None:
             check_edited_when_busy(when_busy)
         attached = None if attachments is UNCHANGED else check_attachments(attachments or ())
@@ -460,7 +460,7 @@ class DurableDispatcher:
     ) -> Covered:
         """Take a step in the session of the run, with its whole queue; raise if there is no such run.
 
-        If the step is about another run as well, that must be of the same session.
+        If the step is about another run as well, both must be of the same session.
         """
         await self._stepper.ready()
         if asked is not None and (kept := await self._ledger.find_key(asked.key)) is not None:
@@ -480,9 +480,9 @@ class DurableDispatcher:
         raise UnknownRun(f"run {run_id!r} is not known, or no longer")
 
     async def key_life(self) -> str:
-        """Return a name for the time in which a key is remembered: the epoch of the ledger.
+        """Return a name for the period in which keys are remembered: the epoch of the ledger.
 
-        The keys of an epoch are remembered in all that follow it, in whichever process.
+        The keys of an epoch are also remembered in all later ones, in every process.
         """
         await self._stepper.ready()
         return await self._ledger.epoch()
@@ -533,7 +533,7 @@ class DurableDispatcher:
         return Covered(runs, held=held, waiting=waiting)
 
     async def _answered(self, asked: KeyRow, kept: KeyRow) -> Covered:
-        """Return the answer that is kept, as the first call returned it."""
+        """Return the kept answer, as the first call returned it."""
         check_same(asked.key, kept.request, asked.request)
         answer = answer_from(kept.answer)
         names = [name.run_id for part in (answer.runs, answer.held, answer.waiting) for name in part]
@@ -549,7 +549,7 @@ class DurableDispatcher:
         return Covered(runs, answer.known, held, waiting)
 
     def _handle_named(self, name: RunName, known: Known | None) -> Run:
-        """Return the handle of a run in an answer that is given again; it may have been purged."""
+        """Return the handle of a run in a repeated answer; the run may have been purged."""
         if known is not None and (known.row.session_id, known.row.seq) == name[1:]:
             return self._runs.handle_of(known.row, known.complete, known.position)
         return self._runs.forgotten(name)
@@ -557,12 +557,12 @@ class DurableDispatcher:
     async def purge(self, *, before: float, progress: Callable[[int], object] | None = None) -> int:
         """Forget the runs that were complete at that time (seconds since the epoch), and their messages.
 
-        Goes slice by slice, a few hundred runs at a time; other steps get their turn in between. `progress`
-        is called after each slice with how many runs are gone so far; what it raises ends the purge. What is
-        in flight is not touched. Returns how many runs are gone. Raises PurgeCutShort when the ledger fails
-        after some are gone: they stay gone, and another purge takes the rest.
+        Works in slices of a few hundred runs, so that other steps can go on in between. `progress` is called
+        after each slice with the number of runs purged so far; what it raises ends the purge. Runs in flight
+        are not touched. Returns how many runs were purged. Raises PurgeCutShort if the ledger fails after
+        some were purged: they stay purged, and another purge can take the rest.
 
-        A reader that has not read a RunComplete yet when it is purged is told so: completions raise
+        A reader that has not yet read a RunComplete that is purged gets an error: completions raise
         CursorExpired, and subscriptions SubscriberCutOff.
         """
         await self._stepper.ready()
@@ -572,7 +572,7 @@ class DurableDispatcher:
                 gone += purged
                 if purged and progress is not None:
                     progress(gone)
-                # Another process that waits for the ledger gets as much time as the slice took.
+                # Leave other processes that wait for the ledger as much time as the slice took.
                 await asyncio.sleep(min(time.monotonic() - began, _PAUSE))
                 began = time.monotonic()
         except LedgerUnavailable as exc:
@@ -586,11 +586,11 @@ class DurableDispatcher:
     async def write_history(self, out: TextIO, *, after: str | None = None, follow: bool = False) -> int:
         """Write every decision that the ledger keeps, in the order of the commits, for `turngate trace`.
 
-        Returns how many lines it was. If nothing more will happen, add an `end` line. Each line says `at`
-        which time it was saved. The last one of each step has a `cursor`: with it as `after`, go on behind
-        that step. With `follow`, write what is decided from now on too, in every process, until this
-        dispatcher is closed; `out` is flushed. Raises CursorExpired when what comes next has been purged, or
-        when `after` is of another ledger.
+        Returns the number of lines. If nothing more will happen, add an `end` line. `at` in each line is the
+        time at which it was saved. The last line of each step has a `cursor`: passed as `after`, it continues
+        after that step. With `follow`, also writes what every process decides from now on, until this
+        dispatcher is closed, and flushes `out`. Raises CursorExpired if what comes next has been purged, or
+        if `after` is of another ledger.
         """
         lines = 0
         async for page in self._feed.history(after, follow=follow):
@@ -607,7 +607,7 @@ class DurableDispatcher:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    # Looking on.
+    # Looking.
 
     async def is_busy(self, session_id: str | None = None) -> bool:
         """Return whether a turn is active in the session, or in any."""
@@ -616,7 +616,7 @@ class DurableDispatcher:
         return any(each.session is not None and each.session.lead is not None for each in views)
 
     async def queued(self, session_id: str) -> list[Run]:
-        """Return the queued runs of the session, first in line first."""
+        """Return the queued runs of the session, in line order."""
         return [*(await self.session(session_id)).queued]
 
     async def accepted_count(self, session_id: str) -> int:
@@ -637,7 +637,7 @@ class DurableDispatcher:
     async def session(self, session_id: str) -> SessionView:
         """Return a view of a session, which may be quiet.
 
-        Of a turn in another process, `text` is that of its last checkpoint.
+        For a turn in another process, `text` is that of its last checkpoint.
         """
         await self._stepper.ready()
         (loaded,) = await self._ledger.view(session_id)
@@ -662,9 +662,9 @@ class DurableDispatcher:
         )  # fmt: skip
 
     async def find(self, run_id: str) -> Run | None:
-        """Return the run, in whichever process it is, None if the ledger has no such run.
+        """Return the run, whichever process has it; None if the ledger has no such run.
 
-        Of a complete run whose handle is not held in this process, prompt and attachments are not kept.
+        For a complete run whose handle is not held in this process, prompt and attachments are not kept.
         """
         if (run := self._runs.handles.get(run_id)) is not None and run.complete is not None:
             return run
@@ -678,19 +678,20 @@ class DurableDispatcher:
     def subscribe(self, session_id: str | None = None, *, moves: bool = False) -> Subscription:
         """Receive the events of the session, or of all, from now on; see `Subscription`.
 
-        RunCompletes, and with `moves` every accept, enter, fold, handoff, cancel and clear, are those of all
-        processes, in each session in the order of its steps. Deltas and notes of turns that run in this
-        process come at once. Those of other processes come in chunks a little later, and may be lost; as far
-        as that is known, it is counted in `dropped`. A RunComplete that a hook of this process receives is
-        not delivered here again, except with `moves`; in other processes it is.
+        RunCompletes, and with `moves` every move, are those of all processes, in each session in the order of
+        its steps. Deltas and notes of turns that run in this process come at once. Those of other processes
+        come in chunks a little later, and may be lost; losses that are noticed are counted in `dropped`. A
+        RunComplete that a hook of this process receives is not delivered here again, except with `moves`; in
+        other processes it is.
         """
         return self._feed.subscribe(session_id, moves=moves)
 
     async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
-        """Wait until it is known where a subscription begins; return a function that tells what it brings.
+        """Wait until it is known where a subscription begins; return a function that says what it delivers.
 
-        The function takes a cursor of `completions`, and says whether the subscription brings the RunComplete
-        that came with it. Raises DispatcherClosed when the subscription is closed before it has begun.
+        The function takes a cursor of `completions`, and returns whether the subscription delivers the
+        RunComplete that came with it. Raises DispatcherClosed when the subscription is closed before it has
+        begun.
         """
         return await self._feed.beginning(subscription)
 
@@ -698,21 +699,22 @@ class DurableDispatcher:
         """Return `(cursor, RunComplete)` of each complete run of every process, oldest kept first.
 
         An async iterator. At the end it waits for more, until the dispatcher is closed. `after` is a cursor
-        that it gave, here or in another process: go on behind it. `until` is one too: end there, at once if
-        that is not behind `after`. Nothing appears later before a cursor already given. Raises CursorExpired,
-        here or while iterating, when what comes behind `after` may have been purged, or when a cursor is of
-        another ledger.
+        that it gave, here or in another process: continue after it. `until` is one too: end there, at once if
+        that is not later than `after`. Nothing appears later before a cursor already given. Raises
+        CursorExpired, here or while iterating, if completions after `after` may have been purged, or if a
+        cursor is of another ledger.
         """
         return self._feed.completions(after, until)
 
     async def end_cursor(self) -> str:
-        """Return the cursor behind which `completions(after=)` gives what completes from now on."""
+        """Return the cursor after which `completions(after=)` gives what completes from now on."""
         return await self._feed.end_cursor()
 
     async def settled_cursor(self) -> str:
         """Return the newest cursor of `completions` before which nothing can appear any more.
 
-        It may lie before `end_cursor`: behind it there may be RunCompletes that are on the ledger already.
+        It may be earlier than `end_cursor`: after it there may be RunCompletes that are already on the
+        ledger.
         """
         return str(LedgerCursor.parse(await self.end_cursor())._replace(passed=None))
 
@@ -726,17 +728,17 @@ class DurableDispatcher:
     # Closing.
 
     async def aclose(self, *, finish: float = 0.0) -> None:
-        """Refuse new prompts, end the turns of this process, and let go of the ledger.
+        """Refuse new prompts, end the turns of this process, and close the ledger.
 
         The turns may end by themselves for `finish` seconds (`math.inf`: as long as it takes); then they are
-        cancelled. What is accepted and queued stays for the other processes, or for the next start; those who
-        still wait for it here are told DispatcherClosed. Idempotent: all callers wait for the same end, and
-        the first one's `finish` counts. Cancelling the caller does not stop the close. A runner cannot call
-        it: that raises ClosedFromRunner.
+        cancelled. Accepted and queued runs stay for the other processes, or for the next start; callers that
+        still wait for them here get DispatcherClosed. Idempotent: all callers wait for the same end, and the
+        first one's `finish` counts. Cancelling the caller does not stop the close. A runner that calls it
+        gets ClosedFromRunner.
 
-        A ledger that cannot be written does not keep a close from ending. After `finish` it is tried for as
-        long as the lease lasts, and for 10 seconds at most. Then the turns are given up, which is logged.
-        Other processes, or the next start, find them as those of a process that has died.
+        A close ends even if the ledger cannot be written. After `finish` it tries for as long as the lease
+        lasts, but for 10 seconds at most. Then the turns are given up, which is logged. Other processes, or
+        the next start, recover them like those of a process that has died.
         """
         self._loop.check_loop()
         self._worker.deadlocks.check_close(finish)
@@ -749,16 +751,16 @@ class DurableDispatcher:
         self._close.begin(check_finish(finish))
 
     def call_before_close(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Have something called when the turns of a closing process have ended and the ledger can be read.
+        """Call something when the turns of a closing process have ended and the ledger can still be read.
 
-        Only a dispatcher with a subscription calls it: to the others nothing is left to be told.
+        Only a dispatcher with a subscription calls it, because the others have nothing left to deliver.
         """
         self._close.before_ledger_closes.append(call)
 
     def hasten_close(self) -> None:
         """Cancel the turns of this process now, if it is closing or as soon as it does.
 
-        `cancel_all` would cancel the runs of other processes, too.
+        In contrast, `cancel_all` would cancel the runs of other processes too.
         """
         self._close.hasten()
 

@@ -45,7 +45,7 @@ class PurgeCutShort(LedgerUnavailable):
 
 
 class LeaseLost(TurngateError):
-    """The worker counts as dead. Nothing was saved, and nothing can be under its name any more."""
+    """The worker counts as dead. Nothing was saved, and nothing more can be saved under its name."""
 
 
 class Orphans(NamedTuple):
@@ -56,7 +56,7 @@ class Orphans(NamedTuple):
     unowned: list[str]
     """Sessions whose turn belongs to no worker yet."""
     unentered: list[tuple[str, str]]
-    """Session and run of accepts that were not entered in time, or whose worker is dead."""
+    """Session and run of accepted runs that were not entered in time, or whose worker is dead."""
 
 
 class StoredTurn(NamedTuple):
@@ -107,7 +107,7 @@ class HistoryStep(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The text that a turn has written, and the data that it has kept, so far."""
+    """The text that a turn has written and the data that it has kept so far."""
 
     session_id: str
     fence: int
@@ -148,7 +148,7 @@ class Ledger(Protocol):
         """Declare a worker dead."""
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
-        """Keep the worker alive from now on; call `lost` on the loop when that has failed."""
+        """Keep the worker alive from now on; call `lost` on the loop if that fails."""
 
     async def expire_workers(self) -> None:
         """Find the workers that have died."""
@@ -195,7 +195,7 @@ class Ledger(Protocol):
         """Return the last purged place, the horizon, and the decisions of the next steps, in order."""
         ...
 
-    # Beside the steps.
+    # Apart from the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Save the text that turns have written so far, for workers that may have to end them.
@@ -224,7 +224,7 @@ class Ledger(Protocol):
         ...
 
     def purge(self, before: float) -> AsyncIterator[int]:
-        """Delete runs that were complete before a time, in short transactions; yield how many each took."""
+        """Delete runs that were complete before a time, in short transactions; yield the number of each."""
         ...
 
     def listen(self, wake: Callable[[], None]) -> None:
@@ -246,7 +246,7 @@ class Ledger(Protocol):
         """Call `heard` on the loop with the messages that other processes relay; None stops that."""
 
     def hint(self, workers: set[int]) -> None:
-        """Let these workers look soon, or all if the set is empty. Never waits, and may be lost."""
+        """Hint that these workers, or all if the set is empty, should look soon. Never waits; may be lost."""
 
 
 __all__ = [

@@ -49,10 +49,10 @@ _SENDERS_LIMIT: Final = 2
 class PostgresLedger(SqlLedger):
     """The sessions in a PostgreSQL database (14 or newer): for any number of processes and machines.
 
-    dsn                as asyncpg takes it: "postgresql://user@host/database"
-    schema             the schema that the tables are in; created and migrated when needed
+    dsn                in asyncpg's form: "postgresql://user@host/database"
+    schema             the schema of the tables; created and migrated if needed
     connections        connections for steps; one more listens, and one keeps the lease
-    patience           seconds for which a step is tried again while the server cannot be reached
+    patience           seconds for which a step is retried while the server cannot be reached
     statement_timeout  seconds after which a server that does not answer counts as gone
     cached_statements  prepared statements per connection; 0 behind a proxy that pools transactions, where
                        notifications do not arrive either and polling does their work
@@ -91,7 +91,7 @@ class PostgresLedger(SqlLedger):
         self._process = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By session: the steps of one session in this process do not overtake each other."""
+        """A lock per session, so that the steps of a session in this process do not overtake each other."""
         self._cache = SessionCache()
         self._saves = Saves(self._send, self._spawn, self._cache)
         self._notifications = Notifications(schema, self.fetch, self._listen_to, self._spawn)
@@ -167,7 +167,7 @@ class PostgresLedger(SqlLedger):
         loaded = _as_loaded(row)
         self._cache.set_clock(loaded.now)
         if ask.key is not None:
-            # Read after the session: if the key is taken in between, the save finds out.
+            # Read after the session: if the key is taken in between, the save will notice.
             loaded = loaded._replace(key=await self.find_key(*ask.key))
         return loaded
 
@@ -198,7 +198,7 @@ class PostgresLedger(SqlLedger):
         await self.fetch("retire", worker)
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
-        """Renew the worker's lease from a thread of its own; call `lost` on the loop when that has failed."""
+        """Renew the worker's lease in a thread of its own; call `lost` on the loop if that fails."""
         if self._beat is not None:
             self._beat.end()
         self._worker = worker
@@ -209,7 +209,7 @@ class PostgresLedger(SqlLedger):
         """Remove the workers whose leases have ended."""
         await self.fetch("expire_workers")
 
-    # Beside the steps.
+    # Apart from the steps.
 
     async def read_point(self) -> ReadPoint:
         """Return which positions can be read now, as the server's snapshot says."""
@@ -222,7 +222,7 @@ class PostgresLedger(SqlLedger):
         return ReadPoint(max(int(oldest) + shift, settled), int(following) + shift, pending)
 
     async def delete_runs(self, run_ids: list[str], first: int, last: Place) -> int:
-        """Delete runs; those whose deletion was not answered count once they are certainly gone."""
+        """Delete runs; if a deletion was not answered, count its runs once they are certainly gone."""
         try:
             ((count,),) = await self._send("purge_runs", run_ids, *last, first)
         except Unanswered:
@@ -245,7 +245,7 @@ class PostgresLedger(SqlLedger):
         return self._postgres.listen(self._working(), channels, wake, heard)
 
     def has_listeners(self) -> bool:
-        """Return whether another process has said lately that it listens."""
+        """Return whether another process has lately announced that it listens."""
         return self._notifications.has_listeners()
 
     async def relay(self, messages: Sequence[str]) -> None:
@@ -257,11 +257,11 @@ class PostgresLedger(SqlLedger):
         self._notifications.on_relay(heard)
 
     def hint(self, workers: set[int]) -> None:
-        """Let these workers, or all, look soon: hints are collected, and sent together."""
+        """Hint that these workers, or all, should look soon; hints are collected and sent together."""
         self._notifications.hint(workers)
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
-        # Not by the loop's task factory: what that returns need not be a task.
+        # Not made by the loop's task factory, which need not return a task.
         task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=asyncio.get_running_loop())
         self._tasks.add(task)
         task.add_done_callback(self._is_done)
@@ -274,7 +274,7 @@ class PostgresLedger(SqlLedger):
 
 
 def _as_loaded(row: Row) -> Loaded:
-    """Return the session that `load`, `view` or `view_all` has found."""
+    """Return the session that a row of `load`, `view` or `view_all` describes."""
     fresh, session_id, now, session, active, queue, known, lives, checkpoint = row
     session_id = restored(session_id)
     found = None if known is None else as_known(json.loads(known))
@@ -292,12 +292,11 @@ class _Save(NamedTuple):
 
 
 class Saves:
-    """The steps that wait to be saved: those that wait at the same time are saved by one statement.
+    """The steps that wait to be saved. Those that wait at the same time are saved by one statement.
 
-    Each of them is saved, or not, by itself: only if its session is still at the version that it was decided
-    on.
+    Each of them is saved independently: only if its session is still at the version on which it was decided.
 
-    send   has a statement carried out once
+    send   executes a statement once
     spawn  starts a background task
     cache  is given the fresh numbers that come with the answers
     """
@@ -317,8 +316,8 @@ class Saves:
     async def save(self, worker: int, changes: Changes) -> tuple[Fate, int]:
         """Save a step if its session is still at its version and the worker is alive.
 
-        Returns how that ended, and the position. A caller that is cancelled before the step was sent takes it
-        back; afterwards it is saved all the same.
+        Returns the result, and the position. If the caller is cancelled before the step is sent, it is not
+        saved; afterwards it is saved all the same.
         """
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))
@@ -342,7 +341,7 @@ class Saves:
                     _fail(batch, Unanswered())
                     raise
         finally:
-            # In the same step in which it found nothing left: a step that comes next needs another sender.
+            # In the same step of the loop as the empty look: the next step to save needs another sender.
             self._senders.discard(cast("Task[Any]", asyncio.current_task()))
 
     def _next_batch(self) -> list[_Save]:
@@ -355,7 +354,7 @@ class Saves:
             self._waiting.popleft()
             if not save.answer.done():
                 batch.append(save)
-        # In one order, so that statements of several processes do not wait for each other in a circle.
+        # In a fixed order, so that statements of several processes cannot deadlock.
         return sorted(batch, key=lambda save: storable(save.changes.session_id))
 
     async def _send_batch(self, batch: list[_Save]) -> None:
@@ -370,7 +369,7 @@ class Saves:
             alive, position, saved, numbers = answer
             self._cache.add_numbers(numbers)
         except (Refused, Conflict, NotStorable) as exc:
-            if len(batch) > 1:  # one of them is to blame
+            if len(batch) > 1:  # one of them is the cause
                 for each in batch:
                     await self._send_batch([each])
             elif isinstance(exc, Conflict):
@@ -397,7 +396,7 @@ def _fail(saves: Iterable[_Save], why: Exception) -> None:
 
 
 def _as_arrays(batch: list[_Save]) -> list[list[list[str | None]]]:
-    """Return the rows to write as arrays of texts, which the stored function `save` takes.
+    """Return the rows to write as arrays of text, for the stored function `save`.
 
     The first column of each row is the number of its step.
     """
@@ -436,8 +435,8 @@ class Schema:
     async def prepare(self, connection: Any) -> bool:
         """Migrate the schema by one version, or begin an epoch if it is current; return whether it was.
 
-        Works on an asyncpg connection within a transaction. A role that may not create anything can use a
-        schema that is current.
+        Takes an asyncpg connection within a transaction. A role without the right to create anything can use
+        a schema that is current.
         """
         await _check_encoding(connection)
         scripts = migrations("postgres")
@@ -480,7 +479,7 @@ class Schema:
         return version
 
     async def _begin_epoch(self, connection: Any) -> None:
-        """Begin an epoch; if the ledger was restored here, new positions go on above all stored ones."""
+        """Begin an epoch; if the ledger was restored here, new positions continue above all stored ones."""
         home = await connection.fetchval(self._sql["home"])
         if await connection.fetchval(self._sql["may_see_system"]):
             home = f"{await connection.fetchval(self._sql['system'])}.{home}"
@@ -494,7 +493,8 @@ class Schema:
                 await _refuse(connection, [row[0] for row in missing])
             shift = max(shift, last + 1 - xid)
             first, settled = last + 1, xid + shift
-            # The workers on record may go on in another database: none of their names is used again here.
+            # The workers on record may live on in another database, so none of their names is used again
+            # here.
             await connection.execute(self._sql["leave_behind"])
             log(
                 logging.WARNING,
@@ -519,9 +519,9 @@ async def _refuse(connection: Any, missing: list[str]) -> NoReturn:
 
 
 def _same_home(*notes: str) -> str | None:
-    """Return all that notes of system, database and tables say; None if they cannot mean the same.
+    """Combine notes of system, database and tables; None if they cannot be of the same one.
 
-    Some roles cannot see the system, and earlier versions took no note of the tables.
+    Some roles cannot see the system, and earlier versions did not note the tables.
     """
     known: list[str] = []
     for said in zip(*map(_parts_of_home, notes), strict=True):

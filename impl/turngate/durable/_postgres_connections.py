@@ -37,16 +37,16 @@ _LOST: Final = (
     OSError,
     TimeoutError,
 )
-"""Raised when a connection is gone, or an answer is late."""
+"""Errors that mean that a connection is gone, or an answer is late."""
 _FASTER: Final = (asyncpg.UniqueViolationError, asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _ABOUT_DATA: Final = ("22", "23", "54")
 """The classes of errors about a value: its content, its constraints, its size."""
 _HEARS_NOTHING: Final = 15.0
 """Seconds without a notification after which a listener checks its connection."""
 _MOMENT: Final = 1.0
-"""Seconds that a connection attempt may go on after its caller was cancelled."""
+"""Seconds for which a connection attempt may go on after its caller was cancelled."""
 _AGAIN: Final = 0.2
-"""Seconds before a lost connection is made again."""
+"""Seconds to wait before reconnecting."""
 
 
 class Server:
@@ -145,9 +145,9 @@ class Server:
 
 
 async def _connected(connecting: asyncio.Future[asyncpg.Connection], moment: float) -> asyncpg.Connection:
-    """Wait for the connection; when cancelled, let it come about first, for a moment, and end it.
+    """Wait for the connection; when cancelled, give it a moment to be established, then end it.
 
-    If asyncpg is cut off while it connects, it leaves a future behind whose exception is never retrieved.
+    If asyncpg is interrupted while it connects, it leaves behind a future whose exception is never retrieved.
     """
     try:
         return await asyncio.shield(connecting)
@@ -166,7 +166,7 @@ def _end(connecting: asyncio.Future[asyncpg.Connection]) -> None:
 
 
 def _is_about_data(exc: asyncpg.PostgresError) -> bool:
-    """Return whether the server refuses a value, which it would refuse again."""
+    """Return whether the server refused a value, which it would refuse again."""
     state = str(getattr(exc, "sqlstate", None) or "")
     return state[:2] in _ABOUT_DATA or (state == "XX000" and "memory alloc" in str(exc))
 
@@ -178,11 +178,11 @@ def _words(exc: BaseException) -> str:
 async def listen(
     server: Server, channels: list[str], wake: Callable[[], None], heard: Callable[[str, str], None]
 ) -> None:
-    """Call `heard` with the channel and the text of each notification, for ever.
+    """Call `heard` with the channel and the text of each notification, forever.
 
-    A lost connection is made again, and then `wake` is called for what was missed. A connection that is half
-    open says nothing by itself, so it is checked now and then. Other errors are raised, and the supervisor of
-    the task starts it again.
+    After a lost connection it reconnects, and calls `wake` for whatever was missed. A half-open connection
+    does not report itself, so the connection is checked now and then. Other errors are raised, and the
+    supervisor restarts the task.
     """
     while True:
         connection = None
@@ -210,10 +210,10 @@ async def listen(
 class Beat:
     """A thread that renews a worker's lease, so that a runner that blocks the loop does not lose it.
 
-    It has its own loop and connection. It calls `lost` once, in the dispatcher's loop, when the server says
-    that the worker is dead, or when no beat was answered for a lease by this process's clock. That time
-    counts from when the last answered beat was sent, so `lost` is never called too late. A beat that fails
-    unexpectedly is logged and tried again, like one that was not answered.
+    It has its own loop and connection. It calls `lost` once, on the dispatcher's loop, when the server says
+    that the worker is dead, or when no beat was answered for the length of a lease by this process's clock.
+    That time is counted from the sending of the last answered beat, so `lost` is never called too late. A
+    beat that fails unexpectedly is logged and retried, like one that was not answered.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Beat:
             try:
                 async with asyncio.timeout(max(self._good_until - sent, self._lease / 10)):
                     if connection is None or connection.is_closed():
-                        connection = await self._server.connect(moment=0.0)  # the lease does not wait
+                        connection = await self._server.connect(moment=0.0)  # the lease cannot wait
                     alive = await connection.fetchval(self._statement, self._worker, self._lease)
             except Exception as exc:
                 if not isinstance(exc, (*_LOST, asyncpg.PostgresError, LedgerUnavailable)):

@@ -2,9 +2,9 @@
 
 Three kinds of channels, all named after the schema:
 
-turngate_SCHEMA         hints for every worker, and word from processes that listen to relayed messages
+turngate_SCHEMA         hints for every worker, and announcements of processes that listen to relayed messages
 turngate_SCHEMA_WORKER  hints for one worker
-turngate_SCHEMA_relay   relayed messages, each behind the token of its sender
+turngate_SCHEMA_relay   relayed messages, each after the token of its sender
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Listen = Callable[[list[str], Callable[[], None], Callable[[str, str], None]], Coroutine[Any, Any, None]]
 
 _ANNOUNCE_INTERVAL: Final = 5.0
-"""Seconds after which a process that listens to relayed messages says so again."""
+"""Seconds after which a process that listens to relayed messages announces it again."""
 _HINT_DELAY: Final = 0.005
 """Seconds for which hints are collected before they are sent together."""
 
@@ -34,8 +34,8 @@ _HINT_DELAY: Final = 0.005
 class Notifications:
     """What this process sends to the others, and receives from them.
 
-    fetch   has the statement of a name carried out
-    listen  listens to channels for ever: calls its second argument for what was missed, its third with the
+    fetch   executes the statement of a name
+    listen  listens to channels forever: calls its second argument if something was missed, its third with the
             channel and the text of each notification
     spawn   starts a background task
     """
@@ -80,12 +80,12 @@ class Notifications:
         )
 
     def close(self) -> None:
-        """Start no more tasks; those that run are ended by the ledger that has spawned them."""
+        """Start no more tasks. The ledger, which has spawned the running ones, ends them."""
         self._wake = None
         self._hints = set()
 
     def _notice(self, channel: str, text: str) -> None:
-        """Take a notification; what that raises must not reach the connection."""
+        """Handle a notification; exceptions must not reach the connection."""
         try:
             self._take(text)
         except Exception as exc:
@@ -103,7 +103,7 @@ class Notifications:
                 self._heard(message)
 
     def has_listeners(self) -> bool:
-        """Return whether another process has said lately that it listens to relayed messages."""
+        """Return whether another process has lately announced that it listens to relayed messages."""
         return time.monotonic() < self._has_listeners_until
 
     async def relay(self, messages: Sequence[str]) -> None:
@@ -131,7 +131,7 @@ class Notifications:
             await asyncio.sleep(_ANNOUNCE_INTERVAL)
 
     def hint(self, workers: set[int]) -> None:
-        """Let these workers look soon, or all workers if the set is empty. Never waits."""
+        """Hint that these workers, or all if the set is empty, should look soon. Never waits."""
         is_first = not self._hints
         self._hints |= {f"{self._channel}_{worker}" for worker in workers} or {self._channel}
         if is_first:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from turngate._prompt import WhenBusy
 
 ALL: Final = -1
-"""As the head of the queue in an `Ask`: the whole queue."""
+"""As `head` in an `Ask`: the whole queue."""
 REMEMBERED: Final = 32
-"""How many of its last steps a session remembers by their ids, for callers whose answer was lost."""
+"""How many of its last steps a session remembers by id, for callers whose answer was lost."""
 _ODD: Final = "\x1b"
-"""Begins the JSON of a text that a database would not take as it is."""
+"""Prefix of a text stored as JSON because a database would not take it as it is."""
 
 Row = tuple[Any, ...]
 """The columns of a row."""
@@ -42,7 +42,7 @@ class SessionRow(NamedTuple):
     owner     the worker that runs the turn; None if no worker has taken it yet
     fence     the number of the turn's last owner
     begun     whether the turn's runner may have been called
-    attempts  which attempt of the turn it is
+    attempts  which attempt at the turn this is
     recent    the ids of its last steps
     """
 
@@ -64,8 +64,8 @@ class SessionRow(NamedTuple):
 class RunRow(NamedTuple):
     """A run; `place` is its place in its turn, `holder` the worker that accepted it.
 
-    While it waits, `rank` is its position in line, and `bound` the lead of the one turn that it may join.
-    `data` is JSON. Empty texts stand for nothing.
+    While it waits, `rank` orders the line, and `bound` is the lead of the one turn that it may join.
+    `data` is JSON. An empty text means None.
     """
 
     run_id: str
@@ -85,7 +85,7 @@ class RunRow(NamedTuple):
     bound: str = ""
 
     def as_record(self) -> RunRecord:
-        """Return what the core works on."""
+        """Return the record that the core works on."""
         record = RunRecord(
             self.session_id, self.run_id, self.seq, self.prompt, self.when_busy, self.state, self.covered,
             self.data or None,
@@ -94,7 +94,7 @@ class RunRow(NamedTuple):
         return record
 
     def updated(self, run: RunRecord, place: int, attachments: str | None = None) -> RunRow:
-        """Return the row as the core has left the run."""
+        """Return the row for a run that the core has changed."""
         return self._replace(
             state=run.state, covered=run.covered, place=place, when_busy=run.when_busy, rank=run.rank,
             held=run.held, bound=run.into or "", prompt=run.prompt, data=run.data or "",
@@ -103,7 +103,7 @@ class RunRow(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A run that was looked up by its id, in whichever session, and its completion if it has one.
+    """A run that was looked up by its id, in any session, and its completion if it has one.
 
     `position` is that of the step that completed it; 0 if it is not complete, or was not looked up.
     """
@@ -117,8 +117,7 @@ class KeyRow(NamedTuple):
     """A request under an idempotency key, and its answer as JSON.
 
     An operation of one step has one row, with an empty `part`, which is written in that step and has its id.
-    An operation of several steps has one row that says what it is going to do, one `part` for each step, and
-    one for its answer.
+    An operation of several steps has one row for its plan, one `part` for each step, and one for its answer.
     """
 
     key: str
@@ -131,10 +130,10 @@ class KeyRow(NamedTuple):
 class Ask(NamedTuple):
     """What a step needs to see of its session.
 
-    head       how many runs of the queue's head
-    run_id     a run to look up, in whichever session
+    head       how many runs from the head of the queue
+    run_id     a run to look up, in any session
     with_text  whether the text that the turn has written so far is needed
-    is_new     whether the run is most likely not known yet
+    is_new     whether the run is probably not known yet
     key        key and part of an idempotency key to look up
     """
 
@@ -149,7 +148,7 @@ class Ask(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A session as a step finds it: its row, its accepted and active runs, and what the `Ask` named.
+    """A session as a step finds it: its row, its accepted and active runs, and what the `Ask` asked for.
 
     fresh        a number higher than any used before in the session: for a fence, or for a first version
     now          the time by the ledger's clock
@@ -170,7 +169,7 @@ class Loaded(NamedTuple):
 
 
 class RunChange(NamedTuple):
-    """A run on record that changes and is not complete; what an edit may change is None if it stays."""
+    """A change to a run that stays incomplete; fields that an edit may change are None if unchanged."""
 
     run_id: str
     state: State
@@ -186,7 +185,7 @@ class RunChange(NamedTuple):
 
     @classmethod
     def between(cls, before: RunRow, after: RunRow) -> RunChange:
-        """Return what leads from one row to the other."""
+        """Return the change that leads from one row to the other."""
         prompt, attachments, data = (
             new if new != old else None
             for old, new in zip(
@@ -207,7 +206,7 @@ class RunChange(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a step writes, all or nothing, if the session is still at the version that was loaded."""
+    """What a step writes, all of it or nothing, if the session is still at the version that was loaded."""
 
     session_id: str
     before: SessionRow | None
@@ -218,7 +217,7 @@ class Changes(NamedTuple):
     messages: list[Message]
     entries: list[dict[str, Any]]
     key: KeyRow | None = None
-    """If the key has a row already, nothing is written at all."""
+    """If the key already has a row, nothing is written at all."""
 
 
 @dataclass
@@ -234,7 +233,7 @@ class Decision:
 
 
 Decide = Callable[[Loaded, str], Decision]
-"""A step: a pure function of the loaded session and the id under which it is going to be saved.
+"""A step: a pure function of the loaded session and the id under which the step will be saved.
 
 It may be called several times, and in another thread.
 """
@@ -252,12 +251,12 @@ def as_json(attachments: tuple[Attachment | str, ...]) -> str:
 
 
 def as_attachments(text: str) -> tuple[Attachment | str, ...]:
-    """Return the attachments that the JSON text is of."""
+    """Parse the JSON text of attachments."""
     return tuple(decode_attachment(each) for each in json.loads(text)) if text else ()
 
 
 def storable(text: str) -> str:
-    """Return the text as any database takes it: as JSON if it has NUL or half a surrogate pair."""
+    """Return the text in a form that any database takes: as JSON if it has NUL or half a surrogate pair."""
     is_odd = "\0" in text or text.startswith(_ODD)
     if not is_odd and not text.isascii():
         try:
@@ -268,7 +267,7 @@ def storable(text: str) -> str:
 
 
 def restored(text: str) -> str:
-    """Return the text that `storable` was given."""
+    """Return the text from which `storable` made this."""
     if text.startswith(_ODD):
         original: str = json.loads(text[1:])
         return original
@@ -281,7 +280,7 @@ _RUN_COLUMNS: Final = len(RunRow._fields)
 
 
 def _is_plain(record: Sequence[Any]) -> bool:
-    """Return whether no text of the record needs to be changed; it looks at all of them at once."""
+    """Return whether no text of the record needs to be changed; checks all of them at once."""
     texts = "".join([value for value in record if isinstance(value, str)])
     return texts.isascii() and "\0" not in texts and _ODD not in texts
 
@@ -326,7 +325,7 @@ def as_key(row: Sequence[Any]) -> KeyRow:
 
 
 def of_complete(complete: RunComplete) -> Row:
-    """Return the columns of a completion that its run does not have anyway."""
+    """Return the columns of a completion that its run does not have already."""
     return encode(complete[3:])
 
 

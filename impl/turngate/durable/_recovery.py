@@ -1,8 +1,8 @@
-"""Looks after what hints may have missed, and recovers what dead processes have left.
+"""Finds out what hints have missed, and recovers what dead processes have left behind.
 
-Everything here works by looking again and again; hints only make it sooner. Orphans are found by the state
-that they are in, not at the moment of a death, so it does not matter which process noticed what when. Each is
-recovered by one more step, which looks again itself: of several processes that try, one does it.
+Everything here works by polling; hints only make it faster. Orphans are found by their state, not at the
+moment of a death, so it does not matter which process notices what when. Each is recovered by one step, which
+checks the state again itself, so of several processes that try, exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from turngate.durable._turns import KnownRuns, LedgerTurns, OwnedTurn
 
 _AT_ONCE: Final = 500
-"""How many runs are asked for in one question."""
+"""How many runs one query asks for."""
 _FEW: Final = 500
-"""Up to this many runs are asked for one by one, at every look."""
+"""Up to this many runs are looked up one by one at every poll."""
 _KEYS_EVERY: Final = 60.0
-"""Seconds after which idempotency keys are looked for that are too old."""
+"""Seconds between two searches for idempotency keys that are too old."""
 _ROUNDS: Final = 20
-"""How many times in a row orphans are recovered before anything else is looked after."""
+"""How many times in a row orphans are recovered before anything else is done."""
 
 
 class Recovery:
-    """Looks at the turns and runs of this process, and recovers those of dead ones."""
+    """Watches the turns and runs of this process, and recovers those of dead processes."""
 
     def __init__(self, stepper: Stepper, runs: KnownRuns, turns: LedgerTurns) -> None:
         self._ledger = stepper.ledger
@@ -50,17 +50,17 @@ class Recovery:
         self.task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._looked_until: tuple[int, int] | None = None
-        """Up to where completions were looked at, when too many runs are waited for to ask for each."""
+        """How far completions were read, when too many runs are waited for to look up each."""
         self._looked_at = 0
-        """Where among many runs that are waited for the next look begins."""
+        """Where, among many runs that are waited for, the next look begins."""
         self._expire_keys_at = 0.0
 
     def start(self) -> None:
-        """Begin to look, in the background."""
+        """Begin to poll, in the background."""
         self.task = self._stepper.tasks.supervisor.start("looking after the ledger", self._run)
 
     def stop(self) -> None:
-        """Stop looking. Idempotent."""
+        """Stop polling. Idempotent."""
         if self.task is not None:
             self.task.cancel()
 
@@ -69,7 +69,7 @@ class Recovery:
         self._woken.set()
 
     async def _run(self) -> None:
-        """Look again and again. A part that fails does not stop the others."""
+        """Poll. A part that fails does not stop the others."""
         loop = self._stepper.loop.check_loop()
         due = checkpoint_due = loop.time()
         while True:
@@ -90,7 +90,7 @@ class Recovery:
             await self._rest(min(due, checkpoint_due) - loop.time())
 
     async def _try(self, complaint: str, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call; log what is raised: the ledger cannot be reached, or is broken, and both may pass."""
+        """Call, and log what is raised: the ledger cannot be reached or is broken, maybe for a while."""
         try:
             await call()
         except LedgerGone as exc:
@@ -99,20 +99,20 @@ class Recovery:
             log_error(exc, complaint)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until woken, but no longer than this."""
+        """Wait until woken, but no longer than this time."""
         try:
             async with asyncio.timeout(max(seconds, 0.001)):
                 await self._woken.wait()
         except TimeoutError:
             pass
 
-    # What others have done to our turns and runs.
+    # What other processes have done to our turns and runs.
 
     async def _look_for_ends(self) -> None:
-        """Find out which runs have completed that callers here wait for and other processes run.
+        """Find completed runs of other processes for which callers here wait.
 
-        A few are asked for one by one. If there are many, what has completed since the last look is read, in
-        whichever process that was, and only those that have come since then are asked for.
+        A few are looked up one by one. If there are many, all completions since the last look are read, and
+        only runs that are waited for since then are looked up.
         """
         waited_for = self._runs.elsewhere()
         moment = None
@@ -129,9 +129,9 @@ class Recovery:
             self._looked_until = moment.horizon - 1, BEHIND
 
     async def _look_at_some(self) -> None:
-        """Ask for some of many runs, others each time, although nothing was read of their ends.
+        """Look up some of many runs, different ones each time, even if no completion of theirs was read.
 
-        A transaction that is open elsewhere may hold back what is read of completions.
+        A transaction that is open elsewhere may hold back the completions that can be read.
         """
         if self._looked_until is None:
             return
@@ -141,7 +141,7 @@ class Recovery:
         await self._look_at(waited_for[first : first + _AT_ONCE])
 
     async def _look_at(self, run_ids: list[str]) -> None:
-        """Ask the ledger for runs. A run that it no longer knows was complete, and was purged."""
+        """Look up runs on the ledger. A run that it no longer knows was complete, and was purged."""
         if not run_ids:
             return
         known_here = self._runs.waited_for
@@ -157,7 +157,7 @@ class Recovery:
     async def _look_at_completions(self, after: tuple[int, int]) -> None:
         while True:
             purged, _, finished = await self._ledger.completions_after(after, _AT_ONCE)
-            if purged > after:  # what was purged was not read: everything has to be asked for again
+            if purged > after:  # purged completions were not read, so every run has to be looked up again
                 self._looked_until = None
                 return
             for position, ordinal, complete in finished:
@@ -168,7 +168,7 @@ class Recovery:
                 return
 
     async def _look_at_turns(self) -> None:
-        """Interrupt what a cancel covers, stop what was given to another, see who waits to be folded."""
+        """Interrupt covered turns, stop those that others have taken over, and look for follow-ups."""
         name, owned = self._stepper.name, [*self._turns.owned.values()]
         on_record = {mine.fence: mine for mine in await self._ledger.turns_of(name)}
         for each in owned:
@@ -205,14 +205,14 @@ class Recovery:
                 owned.checkpoint = so_far
 
     async def _expire_keys(self) -> None:
-        """Forget some of the idempotency keys that are too old; the next poll goes on if there are more."""
+        """Delete some of the idempotency keys that are too old; the next poll goes on if there are more."""
         now = self._stepper.loop.check_loop().time()
         if now >= self._expire_keys_at:
             self._expire_keys_at = now + _KEYS_EVERY
             if await self._ledger.expire_keys(KEPT_ON_A_LEDGER, _AT_ONCE) == _AT_ONCE:
                 self._expire_keys_at = now
 
-    # What the dead have left.
+    # What dead processes have left.
 
     async def _recover_orphans(self) -> None:
         await self._ledger.expire_workers()
@@ -224,7 +224,7 @@ class Recovery:
                 return
 
     async def _recover(self, orphans: Orphans) -> bool:
-        """Take the steps that the orphans need, and say whether one could be taken."""
+        """Take the steps that the orphans need; return whether any could be taken."""
 
         def reap(step: Step) -> object:
             return step.reap(retry=self._settings.on_death == "retry")
@@ -260,7 +260,7 @@ class Recovery:
 
 
 def _log_recovered(session_id: str, recovered: Recovered) -> None:
-    """Log what happened to a turn that a process has left behind, a line for each run."""
+    """Log what happened to a turn that a process has left behind, one line per run."""
     level, outcome = {
         "lost": (logging.WARNING, "is lost: the process that ran its turn died"),
         "retried": (logging.WARNING, "runs again, attempt %d of %d: the process that ran its turn died"),

@@ -1,8 +1,8 @@
-"""What both engines do by SQL: their statements, their migrations, and everything that they read.
+"""What both engines do in SQL: their statements, their migrations, and all reads.
 
 `sql/sqlite.sql` and `sql/postgres.sql` have statements of the same names, with the same parameters and
-columns. The columns of sessions, runs, completions, messages and keys are those of their records. The scripts
-in `sql/sqlite/` and `sql/postgres/` lead from each version of the schema to the next. A script is never
+columns. The columns of sessions, runs, completions, messages and keys match their records. The scripts
+in `sql/sqlite/` and `sql/postgres/` migrate each version of the schema to the next. A script is never
 edited, not even its whitespace, because ledgers of that version exist. A change of the schema is a new file,
 `NNNN_name.sql`, with the next number.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _ORPHANS_LIMIT: Final = 50
 _SLICE: Final = 500
-"""How many rows a slice of a purge looks at."""
+"""How many rows a slice of a purge examines."""
 _SKEW: Final = 3600.0
 """Seconds by which the clocks of machines that share a ledger may differ."""
 _START: Final = (-1, -1)
@@ -58,7 +58,7 @@ _RECORDS: Final[dict[str, tuple[str, ...]]] = {
 
 @functools.cache
 def statements(engine: str) -> dict[str, str]:
-    """Return the statements of an engine by their names. `{name}` in one stands for another."""
+    """Return the statements of an engine by name. `{name}` in one stands for another."""
     text = (resources.files("turngate.durable") / "sql" / f"{engine}.sql").read_text(encoding="utf-8")
     _, *parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)
     found = {f"{record}_columns": ", ".join(fields) for record, fields in _RECORDS.items()}
@@ -98,14 +98,14 @@ for _engine in ("sqlite", "postgres"):  # read now: a process may drop its privi
 
 
 def add_known(runs: list[RunRow], known: Known | None, session_id: str) -> list[RunRow]:
-    """Add the run that was asked for to those of a session, if it is one of them and in flight."""
+    """Add the run that was asked for to those of a session, if it belongs there and is in flight."""
     if known is None or known.complete is not None or known.row.session_id != session_id:
         return runs
     return runs if any(row.run_id == known.row.run_id for row in runs) else [*runs, known.row]
 
 
 class _PastRun(NamedTuple):
-    """A complete run: its place, its session as it is stored, and whether it is old enough."""
+    """A complete run: its place, its session as stored, and whether it is old enough."""
 
     position: int
     ordinal: int
@@ -116,7 +116,7 @@ class _PastRun(NamedTuple):
 
 
 class SqlLedger(ABC):
-    """What a ledger reads, keeps beside the steps and purges, on an engine that has the statements."""
+    """What a ledger reads, stores apart from its steps and purges, on an engine that has the statements."""
 
     @abstractmethod
     async def fetch(self, name: str, *about: object) -> list[Row]:
@@ -186,7 +186,7 @@ class SqlLedger(ABC):
         """Return the messages of the turn that the run was part of."""
         return as_messages(await self.fetch("messages_of", storable(run_id)))
 
-    # Beside the steps.
+    # Apart from the steps.
 
     async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Save the text that turns have written so far; leave out what cannot be stored."""
@@ -224,7 +224,7 @@ class SqlLedger(ABC):
         Looks at every complete run in the order of positions and deletes those that are old enough, with
         their messages; then at sessions without runs, at the history, and at what remains.
         """
-        # Sessions that have runs left, each with whether one of these was accepted before.
+        # Sessions that have runs left, each with whether one of them was accepted before.
         left = {(row[0], bool(row[1])) for row in await self.fetch("purge_in_flight", before)}
         after = _START
         while rows := [
@@ -241,7 +241,7 @@ class SqlLedger(ABC):
             )
         async for _ in self._purge_sessions({session_id for session_id, _ in left}, after[0]):
             yield 0
-        # What stays of the history of a session begins with an accept.
+        # What remains of the history of a session begins with an accept.
         async for _ in self._purge_history(before, {session_id for session_id, is_old in left if is_old}):
             yield 0
         for name in ("purge_checkpoints", "purge_epochs"):
@@ -253,7 +253,7 @@ class SqlLedger(ABC):
         return int(count)
 
     async def _purge_sessions(self, kept: set[str], looked_at: int) -> AsyncIterator[None]:
-        """Delete sessions without runs; a session stays that has run since that position was looked at."""
+        """Delete sessions without runs, except those that have changed since that position was read."""
         name = ""
         while rows := await self.fetch("purge_look_at_sessions", name, _SLICE):
             name = rows[-1][0]

@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 _SQL: Final = statements("sqlite")
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _LISTENERS_INTERVAL: Final = 0.1
-"""Seconds for which the answer to whether another process listens is kept."""
+"""Seconds for which the answer to "does another process listen?" is kept."""
 _LOG_PAGES: Final = 4_000
-"""The write-ahead log is copied into the file when it has this many pages, 16 MB: a run writes many."""
+"""The write-ahead log is copied into the file at this many pages, 16 MB, because a run writes many."""
 
 
 class SqliteLedger(SqlLedger):
     """The sessions in the file at `path`, in WAL mode: for any number of processes on one machine.
 
     lock_timeout  how many seconds to wait while another process holds the file
-    synchronous   "FULL", or "NORMAL", with which a loss of power may cost the last commits
+    synchronous   "FULL", or "NORMAL", with which a power loss may cost the last commits
 
     One thread does the work, and steps that wait at the same time share a commit. The death of a process is
     noticed by its file lock.
@@ -84,7 +84,7 @@ class SqliteLedger(SqlLedger):
 
     async def open(self) -> None:
         """Open the file, and migrate it to the current schema."""
-        self.path = resolved(self._given)  # a link may have been changed since
+        self.path = resolved(self._given)  # a link may have changed meanwhile
         self._relay = Relay(self.path)
         try:
             check_usable(self.path)
@@ -147,7 +147,7 @@ class SqliteLedger(SqlLedger):
             raise
 
     def _problem(self) -> str | None:
-        """Return what has become of the file if it is no longer the one that was opened."""
+        """Say what has become of the file if it is no longer the one that was opened."""
         assert self._file is not None
         return self._file.problem()
 
@@ -202,7 +202,7 @@ class SqliteLedger(SqlLedger):
         try:
             ((worker,),) = await self.fetch("register", str(lock.name))
         except BaseException as exc:
-            # If the caller was cancelled, the row is written all the same, and its lock must be free.
+            # If the caller was cancelled, the row is still written, so its lock must be released.
             lock.release(remove=isinstance(exc, Exception))
             raise
         lock.is_recorded = True
@@ -270,7 +270,7 @@ class SqliteLedger(SqlLedger):
     longest_message = LONGEST
 
     def has_listeners(self) -> bool:
-        """Return whether another process listens, or did a moment ago."""
+        """Return whether another process listens, or listened a moment ago."""
         now = time.monotonic()
         if now >= self._has_listeners_until:
             self._has_listeners_until = now + _LISTENERS_INTERVAL
@@ -315,7 +315,7 @@ def _migrate(connection: sqlite3.Connection, synchronous: str) -> None:
 
 
 def _begin_epoch(connection: sqlite3.Connection) -> None:
-    """Begin an epoch: cursors beyond the end of this file were given by a file that is lost."""
+    """Begin an epoch: cursors beyond the end of this file come from a file that is lost."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_SQL["put_epoch"], {"1": secrets.token_hex(6)})

@@ -1,8 +1,8 @@
-"""Messages between the processes that share a file: each that listens has a socket beside the file.
+"""Messages between the processes that share a file. Each that listens has a socket beside the file.
 
-A process sends a message to every socket there is. Messages are lost when a socket is full, and where sockets
-are not available. A process that finds no listener behind a socket removes the socket. Other files in the
-folder are left alone, also those of a ledger with a similar name.
+A process sends a message to every such socket. Messages are lost when a socket is full, or if sockets are
+not available. A process that finds no listener behind a socket removes the socket. Other files in the
+folder are left alone, including those of a ledger with a similar name.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Relay:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[str]:
-        """Give a short path to the folder: a socket's address has little room."""
+        """Provide a short path to the folder, because a socket's address has little room."""
         handle = os.open(self._folder, os.O_RDONLY)
         try:
             short = f"/proc/self/fd/{handle}"

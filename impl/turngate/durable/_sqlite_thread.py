@@ -7,8 +7,8 @@ job that writes takes no lock.
 
 Before and after each transaction, and several times a second in between, the thread checks that the file is
 still the one that was opened. At the beginning of each transaction it checks that no older ledger was written
-into the file. If the ledger is gone in one way or the other, the transaction is not acknowledged, the
-connection is closed, and every later job is refused.
+into the file. If the ledger is gone in either way, the transaction is not acknowledged, the connection is
+closed, and every later job is refused.
 
 The thread survives unexpected errors. It rolls the transaction back and answers each job truthfully:
 LedgerUnavailable if none of it is in the file, OutcomeUnknown if it may be. Then it goes on, after a pause
@@ -47,7 +47,7 @@ _FAILURES_LIMIT: Final = 10
 _PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 2.0
 _ABOUT_DATA: Final = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError)
-"""Raised because of a value, which would be refused again."""
+"""Errors caused by a value, which would be refused again."""
 _RESTORED: Final = (
     "an older ledger was restored while it was open; nothing more is written; restart to use what is there "
     "now"
@@ -75,7 +75,7 @@ class _FailedJob(Exception):
 
 
 class _SeenLedger:
-    """What this process has seen of the ledger. Numbers never go back, so all of it must still be there.
+    """What this process has seen of the ledger. Numbers never decrease, so all of it must still be there.
 
     reached  the last number that was seen
     """
@@ -86,7 +86,7 @@ class _SeenLedger:
         self._data_version: int | None = None
 
     def is_lost(self, connection: sqlite3.Connection) -> bool:
-        """Return whether something is gone; looks only if another connection has written."""
+        """Return whether something is gone; checks only if another connection has written."""
         version = _data_version(connection)
         if version == self._data_version:
             return False
@@ -106,7 +106,7 @@ class CommitThread:
     """The thread, and the jobs that wait for it. Created on the loop that it answers to.
 
     connect  opens the file, at the first job
-    problem  says what has become of the file if it is no longer the one that was opened
+    problem  says what has become of the file if it is not the one that was opened
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], problem: Callable[[], str | None]) -> None:
@@ -117,9 +117,9 @@ class CommitThread:
         self._gone: str | None = None
         """Why every job is refused from now on."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        """Waiting jobs; None is the last."""
+        """Waiting jobs; None ends the thread."""
         self._in_hand: list[_Job] = []
-        """Jobs that the thread has taken and not answered."""
+        """Jobs that the thread has taken and not answered yet."""
         self._may_be_saved = False
         """Whether the writes of the jobs in hand may be in the file."""
         self._is_dead = False
@@ -132,7 +132,7 @@ class CommitThread:
         self._thread.start()
 
     def do(self, call: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> Future[T]:
-        """Have the thread make the call within a transaction; the future is done once that is committed.
+        """Have the thread make the call within a transaction. The future is done once that is committed.
 
         Cancelling the future does not stop the job.
         """
@@ -193,7 +193,7 @@ class CommitThread:
                 failures += 1
                 self._recover(connection, exc, failures)
                 if self._ending:
-                    self._jobs.put(None)  # the failure may have swallowed the one that was there
+                    self._jobs.put(None)  # the failure may have consumed the one in the queue
             if self._gone is not None and connection is not None:
                 # SQLite copies its log into the file only if the file is still in its place.
                 _close(connection)
@@ -203,7 +203,7 @@ class CommitThread:
             _close(connection)
 
     def _next_batch(self) -> list[_Job] | None:
-        """Wait for jobs, for a while; None when there are none and none will come."""
+        """Wait a while for jobs; None if there are none and no more will come."""
         jobs, in_hand = self._jobs, self._in_hand
         try:
             job = jobs.get(timeout=_LOOK_INTERVAL if self._changed is not None else None)
@@ -272,7 +272,7 @@ class CommitThread:
                 self._gone = f"the ledger is damaged: {exc}"
             elif connection.in_transaction:
                 raise
-            self._may_be_saved = others_may_be  # nothing of this batch is in the file
+            self._may_be_saved = others_may_be  # nothing from this batch is in the file
             if isinstance(exc, _FailedJob) and len(batch) > 1:
                 return [answer for job in batch for answer in self._run(connection, [job])]
             why: BaseException
@@ -310,7 +310,7 @@ class CommitThread:
         try:
             version = _data_version(connection)
         except sqlite3.Error:
-            return  # the next job will be told
+            return  # the next job will fail with it
         if version != self._data_version:
             self._data_version = version
             self._wake()
@@ -367,7 +367,7 @@ def _set(answers: list[_Answer]) -> None:
             continue  # the caller was cancelled
         if error is None:
             future.set_result(value)
-        elif isinstance(error, StopIteration):  # which a future does not take
+        elif isinstance(error, StopIteration):  # a future does not accept it
             future.set_exception(RuntimeError(f"a job of the ledger raised {error!r}"))
         else:
             future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Which of the workers that share a file are alive, by file locks.
+"""Finds out by file locks which of the workers that share a file are alive.
 
 Each worker holds a lock on its own file beside the ledger. The kernel releases the lock exactly when the
 process ends, so there is no clock and no lease, and a stopped process stays alive. File locks work on one
@@ -59,7 +59,7 @@ _LOCAL_FUSE: Final = frozenset({
     "fuse.encfs", "fuse.exfat", "fuse.exfat-fuse", "fuse.fuse-overlayfs", "fuse.fuse2fs", "fuse.gocryptfs",
     "fuse.ntfs", "fuse.ntfs-3g",
 })  # fmt: skip
-"""Kinds of FUSE, beside `fuseblk`, that keep files on a local disk; all others are refused."""
+"""Kinds of FUSE, in addition to `fuseblk`, that keep files on a local disk; all others are refused."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
@@ -67,7 +67,7 @@ _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 def refuse_shared_file_system(path: Path, mounts: Path = _MOUNTS) -> None:
     """Raise LedgerUnavailable if other machines may share the file, or if the file itself is a mount.
 
-    Looks at the file system of the folder. It does not see what that is made of (an overlay on NFS).
+    Looks at the file system of the folder, not at the file systems below it (an overlay on NFS).
     """
     path = path.resolve()
     where, kind = _mount_of(path, mounts)
@@ -104,7 +104,7 @@ def _mount_of(path: Path, mounts: Path) -> tuple[Path | None, str]:
 
 
 class Process(NamedTuple):
-    """The identity of a process, which no other process of this machine has or had."""
+    """The identity of a process, which no other process of this machine has or ever had."""
 
     space: str
     """Identifies the boot of the machine and the namespaces in which pid and start are valid."""
@@ -113,7 +113,7 @@ class Process(NamedTuple):
 
 
 class Seen(Enum):
-    """Whether a process is there, or a lock is held."""
+    """Whether a process exists, or a lock is held."""
 
     THERE = "there"
     GONE = "gone"
@@ -121,7 +121,7 @@ class Seen(Enum):
 
 
 def this_process() -> Process | None:
-    """Return the identity of this process; None if the system does not tell it."""
+    """Return the identity of this process; None if the system does not provide it."""
     space = _space(os.getpid())
     status = _status_of(os.getpid())
     return None if space is None or status is None else Process(space, os.getpid(), status.start)
@@ -132,12 +132,12 @@ def _space(pid: int) -> str | None:
     """Return an identifier of this machine, boot and container, in which pids are unique."""
     try:
         if os.readlink("/proc/self") != str(pid):
-            return None  # what is mounted at /proc shows other pids than ours
+            return None  # /proc shows the pids of another namespace
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         known = [boot, os.readlink("/proc/self/ns/pid")]
     except OSError:
         return None
-    with contextlib.suppress(OSError):  # older kernels have none
+    with contextlib.suppress(OSError):  # older kernels do not have it
         known.append(os.readlink("/proc/self/ns/time"))
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]
 
@@ -146,7 +146,7 @@ class _Status(NamedTuple):
     start: int
     """When the process started, in clock ticks since the boot."""
     is_over: bool
-    """Whether it is a zombie: nothing of it runs any more."""
+    """Whether it is a zombie, so that it does not run any more."""
 
 
 def _status_of(pid: int) -> _Status | None:
@@ -161,7 +161,7 @@ def _status_of(pid: int) -> _Status | None:
 
 
 def look_for(process: Process) -> Seen:
-    """Return whether a process is still there."""
+    """Return whether a process still exists."""
     if process.space != _space(os.getpid()) or process.pid < 1:
         return Seen.UNCLEAR
     try:
@@ -169,7 +169,7 @@ def look_for(process: Process) -> Seen:
     except ProcessLookupError:
         return Seen.GONE
     except (OSError, OverflowError):
-        pass  # it is there, and belongs to another user
+        pass  # it exists, and belongs to another user
     status = _status_of(process.pid)
     if status is None:
         return Seen.UNCLEAR
@@ -188,7 +188,7 @@ _TRIES: Final = 20
 
 
 class WorkerName(NamedTuple):
-    """The name of a worker in its row. Names that an older Turngate has written have only a token."""
+    """The name of a worker in its row. Names written by an older Turngate have only a token."""
 
     token: str
     lock: FileId | None = None
@@ -197,7 +197,7 @@ class WorkerName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the name that the text spells; None if it is no name."""
+        """Parse a name; None if the text is not one."""
         found = _NAME.fullmatch(text)
         if found is None:
             return None
@@ -270,7 +270,7 @@ class WorkerLock:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # the folder cannot be read, and nothing speaks against it
+            return True  # the folder cannot be read, so assume that they can
 
     def release(self, *, remove: bool) -> None:
         """Release the lock. Idempotent.
@@ -318,7 +318,7 @@ def _share_like(ledger: Path, file: int) -> None:
 
 
 class _Unclear:
-    """A worker that may be dead, and for how long that has been so."""
+    """A worker that may be dead, and since when."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -326,10 +326,10 @@ class _Unclear:
         self._last = time.monotonic()
 
     def wait(self, limit: float) -> float:
-        """Return how many seconds were waited in all.
+        """Return how many seconds have been waited in all.
 
-        A pause between two looks counts for a quarter of the limit at most: if this process was stopped, the
-        other one may have been stopped with it, and had no time to come back.
+        A pause between two looks counts for at most a quarter of the limit: if this process was stopped, the
+        other one may have been stopped with it, and needs time to come back.
         """
         now = time.monotonic()
         self._waited += min(now - self._last, limit / 4)
@@ -338,7 +338,7 @@ class _Unclear:
 
 
 class DeathWatch:
-    """Decides which workers of other processes are dead, and remembers of which it is not clear."""
+    """Decides which workers of other processes are dead, and remembers those for which it is unclear."""
 
     def __init__(self) -> None:
         self._unclear: dict[int, _Unclear] = {}

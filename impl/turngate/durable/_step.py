@@ -1,17 +1,17 @@
 """One step of a session: rows, the same core as in memory, rows again. No I/O.
 
 A step begins with the session as it was loaded. It calls the methods of `SessionCore` that the dispatcher in
-memory calls, and every line that decides about a run is there. What the core asks for is performed here as
-far as it is a matter of record:
+memory calls, and every decision about a run is made there. The effects that the core returns are performed
+here as far as they change records:
 
 1. A run that is cancelled on entry, and a covered turn whose runner was not called, settle in the same step.
 2. A turn that starts gets an owner and a new fence. It runs when the step is saved, never before.
-3. What its owner does to a turn (fold, begin, finish) counts only under the turn's fence: the number alone
-   decides. A turn that was given up for dead has been given another one, or has ended.
+3. What an owner does to its turn (fold, begin, finish) counts only under the turn's fence: the number alone
+   decides. A turn that was given up has a new fence, or has ended.
 
 Any process may take over what a dead one has left: `reap` ends the turn of a dead owner or runs it again,
-`claim` takes a turn that has no owner, `enter` lets in the run of a holder that is gone. Each is a step like
-any other.
+`claim` takes a turn that has no owner, and `enter` enters the run of a holder that is gone. Each is a step
+like any other.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 DIED: Final = "the process that ran the turn died"
 ATTEMPTS: Final = 3
-"""How often a turn is begun before it counts as lost, if it may be run again at all."""
+"""How many times a turn is begun before it counts as lost, if it may run again at all."""
 
 
 class Fenced(TurngateError):
-    """The turn was given up for dead: what its former owner wants to write is discarded."""
+    """The turn was given up: what its former owner wants to write is discarded."""
 
 
 class Recovered(NamedTuple):
-    """What happened to a turn whose process died, or that belonged to no process."""
+    """What happened to a turn whose process died, or that had no owner."""
 
     what: Literal["lost", "retried", "cancelled", "taken over"]
     runs: tuple[str, ...]
@@ -73,7 +73,7 @@ class Recovered(NamedTuple):
 
 
 class Touched(NamedTuple):
-    """The runs that a call has covered or changed, those that it has held, and what waits after it."""
+    """The runs that a call has covered or changed, those that it has held, and those that wait after it."""
 
     runs: list[RunRecord]
     held: list[RunRecord] = []  # noqa: RUF012 - of a tuple
@@ -83,9 +83,9 @@ class Touched(NamedTuple):
 class Step:
     """A session between the load and the save.
 
-    worker   takes the step, and will own the turn that starts by it
-    places   whether turns wait for places, so that none has begun when it starts
-    closing  whether the worker takes no turn any more: what starts has no owner until another one claims it
+    worker   takes the step, and will own a turn that it starts places   whether turns wait for places, so
+    that a turn that starts has not begun yet closing  whether the worker takes no more turns: one that starts
+    has no owner until another worker claims it
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class Step:
         self.started: TurnRecord | None = None
         self.interrupted = False
         self.key: KeyRow | None = None
-        """The key under which the step is taken, with its answer."""
+        """The idempotency key of the step, with its answer."""
         self.changes: Changes | None = None
-        """What has to be written, once that is decided."""
+        """What has to be written, once it is decided."""
         self.messages: list[Message] = []
         self._places = places
         self._closing = closing
@@ -121,7 +121,7 @@ class Step:
         self.runs: dict[str, RunRecord] = {}
         self.rows: dict[str, RunRow] = {}
         self.accepted: dict[str, PendingAccept | None] = {}
-        """The runs that this step takes in, with what stays in the process that has accepted them."""
+        """The runs that this step accepts, with what stays in the accepting process."""
         self.attachments: dict[str, str] = {}
         """The attachments of the runs that this step edits."""
         self._put_into_core()
@@ -168,7 +168,7 @@ class Step:
         into: str | None = None,
         data: str = "",
     ) -> None:
-        """Take a run in, unless its id is known already. Refuses what `Dispatcher.accept` refuses."""
+        """Accept a run, unless its id is already known. Refuses what `Dispatcher.accept` refuses."""
         session_id = self.loaded.session_id
         digest = digest_of(session_id, prompt, attachments, data)
         if self.loaded.known is not None:
@@ -186,7 +186,7 @@ class Step:
         self.accepted[run_id] = pending
 
     def enter(self, run_id: str) -> State | None:
-        """Let the run in, and return what was decided; None if it is not accepted (any more)."""
+        """Enter the run, and return what was decided; None if it is not accepted (any more)."""
         run = self.runs.get(run_id)
         if run is None or run.state is not ACCEPTED:
             return None
@@ -196,12 +196,12 @@ class Step:
         return state
 
     def release(self, run_id: str) -> None:
-        """Complete a run that will not enter."""
+        """Complete a run that never enters."""
         if (run := self.runs.get(run_id)) is not None:
             self._perform(self.core.release(run))
 
     def cancel(self) -> list[RunRecord]:
-        """Cover every run of the session; the whole queue must have been asked for."""
+        """Cover every run of the session. The whole queue must have been asked for."""
         covered, decided = self.core.cancel()
         self._perform(decided)
         return covered
@@ -221,32 +221,32 @@ class Step:
         self._perform(decided)
         return dropped
 
-    # Inputs from callers who look after the line; the whole queue must have been asked for.
+    # Inputs from callers who manage the line. The whole queue must have been asked for.
 
     def hold(self, run_id: str | None = None) -> Touched:
-        """Hold the run, or all that wait."""
+        """Hold the run, or all waiting runs."""
         return self._touched(self.core.hold(None if run_id is None else self.waiting(run_id)))
 
     def resume(self, run_id: str | None = None) -> Touched:
-        """Resume the run, or all that are held."""
+        """Resume the run, or all held runs."""
         return self._touched(self.core.resume(None if run_id is None else self.waiting(run_id)))
 
     def stop(self, turn: str | None) -> Touched:
-        """Cover the active turn alone, and hold what waits."""
+        """Cover the active turn alone, and hold the waiting runs."""
         covered, held, decided = self.core.stop(turn)
         waiting = self.core.line()
         self._perform(decided)
         return Touched(covered, held, waiting)
 
     def move(self, run_id: str, before: str | None, to: Literal["first", "last"] | None) -> Touched:
-        """Move a waiting run in line."""
+        """Change the position of a waiting run."""
         run = self.waiting(run_id)
         place = to if before is None else self.waiting(before)
         assert place is not None
         return self._touched(([run], self.core.move(run, place)))
 
     def edit(self, run_id: str, changes: Callable[[RunRecord, str], tuple[Edit, str]]) -> Touched:
-        """Edit a waiting run; `changes` makes an edit and new attachments of the run and the old ones."""
+        """Edit a waiting run; `changes` takes it and its attachments, and returns the edit and new ones."""
         run = self.waiting(run_id)
         edited, self.attachments[run_id] = changes(run, self.rows[run_id].attachments)
         return self._touched(([run], self.core.edit(run, edited)))
@@ -259,7 +259,7 @@ class Step:
         return Touched(covered, [], waiting)
 
     def waiting(self, run_id: str) -> RunRecord:
-        """Return a run that was found on the ledger; raise if it is complete by now."""
+        """Return a run that was found on the ledger; raise if it is complete now."""
         run = self.runs.get(run_id)
         if run is None:
             raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
@@ -273,14 +273,14 @@ class Step:
     # Inputs from the owner of the turn.
 
     def _turn(self, fence: int) -> TurnRecord:
-        """Return the turn that has this fence; the number alone says whether it still counts."""
+        """Return the turn with this fence; the number alone says whether it still counts."""
         turn = self.core.turn
         if turn is None or self.fence != fence:
             raise Fenced(f"session {self.loaded.session_id!r}: the turn of fence {fence} was given up")
         return turn
 
     def begin(self, fence: int) -> bool:
-        """Note that the runner is about to be called; False if a cancel was first."""
+        """Note that the runner is about to be called; False if a cancel came first."""
         turn = self._turn(fence)
         self.begun = self.core.begin(turn)
         return self.begun
@@ -294,7 +294,7 @@ class Step:
     def finish(
         self, fence: int, text: str, error: str | None, kept: str | None, unwritten: str | None = None
     ) -> None:
-        """Complete the turn, write its messages and hand off; `unwritten` says why there are no messages."""
+        """Complete the turn, write its messages and hand off; `unwritten` says why there are none."""
         self._settle(self._turn(fence), text, error, kept, unwritten)
 
     def give_up(self, fence: int) -> None:
@@ -303,7 +303,7 @@ class Step:
             self._turn(fence)
             self.owner = None
 
-    # Inputs from a process that finds what another has left.
+    # Inputs from a process that finds what another has left behind.
 
     def claim(self) -> Recovered | None:
         """Take a turn that has no owner; None if there is none."""
@@ -317,7 +317,7 @@ class Step:
         """End the turn of an owner that is dead, or take it over; None if there is none.
 
         There are four cases. A cancel covers it: it completes as cancelled. Its runner was not called: it is
-        taken over. It may be run again: it is, from the beginning. Otherwise its runs are lost.
+        taken over. It may run again: it runs again from the beginning. Otherwise its runs are lost.
         """
         turn = self.core.turn
         if turn is None or self.owner is None or self.loaded.owner_lives:
@@ -364,7 +364,7 @@ class Step:
                     self.interrupted = True
 
     def _own(self, turn: TurnRecord) -> None:
-        """Give the turn to this worker under a new fence; a worker that closes takes none."""
+        """Give the turn to this worker under a new fence; a closing worker takes none."""
         self.fence = self.loaded.fresh
         self.owner = None if self._closing else self.worker
         self.begun = self.owner is not None and not self._places
@@ -379,7 +379,7 @@ class Step:
         kept: str | None,
         unwritten: str | None = None,
     ) -> None:
-        """Write the turn and complete its runs: in one step there is no time for a cancel in between."""
+        """Write the turn and complete its runs. In one step, no cancel can come in between."""
         if turn is self.core.turn:
             self.started = None
         self.core.end(turn, text, error, kept)
@@ -426,7 +426,7 @@ class Step:
         )
 
     def row_of(self, run: RunRecord, place: int | None = None) -> RunRow:
-        """Return the row of a run as the step leaves it, and its place in the turn if it has a new one."""
+        """Return the row of a run as the step leaves it, with its place in the turn if that is new."""
         row = self.rows[run.run_id]
         return row.updated(run, row.place if place is None else place, self.attachments.get(run.run_id))
 

@@ -1,11 +1,11 @@
-"""Takes steps on a ledger under a name of its own, and has their effects performed.
+"""Takes steps on a ledger under the name of this process, and has their effects performed.
 
 Rule 1. A step and its effects belong together. They run in a task that only the stepper knows, so a caller
-that is cancelled between the two leaves no turn that is never started. Rule 2. A process whose lease is lost,
-or that cannot learn what happened to a step, gives up its turns and takes a new name. What it held under the
-old one is found by the next process that looks, itself included, like that of any other process that has
-died. Rule 3. Effects come after the save. Rule 4. A ledger that raises something unexpected after it was
-given a step to save has not said whether the step was saved. That is rule 2.
+that is cancelled between the two cannot leave a turn that is never started. Rule 2. A process whose lease is
+lost, or that cannot learn what happened to a step, gives up its turns and takes a new name. The next process
+that looks, itself included, recovers what it held under the old name, as after a death. Rule 3. Effects come
+after the save. Rule 4. If a ledger raises something unexpected after it was given a step to save, it is
+unknown whether the step was saved, and rule 2 applies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a dispatcher on a ledger was told; see `DurableDispatcher`."""
+    """The settings of a dispatcher on a ledger; see `DurableDispatcher`."""
 
     on_death: Literal["fail", "retry"]
     lease: float
@@ -70,13 +70,13 @@ class PendingStep:
     def __init__(self) -> None:
         self._resolved: Future[None] | None = None
         self.position: int | None = None
-        """Where it was saved; 0 if nowhere, or if that is unknown; None until it is resolved."""
+        """The position at which it was saved; 0 if it was not, or if that is unknown; None until resolved."""
         self.completes: set[str] = set()
         """The runs that it completes if it was saved."""
         self.was_decided = False
         """Whether the ledger was given something to save."""
         self.refused_by: BaseException | None = None
-        """What the step itself raised, so that nothing was saved."""
+        """The exception that the step itself raised, so that nothing was saved."""
 
     def decided(self, changes: Changes) -> None:
         """Note what the ledger is about to save."""
@@ -89,13 +89,13 @@ class PendingStep:
         self.completes.clear()
 
     def resolve(self) -> None:
-        """Note that no answer is awaited any more."""
+        """Note that no answer is expected any more."""
         self.position = self.position or 0
         if self._resolved is not None:
             self._resolved.set_result(None)
 
     async def result(self) -> int:
-        """Wait for its end, and return the position."""
+        """Wait until the step has ended, and return its position."""
         if self.position is None:
             self._resolved = self._resolved or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._resolved)
@@ -104,7 +104,7 @@ class PendingStep:
 
 
 class BackgroundTasks:
-    """Tasks that no factory makes: they are not the user's. `supervisor` runs those that must not end."""
+    """Tasks made without the user's task factory. `supervisor` runs those that must not end."""
 
     def __init__(self, loop: HomeLoop) -> None:
         self.tasks: set[Task[Any]] = set()
@@ -112,7 +112,7 @@ class BackgroundTasks:
         self._loop = loop
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Task[T]:
-        """Start a task that may be awaited; if it is not, what it raises is not mentioned."""
+        """Start a task that may be awaited. If it is not, its exception is not reported."""
         task = asyncio.Task(coroutine, loop=self._loop.check_loop())
         self.tasks.add(task)
         task.add_done_callback(self._is_done)
@@ -121,30 +121,30 @@ class BackgroundTasks:
     def _is_done(self, task: Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # those who waited have been told
+            task.exception()  # the waiting callers have it
 
 
 class StepHost(Protocol):
     """What a stepper needs of the dispatcher that it belongs to."""
 
     def opened(self) -> None:
-        """Begin to look after things. Raises nothing."""
+        """Begin the background work. Raises nothing."""
 
     async def until_joined(self) -> None:
         """Wait until a step may be sent that must not overtake a subscription."""
 
     def perform(self, step: Step, decision: Decision) -> None:
-        """Perform what a step that was saved has decided. Never waits, and raises nothing."""
+        """Perform what a saved step has decided. Never waits, and raises nothing."""
 
     def lost_name(self, name: int) -> None:
         """Give up everything that was held under the name."""
 
     def lost_ledger(self, why: LedgerGone) -> None:
-        """Give up every turn, and tell those who wait for runs: nothing can be put on record any more."""
+        """Give up every turn, and fail the waits for runs: nothing can be put on record any more."""
 
 
 class Stepper:
-    """A process on a ledger: its loop, its tasks, its name, and the steps that it takes under that name."""
+    """A process on a ledger: its loop, its tasks, its name, and the steps that it takes."""
 
     def __init__(self, ledger: Ledger, host: StepHost, settings: Settings) -> None:
         self.ledger = ledger
@@ -156,17 +156,17 @@ class Stepper:
         self.former: set[int] = set()
         """Names that were given up and may still count as alive."""
         self.token = f"{secrets.token_hex(6)}g"
-        """What the ids begin with that this process draws; they go on with a number."""
+        """The prefix of the ids that this process draws; a number follows."""
         self.is_open = False
         self.is_closing = False
-        """Whether the dispatcher takes no turn any more."""
+        """Whether the dispatcher takes no more turns."""
         self.is_closed = False
         self.gone: LedgerGone | None = None
         """Why nothing can be done on the ledger any more."""
         self.pending: dict[PendingStep, None] = {}
         """The steps that were sent and are not answered yet."""
         self.under_way = 0
-        """How many steps are under way, those included that wait to be sent."""
+        """How many steps are under way, including those that wait to be sent."""
         self.idle = Waiters()
         """Woken when no step is under way, or when a turn has ended."""
         self.last_position = 0
@@ -210,14 +210,14 @@ class Stepper:
 
     async def _take_name(self) -> None:
         name = await self.ledger.register(self.settings.lease)
-        if self._lets_go:  # it would neither be kept alive nor retired
+        if self._lets_go:  # it would be neither kept alive nor retired
             await self.ledger.retire(name)
             self._check_not_letting_go()
         self.ledger.keep_alive(name, self.settings.lease, self._is_lost)
-        self.name = name  # only now: a process that is not kept alive would lose its turns
+        self.name = name  # only now, because a process that is not kept alive would lose its turns
 
     def _check_not_letting_go(self) -> None:
-        """Raise if the ledger is being closed: its last name is given up, and no other is taken."""
+        """Raise if the ledger is being closed: the last name is given up, and no other is taken."""
         if self._lets_go:
             raise DispatcherClosed("the dispatcher is closed")
 
@@ -232,7 +232,7 @@ class Stepper:
             log_error(exc, "worker %d has lost its lease, and the ledger cannot be reached", name)
 
     async def _rename(self, name: int) -> None:
-        """Give up everything that was held under the name, and take a new one; once, however many ask."""
+        """Give up everything that was held under the name, and take a new one, once per name."""
         self._check_not_letting_go()
         if name and name == self.name:
             self.name = 0
@@ -244,20 +244,20 @@ class Stepper:
                 await self._take_name()
 
     async def retire_former(self) -> None:
-        """Have the names count as dead that were given up, so that others find what was held under them.
+        """Declare the given-up names dead, so that other processes find what was held under them.
 
-        A ledger that knows of their deaths already does nothing.
+        A ledger that already counts them as dead does nothing.
         """
         for name in [*self.former]:
             try:
                 await self.ledger.retire(name)
-            except Exception as exc:  # it is tried again
+            except Exception as exc:  # it will be retried
                 log_error(exc, "worker %d, which was given up, could not be retired yet", name)
             else:
                 self.former.discard(name)
 
     def let_go(self) -> int:
-        """Take no name any more, and return the last one, which has to be retired."""
+        """Take no more names, and return the last one, which has to be retired."""
         name, self.name = self.name, -1  # from here on its lease does not matter
         self._lets_go = True
         return name
@@ -286,10 +286,10 @@ class Stepper:
         owner: bool = False,
         key: tuple[str, str] | None = None,
     ) -> T:
-        """Take a step on the session and perform what it decides; it goes on when the caller is cancelled.
+        """Take a step on the session and perform what it decides, even if the caller is cancelled.
 
-        `fn` is pure, and may be called more than once. What the `owner` of a turn does is not done again
-        under another name: raises Fenced when the lease is lost.
+        `fn` is pure, and may be called more than once. What the `owner` of a turn does is not repeated under
+        another name: raises Fenced if the lease is lost.
         """
         await self.ready()
         ask = Ask(session_id, 0, "", head, run_id, is_new=is_new, key=key)
@@ -347,10 +347,10 @@ class Stepper:
                 self.idle.wake()
 
     async def _place(self, decision: Decision, pending: PendingStep) -> None:
-        """Find out where a step was saved whose answer was lost.
+        """Find out at which position a step was saved whose answer was lost.
 
-        The completions of a run are found by its id. Of another step the ledger knows only that it is not
-        beyond what there is now, which is enough to tell what comes after it.
+        If the step completed a run, it is found by the id of the run. For any other step, the end of the
+        ledger now is an upper limit, which is enough to tell what comes after the step.
         """
         assert decision.changes is not None
         done = [complete.run_id for complete in decision.changes.done]
@@ -360,7 +360,7 @@ class Stepper:
                 pending.position = decision.position = max((known.position for known in found), default=0)
             if not decision.position:
                 decision.position = (await self.ledger.read_point()).until - 1
-        except Exception as exc:  # effects do not wait for it
+        except Exception as exc:  # effects do not wait for the position
             log_error(exc, "the position of a step whose answer was lost is not known yet")
 
     def _decided(self, ask: Ask, fn: Callable[[Step], T], pending: PendingStep) -> Awaitable[Decision]:
@@ -386,6 +386,6 @@ class Stepper:
 
 
 def _is_cancelled(exc: BaseException) -> bool:
-    """Return whether an exception is there because the current task was cancelled."""
+    """Return whether an exception was raised because the current task was cancelled."""
     task = asyncio.current_task()
     return isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -1,22 +1,21 @@
 """Compare and swap: load, decide, save if the session is still at the version that was loaded.
 
-For ledgers whose load and save are two messages to a server. No lock is held while a step is decided. A save
-ends in one of five ways:
+This is for ledgers whose load and save are two messages to a server. No lock is held while a step is decided.
+A save ends in one of five ways:
 
 1. It was saved.
 2. Another process was faster. Load and decide again, after a random pause that grows.
-3. The worker counts as dead. Nothing was saved, and nothing can be under its name.
+3. The worker counts as dead. Nothing was saved, and nothing more can be saved under its name.
 4. The server could not be reached. Nothing was saved.
 5. The answer was lost. Load the session again: it remembers the ids of its last steps, and each send has an
-   id of its own. If the id is there, the step was saved, and goes on as if the answer had come. If not, send
-   it again; should the lost one arrive after all, only one of the two finds its version. If so much has
-   happened meanwhile that the session may have forgotten the id, the outcome is unknown, and the caller is
-   told so. A step under an idempotency key is found by its key, however much has happened.
+   id of its own. If the id is there, the step was saved; go on as if the answer had come. If not, send it
+   again; if the lost one arrives after all, only one of the two finds its version. If the session has taken
+   too many steps meanwhile to remember the id, the outcome is unknown, and the caller gets OutcomeUnknown. A
+   step under an idempotency key can always be found by its key.
 
 A process caches sessions as it last saved them, so that its next step need not load what it has just written.
-Every step changes the version of its session, so a cached session is right as long as its version is, and a
-save that asks for that version finds out. Decisions that save nothing, refusals included, are taken on a
-loaded session only.
+Every step changes the version of its session, so a cached session is valid as long as its version is current,
+and the save checks that. Decisions that save nothing, refusals included, are taken only on a loaded session.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ _RUNS_LIMIT: Final = 64
 _TEXT_LIMIT: Final = 16_384
 """The most characters of prompts and attachments that a cached session may have."""
 _NUMBERS: Final = 64
-"""How many fresh numbers are kept for steps that do not load."""
+"""How many fresh numbers to keep for steps that do not load."""
 
 
 class Unanswered(Exception):
-    """What was sent may have been saved, or may yet be."""
+    """What was sent may have been saved, or may still be saved."""
 
 
 class Refused(LedgerUnavailable):
@@ -60,7 +59,7 @@ class Conflict(Exception):
 
 
 class Fate(Enum):
-    """How a save ended that was answered."""
+    """The result of a save that was answered."""
 
     SAVED = "saved"
     STALE = "stale"
@@ -75,12 +74,12 @@ class Swapping(Protocol):
         ...
 
     def save(self, ask: Ask, changes: Changes) -> Coroutine[Any, Any, tuple[Fate, int]]:
-        """Save, and return how that ended and at which position. Raises Unanswered if that is not known."""
+        """Save, and return the result and the position. Raises Unanswered if they are not known."""
         ...
 
 
 class _Cached(NamedTuple):
-    """A session with its accepted and active runs, and with its queue if that is known to the end."""
+    """A session with its accepted and active runs, and with its queue if all of that is known."""
 
     session: SessionRow
     runs: list[RunRow]
@@ -91,7 +90,7 @@ class SessionCache:
     """The sessions that this process saved last, some fresh numbers, and the ledger's clock.
 
     A number is fresh for a session if it is higher than the session's fence. It does not matter if another
-    process was given a higher one meanwhile: if it used that in this session, the version has changed.
+    process got a higher one meanwhile: if it used that in this session, the version has changed.
     """
 
     def __init__(self) -> None:
@@ -104,17 +103,17 @@ class SessionCache:
         return _NUMBERS - len(self._numbers) if len(self._numbers) < _NUMBERS // 2 else 0
 
     def add_numbers(self, numbers: Sequence[int]) -> None:
-        """Take in fresh numbers."""
+        """Add fresh numbers."""
         self._numbers = sorted([*self._numbers, *numbers])
 
     def set_clock(self, now: float) -> None:
-        """Take note of the time by the ledger's clock."""
+        """Note the time by the ledger's clock."""
         self._clock = now - time.monotonic()
 
     def recall(self, ask: Ask) -> Loaded | None:
-        """Return what a load would return if no other process has written; None if that is not known.
+        """Return what a load would return if no other process has written; None if it is not known.
 
-        A run that `is_new` is assumed to be unknown to every other session; the save finds out.
+        A run that `is_new` is assumed to be unknown to every other session; the save checks that.
         """
         cached = self._sessions.get(ask.session_id)
         if cached is None or self._clock is None or ask.with_text or (ask.head and not cached.has_queue):
@@ -156,21 +155,21 @@ class SessionCache:
         self._sessions.pop(session_id, None)
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Return what is cached, for comparison with another moment."""
+        """Return the cached values, for comparison with another moment."""
         versions = [(name, each.session.version, each.has_queue) for name, each in self._sessions.items()]
         return (*self._numbers, *versions)
 
 
 class LostSends:
-    """The sends of one step whose answers were lost, by their ids."""
+    """The sends of one step whose answers were lost, by id."""
 
     def __init__(self) -> None:
         self.decisions: dict[str, Decision] = {}
 
     def saved(self, loaded: Loaded, *, is_keyed: bool) -> Decision | None:
-        """Return the decision that was saved after all, None if none was.
+        """Return the decision that was saved after all; None if none was.
 
-        Raises OutcomeUnknown if the session does not tell.
+        Raises OutcomeUnknown if the session does not show it.
         """
         if is_keyed:
             return None if loaded.key is None else self.decisions.get(loaded.key.step_id)
@@ -197,7 +196,7 @@ class LostSends:
 async def swap(
     ledger: Swapping, cache: SessionCache, ask: Ask, decide: Decide, give_up: Callable[[bool], bool]
 ) -> Decision:
-    """Take one step. `give_up` is told whether an answer is missing, and says when to stop trying.
+    """Take one step. `give_up` gets whether an answer is missing, and returns whether to stop trying.
 
     The first attempt uses the cached session, if there is one and the decision on it saves something.
     """
@@ -244,7 +243,7 @@ async def swap(
 
 
 def _decide_on_cached(cache: SessionCache, ask: Ask, decide: Decide) -> tuple[Loaded, Decision] | None:
-    """Decide on the cached session; None if that saves nothing, which only a loaded session may decide."""
+    """Decide on the cached session; None if that saves nothing: then a loaded session has to decide."""
     loaded = cache.recall(ask)
     if loaded is None:
         return None
@@ -256,7 +255,7 @@ def _decide_on_cached(cache: SessionCache, ask: Ask, decide: Decide) -> tuple[Lo
 
 
 def pause(attempt: int) -> float:
-    """Return how many seconds to wait before the next attempt: none at first, then longer, at random."""
+    """Return how many seconds to wait before the next attempt: 0 at first, then random and growing."""
     if attempt < 2:
         return 0
     return random.uniform(0, min(_PAUSE * 2**attempt, _LONGEST_PAUSE))  # noqa: S311 - no secret

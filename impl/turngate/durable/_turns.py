@@ -1,8 +1,8 @@
 """The runs and the turns that a process knows.
 
-There is one handle for each run. Its state is what was last seen from here: a step of this process changes it
-at once, one of another when this process looks, at the latest when the run completes. A turn belongs to this
-process from the step that started it here to the step that finishes it.
+There is one handle for each run. Its state is the last one seen from here: a step of this process changes it
+at once, and a step of another process when this process looks, at the latest when the run completes. A turn
+belongs to this process from the step that started it here to the step that finishes it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from turngate.durable.feed import Feed
 
 _ORDER: Final = {state: number for number, state in enumerate(State)}
-"""A run comes to its states in this order."""
+"""A run reaches its states in this order."""
 REFUSED_BY_LEDGER: Final = "the ledger refuses to store the result of the turn"
-"""The error of a run whose text or data the ledger does not take."""
+"""The error of a run whose text or data the ledger refuses."""
 
 
 class PendingAccept:
-    """What a caller gave with a prompt and only this process has; and the handle, once there is one."""
+    """What a caller passed with a prompt and only this process has, and the handle, once there is one."""
 
     __slots__ = ("context", "handle", "on_complete")
 
@@ -56,7 +56,7 @@ class PendingAccept:
 
 
 class KnownRuns:
-    """The handles of this process, and which runs it has to look for.
+    """The handles of this process, and the runs that it has to look for.
 
     home       the dispatcher that the handles belong to
     on_hooked  called with each run whose RunComplete a hook receives, and its position
@@ -66,13 +66,13 @@ class KnownRuns:
         self.waited_for: dict[str, Run] = {}
         """Runs whose end may be waited for in this process."""
         self.unlooked: set[str] = set()
-        """Those of them that were not looked for yet."""
+        """Those among them that were not looked for yet."""
         self.handles: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
         self._home = home
         self._on_hooked = on_hooked
 
     def watch(self, run: Run) -> None:
-        """Look for the end of the run until it is there."""
+        """Look for the completion of the run until it is found."""
         if run.state is not COMPLETE:
             self.waited_for[run.run_id] = run
             self.unlooked.add(run.run_id)
@@ -87,14 +87,14 @@ class KnownRuns:
         return [run_id for run_id, run in self.waited_for.items() if run.turn is None]
 
     def handle_of(self, row: RunRow, complete: RunComplete | None = None, position: int = 0) -> Run:
-        """Return the one handle that this process has of the run, brought up to date.
+        """Return this process's one handle of the run, brought up to date.
 
-        A row may have been read before a step that is known here already, so a handle never goes back to an
-        earlier state.
+        The row may be older than a step that is already known here, so a handle never goes back to an earlier
+        state.
         """
         handle = self.handles.get(row.run_id)
         if handle is not None and (handle.session_id, handle.seq) != (row.session_id, row.seq):
-            if handle.complete is None:  # it is of a run that had the same id and was purged
+            if handle.complete is None:  # it belongs to a purged run that had the same id
                 self.is_purged(handle)
             handle = None
         if handle is None:
@@ -129,7 +129,7 @@ class KnownRuns:
     def accept(self, step: Step) -> None:
         """Make the handles of the runs that the step has accepted, before anything happens to them."""
         for run_id, pending in step.accepted.items():
-            self.handles.pop(run_id, None)  # of a run that had the same id and was purged
+            self.handles.pop(run_id, None)  # it belongs to a purged run that had the same id
             handle = self.handle_of(step.rows[run_id])
             self.watch(handle)
             if pending is not None:
@@ -151,9 +151,9 @@ class KnownRuns:
                     handle.on_complete = None
 
     def complete(self, complete: RunComplete, position: int = 0, turn: Turn | None = None) -> None:
-        """Tell those of this process who hold the run, once. It was completed at that position, if known.
+        """Announce the RunComplete in this process, once. The run was completed at that position, if known.
 
-        `turn` is the turn of this process that the run was completed with.
+        `turn` is the turn of this process that completed the run, if there is one.
         """
         handle = self.handles.get(complete.run_id)
         if handle is None or handle.complete is not None:
@@ -172,7 +172,7 @@ class KnownRuns:
         call_callbacks(handle, complete)
 
     def is_purged(self, run: Run) -> None:
-        """Tell those who hold the run that the ledger no longer has it.
+        """Mark a run as forgotten: the ledger no longer has it.
 
         The run was complete, and its outcome was purged before this process had read it.
         """
@@ -191,19 +191,19 @@ class KnownRuns:
         self.unlooked.discard(run.run_id)
 
     def wake_all(self) -> None:
-        """Let everyone who waits for a run, or reads its text, look again."""
+        """Wake the tasks that wait for any run, or read its text."""
         for run in [*self.waited_for.values()]:
             wake(run)
 
 
 def _take_line(record: RunRecord, seen: RunRecord) -> None:
-    """Bring a record up to date with what callers have done to the run while it waited."""
+    """Update a record with what callers have done to the run while it waited."""
     record.prompt, record.data, record.when_busy = seen.prompt, seen.data, seen.when_busy
     record.held, record.rank, record.into = seen.held, seen.rank, seen.into
 
 
 def wake(run: Run) -> None:
-    """Let those who wait for the run, or read its text, look again."""
+    """Wake the tasks that wait for the run, or read its text."""
     for waiters in (run.waiters, run.listeners):
         if waiters:
             waiters.wake()
@@ -216,9 +216,9 @@ class OwnedTurn:
     turn: Turn
     queue: dict[int, Run] = field(default_factory=dict)
     is_asked: bool = False
-    """Whether the runner has asked who waits, so that it has to be looked at."""
+    """Whether the runner has asked what it could fold, so that this has to be kept up to date."""
     checkpoint: tuple[int, str | None] = (0, None)
-    """How much of the text, and which data with it, the ledger has."""
+    """How much of the text the ledger has, and which data."""
 
     def is_over(self) -> bool:
         """Return whether the runner has ended, or will not be called."""
@@ -230,7 +230,7 @@ class LedgerTurns:
 
     def __init__(self, home: Home, stepper: Stepper, runs: KnownRuns, feed: Feed, runner: Called) -> None:
         self.owned: dict[int, OwnedTurn] = {}
-        """The turns of this process by their fences."""
+        """The turns of this process, by fence."""
         self.covered_early: set[int] = set()
         """Fences of turns that a cancel has covered before the step that starts them was answered."""
         limit = stepper.settings.turns_limit
@@ -247,7 +247,7 @@ class LedgerTurns:
         owned = self.owned.get(fence)
         return None if owned is None else owned.turn
 
-    # What steps and looks at the ledger bring about.
+    # Consequences of steps and of looks at the ledger.
 
     def start(self, step: Step, position: int) -> None:
         """Run the turn that the step has started here."""
@@ -269,7 +269,7 @@ class LedgerTurns:
         self.runner.start(turn)
 
     def see(self, step: Step, turn: Turn) -> None:
-        """Learn what a step has done to a turn of this process, and to the queue behind it."""
+        """Update a turn of this process, and the queue behind it, after a step."""
         core = step.core
         if core.turn is None or step.fence != turn.fence:
             self.let_go(turn)
@@ -284,7 +284,7 @@ class LedgerTurns:
         turn.join(joined[len(turn.runs) :])
 
     def cover(self, fence: int, owner: int | None) -> None:
-        """Interrupt the turn if it runs here; it may be that its start has not been answered yet."""
+        """Interrupt the turn if it runs here, even if the step that starts it is not answered yet."""
         turn = self.turn_of(fence)
         if turn is None:
             if owner == self._stepper.name:
@@ -295,12 +295,12 @@ class LedgerTurns:
                 self.runner.interrupt(turn)
 
     def give_up_all(self) -> None:
-        """Stop the runners of all turns: they are no longer this process's."""
+        """Stop the runners of all turns, which no longer belong to this process."""
         for owned in [*self.owned.values()]:
             self.give_up(owned.turn)
 
     def give_up(self, turn: Turn) -> None:
-        """Stop the runner of a turn that is no longer this process's."""
+        """Stop the runner of a turn that no longer belongs to this process."""
         turn.given_up = True
         self.let_go(turn)
         if turn.record.phase is RUNNING:
@@ -314,10 +314,10 @@ class LedgerTurns:
         self.runner.leave_line(turn)
         self._stepper.idle.wake()
 
-    # What turns tell.
+    # Calls from turns.
 
     async def begin(self, turn: Turn) -> bool:
-        """Return whether the runner may be called; with places, note on record that it is about to be."""
+        """Return whether the runner may be called; with places, put on record that it is about to be."""
         if self._has_places and not turn.covered:
             await self._begin_on_record(turn)
         if turn.covered or turn.given_up:
@@ -332,9 +332,9 @@ class LedgerTurns:
             try:
                 begun = await self._stepper.step(session_id, lambda step: step.begin(fence), owner=True)
                 turn.record.covered = turn.covered or not begun
-            except (Fenced, LedgerGone):  # a cancel was first, and has settled it; or nothing can be done
+            except (Fenced, LedgerGone):  # a cancel came first and has settled it, or nothing can be done
                 self.give_up(turn)
-            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+            except Exception as exc:  # the ledger cannot be reached, or is broken; either may be temporary
                 if self._stepper.is_closed:
                     raise
                 log_error(exc, "the turn of run %s cannot begin yet", turn.run.run_id)
@@ -350,7 +350,7 @@ class LedgerTurns:
         record.error, record.kept = error, turn.kept
 
     async def settle(self, turn: Turn, *, wait: bool) -> None:
-        """Have the outcome put on record, in a task that is never cancelled."""
+        """Put the outcome on record, in a task that is never cancelled."""
         finishing = self._stepper.tasks.spawn(self._finish(turn))
         while wait and not finishing.done():
             try:
@@ -360,12 +360,12 @@ class LedgerTurns:
                     raise
 
     def settle_at_once(self, turn: Turn) -> None:
-        """Have the outcome put on record if the loop goes on; otherwise another process finds the turn."""
+        """Put the outcome on record if the loop goes on; otherwise another process recovers the turn."""
         if self._stepper.loop.is_running_here():
             self._stepper.tasks.spawn(self._finish(turn))
 
     async def _finish(self, turn: Turn) -> None:
-        """Put the outcome on record: tried again as long as the turn is this process's."""
+        """Put the outcome on record; retry as long as the turn belongs to this process."""
         record, run_id = turn.record, turn.run.run_id
         await self._feed.end_turn(run_id)
         ask = Ask(turn.run.session_id, 0, "", head=1)
@@ -395,10 +395,10 @@ class LedgerTurns:
         log_error(None, "the turn of run %s was given up: its result is discarded", run_id)
         self.let_go(turn)
 
-    # What runners ask for.
+    # Calls from runners.
 
     async def fold(self, turn: Turn) -> list[Run]:
-        """Take the follow-ups into the turn that may join it."""
+        """Fold the follow-ups that may join the turn."""
         self._stepper.loop.check_loop()
         turn.check_open("fold into")
         session_id, fence = turn.run.session_id, turn.fence

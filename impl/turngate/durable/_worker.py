@@ -1,11 +1,11 @@
-"""The inside of a dispatcher on a ledger: its parts, and what each of them needs of the others.
+"""The inside of a dispatcher on a ledger: its parts, and what they need from each other.
 
 `Stepper`      the process on the ledger, which takes steps under a name
 `KnownRuns`    the handles of runs
 `LedgerTurns`  the turns that run here
-`Recovery`     looks after what hints have missed and what dead processes have left
-`Feed`         what subscribers and readers of completions learn
-`LedgerClose`  the end
+`Recovery`     finds out what hints have missed, and recovers what dead processes have left
+`Feed`         reads the ledger for subscribers and readers of completions
+`LedgerClose`  the close
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Worker:
     # What handles need; see `Home`.
 
     def expect_end(self, run: Run) -> None:
-        """Look for the end of the run until it is there; raise if this process will not learn of it."""
+        """Look for the completion of the run until it is found; raise if this process cannot learn of it."""
         if self.stepper.is_closed:
             raise DispatcherClosed(f"the dispatcher is closed; run {run.run_id} goes on without it")
         self.runs.watch(run)
@@ -69,7 +69,7 @@ class Worker:
 
     async def cancel(self, run: Run) -> Covered:
         """Cover the run, or the whole turn that it is part of."""
-        if run.state is COMPLETE:  # by now another run may have its run_id
+        if run.state is COMPLETE:  # another run may have its run_id now
             return Covered([])
         run_id = run.run_id
 
@@ -86,7 +86,7 @@ class Worker:
             await self.stepper.step(run.session_id, lambda step: step.release(run_id), run_id=run_id)
 
     async def fold(self, turn: Turn) -> list[Run]:
-        """Take the follow-ups into the turn that may join it."""
+        """Fold the follow-ups that may join the turn."""
         return await self.turns.fold(turn)
 
     def foldable(self, turn: Turn) -> list[Run]:
@@ -101,16 +101,16 @@ class Worker:
     # What the stepper needs; see `StepHost`.
 
     def opened(self) -> None:
-        """Begin to look after things."""
+        """Begin the background work."""
         self.recovery.start()
-        guard("listening to the ledger", self.ledger.listen, self._wake)  # only hints would be missing
+        guard("listening to the ledger", self.ledger.listen, self._wake)  # a failure costs only hints
 
     async def until_joined(self) -> None:
         """Wait until a step may be sent that must not overtake a subscription."""
         await self.feed.until_joined()
 
     def perform(self, step: Step, decision: Decision) -> None:
-        """Perform what a step that was saved has decided: RunCompletes, interrupts, the start of a turn."""
+        """Perform what a saved step has decided: RunCompletes, interrupts, the start of a turn."""
         assert decision.changes is not None
         turn = self.turns.turn_of(step.row.fence)
         self.runs.accept(step)
@@ -127,7 +127,7 @@ class Worker:
         self._tell_others(step)
 
     def _tell_others(self, step: Step) -> None:
-        """Give the processes that the step concerns a hint to look soon."""
+        """Hint to the processes that the step concerns that they should look soon."""
         self.feed.wake()
         others = {step.rows[run.run_id].holder for run in step.published}
         if step.interrupted and step.row.owner is not None:
@@ -144,7 +144,7 @@ class Worker:
         self.turns.give_up_all()
 
     def lost_ledger(self, why: LedgerGone) -> None:
-        """Give up every turn: what it comes to cannot be put on record. Tell those who wait for runs."""
+        """Give up every turn, because outcomes cannot be put on record, and fail the waits for runs."""
         log_error(None, "%s (turns given up here: %d)", why, len(self.turns.owned))
         self.turns.give_up_all()
         self.runs.wake_all()
@@ -160,7 +160,7 @@ class Worker:
     # Waits of a runner for its own session.
 
     async def blocks(self, run: Run) -> bool:
-        """Ask the ledger whether the run waits for the active turn: what is known here may be old."""
+        """Ask the ledger whether the run waits for the active turn; what is known here may be out of date."""
         (loaded,) = await self.ledger.view(run.session_id)
         for row in loaded.runs:
             if row.run_id == run.run_id:

@@ -139,7 +139,7 @@ class RunBody(Body):
 
 
 class SessionBody(Body):
-    """A session at one moment; `waiting` are the ids of the accepted and queued runs, first in line first."""
+    """A session at one moment; `waiting` are the ids of the accepted and queued runs, in line order."""
 
     session_id: str
     accepted: list[RunBody]

@@ -162,10 +162,11 @@ class EventStream(Response):
                     ):
                         await reader.wait()
                 except TimeoutError:
-                    # With an id, so that a reader of a quiet session comes along with the log. What has come
-                    # at this moment is sent first: a client must not go on behind what it never had.
-                    if reader.place.number == log.ring.head:
-                        await self._write(b"id: %s\n: alive\n\n" % str(log.place).encode("ascii"))
+                    if not reader.is_behind:
+                        # What has come at this moment goes first: a client must not go on behind an event
+                        # that it never received. The id takes a reader of a quiet session along with the log.
+                        alive = b"id: %s\n: alive\n\n"
+                        await self._write(reader.take() or alive % str(log.place).encode("ascii"))
 
     async def _show(self, since: Cursor | None, *, reset: bool) -> None:
         """Send how things are, after what the reader missed since it was somewhere."""

@@ -227,3 +227,23 @@ def test_conditions_of_one_batch_are_proved_together_and_a_wrong_one_is_not() ->
 def test_ctrl_c_while_z3_thinks_is_for_whoever_asked() -> None:
     both_solvers()
     assert importlib.import_module("z3").get_param("ctrl_c") == "false"
+
+
+def test_what_z3_is_told_in_one_conversation_does_not_hold_for_the_next() -> None:
+    solver, _ = both_solvers()
+    z3 = importlib.import_module("z3")
+    before = z3.get_param("rlimit")
+    solver.conversation().tell("(set-option :rlimit 5)")
+    assert z3.get_param("rlimit") == "5" != before
+    solver.conversation()
+    assert z3.get_param("rlimit") == before
+
+
+def test_z3_answers_a_question_without_what_it_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver, _ = both_solvers()
+
+    def shared() -> None:
+        raise AssertionError("a context that is shared")
+
+    monkeypatch.setattr(importlib.import_module("z3.z3"), "main_ctx", shared)
+    assert solver.check("(declare-const a Bool)(assert (and a (not a)))", {"rlimit": "1000"}) == "unsat"

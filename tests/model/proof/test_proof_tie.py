@@ -53,6 +53,12 @@ def test_the_relation_is_the_design(name: str) -> None:
     assert result.steps > 500
 
 
+@pytest.mark.deep
+def test_a_rank_that_is_made_up_twice_means_the_same_order_to_both() -> None:
+    result = compare("made-up-rank", TieBounds(3, 0, 0, 1))
+    assert (result.difference, result.states, result.steps) == ("", 2_561, 40_949)
+
+
 def test_every_design_is_said_or_there_is_a_reason() -> None:
     assert FLAWED.keys() | NOT_SAID.keys() == EVERY_DESIGN.keys()
     assert not FLAWED.keys() & NOT_SAID.keys()
@@ -97,8 +103,7 @@ class HoldsLess(Relation):
 
 
 class MovesOneTooFar(Relation):
-    def _pass(self, *about: Any) -> None:
-        run, goal, *_ = about
+    def _pass(self, run: Individual, goal: Individual, line: Any, is_nearer: Any) -> None:
         self.path.give("rank", lambda old, x: choice(equal(x, run), old(goal), old(x)))
 
 

@@ -17,7 +17,7 @@ fold(run)              the runner of this lead run asks for follow-ups
 finish(run)            the runner of this lead run returns
 fail(run)              the runner of this lead run raises
 observe()              shows what happened since the last call, in order
-close()                lets go of everything
+close()                releases everything
 =====================  =====================================================
 
 A subject may have more: ``cancel_run``, ``interrupt``, ``reject``, ``wait``,
@@ -64,8 +64,8 @@ The verdicts
 ``check`` plays every short program, shortest first, then drills and random
 programs, each on a fresh subject. An abstract session judges what the subject
 shows. A property is ``violated`` if a program breaks it each time that it is
-played, and the result has the shortest such program. It is ``flaky`` if what was
-seen once did not come back, and the result has both transcripts. It is
+played, and the result has the shortest such program. It is ``flaky`` if it was
+broken once and not again, and the result has both transcripts. It is
 ``unknown`` if no program put it to the test, or the subject cannot show it.
 Otherwise it ``holds`` for the programs that were played, which is evidence and
 no proof. With an ``AsyncioSubject``, operations also arrive between two callbacks of
@@ -73,7 +73,7 @@ the one before, at every moment until rest: ``Effort(mid_flight=0)`` turns that 
 Other subjects are tried with operations at the same moment if they have the feature
 ``bursts``. The verdict says whether races were tried and how far, and
 ``Effort(require_races=True)`` makes it unknown if they were not. The kit judges a
-program up to its first offence, for what comes later may only be its consequence;
+program up to its first offence, because later ones may only follow from it;
 after a violation of LAST_WORD alone it goes on.
 """
 

@@ -18,12 +18,12 @@ from turngate_verify.world.virtual_loop import VirtualLoop
 _BUSY = 10_000
 """A subject that is still busy after this many callbacks never comes to rest."""
 _MOMENTS = 40
-"""The most moments that are kept after an operation: a poller has no end of them."""
+"""The most moments that are kept after an operation: a poller has infinitely many."""
 _TIMERS = 1_250
-"""The most timers that run out while ``wait`` lets time pass: a poller takes no longer than others."""
+"""The most timers that run out while ``wait`` lets time pass, so that a poller does not take longer."""
 _TOLD = ("fold", "finish", "fail")
 _NOT_NOTED = 1 << 30
-"""The number of a note that is gone, for the window has ended."""
+"""The number of a note that is gone because its window has ended."""
 _SHOW_FAILURE = ": an adapter that waits for a run shows how it failed with self.completed(run, error=...)"
 
 
@@ -44,7 +44,7 @@ class AsyncioSubject(Operations):
     patience: float = 1.0
     """For how many virtual seconds an operation waits for timers."""
     grace: float = 60.0
-    """For how many virtual seconds it waits for what is owed."""
+    """For how many virtual seconds it waits for something that is owed."""
     wait_for: float = 3600.0
     """How many virtual seconds ``wait`` lets pass."""
     returns_when_done: bool = False
@@ -69,7 +69,7 @@ class AsyncioSubject(Operations):
         self.moments: list[Moment] = []
         """The moments after the last operation, before rest."""
         self.moments_cut = 0
-        """How many of them were left out."""
+        """How many of these moments were left out."""
         self._called: tuple[Op, int] | None = None
         """The operation that is called now, with the number of its note."""
         self._pending: list[tuple[asyncio.Task[Any], Op, int]] = []
@@ -95,7 +95,7 @@ class AsyncioSubject(Operations):
         self._must_return: set[asyncio.Task[Any]] = set()
         """Those of them that must return before the next operation."""
         self.hasty = False
-        """Whether a run was said to be queued while a timer was left that might have started it."""
+        """Whether a run was reported as queued while a timer was left that might have started it."""
         self.disturbed = False
         """Whether the time that a patient subject let pass has changed what happened to other runs."""
         with self.loop:
@@ -185,7 +185,7 @@ class AsyncioSubject(Operations):
         self._looking = False
 
     def saw(self, event: Observed) -> None:
-        """Show an event. For a dispatcher that tells more than its runner can see."""
+        """Show an event. For a dispatcher that reports more than its runner can see."""
         if isinstance(event, Fold) and event.run in self._undecided:
             self.saw(Enter(event.run, DeclaredState.QUEUED))  # only what is queued is folded
         if isinstance(event, Enter):
@@ -234,7 +234,7 @@ class AsyncioSubject(Operations):
             pass
 
     def _raise_errors(self) -> None:
-        """Raise what a call has raised, however late it did."""
+        """Raise what a call has raised, even if it did so late."""
         returned = [task for task in self._calls if task.done()]
         self._calls = [task for task in self._calls if not task.done()]
         self._must_return.difference_update(returned)
@@ -251,7 +251,7 @@ class AsyncioSubject(Operations):
             self._advance(due)
 
     def linger(self) -> bool:
-        """Let time pass up to the next timer, for something is owed; return whether there is one in time."""
+        """Let time pass up to the next timer, since something is owed; return whether one is due in time."""
         if (due := self._due()) is None:
             return False
         self._advance(due)
@@ -275,7 +275,7 @@ class AsyncioSubject(Operations):
         raise SubjectFailed(f"it does not come to rest: still busy after {_BUSY} callbacks")
 
     def _step(self) -> bool:
-        """Run the next callback of the subject, and those of the kit before it; return False if none is."""
+        """Run the next callback of the subject, after those of the kit; return False if there is none."""
         self.loop.tidy()
         while self.loop.ready:
             own = getattr(self.loop.ready[0]._callback, "__module__", "") == __name__  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ class AsyncioSubject(Operations):
         return False
 
     def _poll(self) -> None:
-        """See what a callback has changed: futures that callers wait for, and operations that return."""
+        """Look at what a callback has changed: futures that callers wait for, and operations that return."""
         if self._watched:
             self._look()
         for pending in list(self._pending):
@@ -312,7 +312,7 @@ class AsyncioSubject(Operations):
         return Moment(self.waiting_runners(), accepted, frozenset(self._complete))
 
     def waiting_runners(self) -> tuple[str, ...]:
-        """Return the runs whose runner waits for the kit to say how it goes on."""
+        """Return the runs whose runner waits for the kit's next instruction."""
         return tuple(run for run, told in self._told.items() if not told.done())
 
     # The port.
@@ -373,7 +373,7 @@ class AsyncioSubject(Operations):
         return self._session_of.get(run) not in busy
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Call several operations, each as many callbacks after the one before it as that one's gap says."""
+        """Call several operations. The gap of each is the number of callbacks before the next one."""
         self._in_a_burst = True
         for op in operations:
             self._begin(op)
@@ -407,7 +407,7 @@ class AsyncioSubject(Operations):
         return list(self.notes.items)
 
     def begin_window(self, op: Op | None = None) -> None:
-        """Forget what was noted: the subject is at rest, and this operation comes next, alone."""
+        """Forget the notes: the subject is at rest, and this operation comes next, alone."""
         self.notes.rest()
         self.moments, self.moments_cut, self._called = [], 0, None
         self._pending = [(task, before, _NOT_NOTED) for task, before, _ in self._pending]
@@ -439,12 +439,12 @@ class AsyncioSubject(Operations):
         self.drive(self.do_cancel(session))
 
     def hold(self, session: str) -> None:
-        """Hold what waits in a session."""
+        """Hold the waiting runs of a session."""
         self._may_be_held |= {run for run, its in self._session_of.items() if its == session}
         self.drive(self.do_hold(session))
 
     def resume(self, session: str) -> None:
-        """Resume what is held in a session."""
+        """Resume the held runs of a session."""
         self._may_be_held -= {run for run, its in self._session_of.items() if its == session}
         self.drive(self.do_resume(session))
 
@@ -459,12 +459,12 @@ class AsyncioSubject(Operations):
         self.drive(self.do_resume_run(run))
 
     def stop(self, session: str) -> None:
-        """Cover the active turn alone, and hold what waits."""
+        """Cover the active turn alone, and hold the waiting runs."""
         self._may_be_held |= {run for run, its in self._session_of.items() if its == session}
         self.drive(self.do_stop(session))
 
     def move(self, run: str, before: str | None) -> None:
-        """Move a run in line."""
+        """Change the position of a waiting run."""
         self.drive(self.do_move(run, before))
 
     def edit(self, run: str, prompt: str) -> None:
@@ -510,7 +510,7 @@ class AsyncioSubject(Operations):
         return seen
 
     def close(self) -> None:
-        """Shut down, and stop what is left."""
+        """Shut down, and stop what is left running."""
         self.drive(self.do_close())
         for task in self.loop.tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Playing a program again without what should make no difference, and comparing what is seen.
+"""Plays a program again without a part that should make no difference, and compares the two.
 
-What is compared is what happens to each run in each step. Nothing fixes the
-order in which two runs are told of, or the words of an error.
+It compares what happens to each run in each step. The order in which two
+runs are reported may differ, and so may the words of an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def compared(program: Program, played: Played, play: Play) -> tuple[list[AnyViol
 
 
 def _difference(program: Program, played: Played, kept: Sequence[int], play: Play) -> str:
-    """Say where a part of a program has other consequences when it is played alone; empty if nowhere."""
+    """Say where a part of a program has different consequences when it is played alone; empty if nowhere."""
     part = part_of(program, kept)
     short = renamed(part)
     alone = play(short)

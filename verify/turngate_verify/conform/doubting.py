@@ -1,8 +1,8 @@
-"""Would this suite notice? Each wrong behaviour that the port can show, put in front of a right subject.
+"""Would this suite notice? It puts each wrong behaviour that the port can show in front of a right subject.
 
-A flaw that the kit does not find at these settings may have two reasons: no program brought it about, or it
-came about and nothing judged it. The result says which. What needs a feature that the adapter does not
-declare is not tried.
+If the kit does not find a flaw at these settings, there are two possible reasons: no program brought it
+about, or it came about and nothing judged it. The result says which. A flaw that needs a feature that the
+adapter does not declare is not tried.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Doubts:
     doubts: list[Doubt] = field(default_factory=list)
 
     def those(self, noticed: Noticed) -> list[Doubt]:
-        """Return the behaviours of which this is true."""
+        """Return the behaviours for which this is true."""
         return [each for each in self.doubts if each.noticed == noticed]
 
     @property
     def verdict(self) -> str:
         """Holds if every behaviour that could be tried was found; otherwise unknown.
 
-        It is violated or flaky if the subject itself is: a flaw cannot be told from what is wrong already.
+        It is violated or flaky if the subject itself is: then flaws and its own faults cannot be told apart.
         """
         if self.plain.verdict in ("violated", "flaky"):
             return self.plain.verdict
@@ -73,7 +73,7 @@ def doubt(
     effort: Effort | None = None,
     begin: Callable[[str], None] = lambda _: None,
 ) -> Doubts:
-    """Check a subject as it is, and then with each flaw until the kit finds it."""
+    """Check a subject as it is, then with one flaw after another, each until the kit finds it."""
     begin("as it is")
     plain = check(make, name, effort=effort)
     result = Doubts(plain)

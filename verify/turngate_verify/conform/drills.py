@@ -1,4 +1,4 @@
-"""Drills: a few long programs with a plain pattern, for what shows only after many turns."""
+"""Drills: a few long programs with a plain pattern, for faults that show only after many turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Part: TypeAlias = tuple[Name, int]
 """An operation of a round, and which run of the round it is about."""
 
 ROUNDS = 5
-"""How often a round is repeated: so often that the judge can see whether what is held grows."""
+"""How often a round is repeated: often enough for the judge to see whether memory grows."""
 TURNS = 12
 """How many turns there are in a row."""
 QUEUED = 7
@@ -44,7 +44,7 @@ _ROUNDS: tuple[Sequence[Part], ...] = (
 )
 
 _LINES: tuple[tuple[str, str], ...] = (
-    # Held, passed by what comes later, and resumed while a turn runs and in an idle session.
+    # Held, overtaken by later runs, and resumed while a turn runs and in an idle session.
     ("accept a, accept b, hold, accept c, finish a, finish c, resume, finish b", "hold"),
     ("accept a, accept b, accept c, hold, finish a, resume_run c, finish c, accept d, resume, cancel",
      "hold"),
@@ -55,7 +55,7 @@ _LINES: tuple[tuple[str, str], ...] = (
     ("accept a, accept b, accept c, hold_run b, fold a, finish a, resume, finish b", "hold folds"),
     ("accept a, accept b, stop, accept c, finish c, resume, finish b", "hold stop"),
     ("accept a, accept b, accept c, stop, accept d, send_now b, finish b, finish d", "stop send_now"),
-    # A position is changed, and nothing else is.
+    # Only a position changes.
     ("accept a, accept b, accept c, accept d, move d b, move b, accept e, finish a, finish d, finish c, "
      "finish b, finish e", "move"),
     ("accept a, accept b, accept c, move c b, cancel, accept d, accept e, move e d, finish d, finish e",
@@ -74,7 +74,7 @@ _LINES: tuple[tuple[str, str], ...] = (
     ("accept a, accept b, into c a, fold a, finish a", "into folds"),
     ("accept a, into b a, into c a, cancel, accept d, finish d", "into cancel"),
 )  # fmt: skip
-"""Programs about what waits in line, each with the features that it needs."""
+"""Programs about waiting runs, each with the features that it needs."""
 
 
 def _in_line(features: Features) -> list[Program]:
@@ -103,7 +103,7 @@ def _in_a_row(features: Features) -> Program:
 
 
 def _long_queue(features: Features, name: Name) -> Program:
-    """One turn runs, many runs wait, and each gets its turn."""
+    """One turn runs, many runs wait, and each has its turn in the end."""
     runs = RUNS[: QUEUED + 1]
     waiting = tuple(op for run in runs for op in _taken_in(features, "accept", run, 0))
     return waiting + tuple(Op(name, run) for run in runs)

@@ -1,4 +1,4 @@
-"""What could be done to a subject next: the operations that make sense, by its features and its sessions."""
+"""Which operations make sense next, given the features and the sessions of a subject."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from turngate_verify.conform.judge import Judge
 
 EXTRA: tuple[Name, ...] = ("cancel_run", "interrupt", "reject", "wait", "crash")
-"""The operations of which a short program has few: it gets deeper that way."""
+"""Operations of which a short program has few, so that short programs go deeper."""
 _CANCELLING = ("cancel", "cancel_run", "interrupt")
 _RARE = ("fail", "clear", "fold", "cancel_run", "interrupt", "reject")
-"""The operations of which a program that is played mid-flight has few."""
+"""Operations of which a program that is played mid-flight has few."""
 _NEVER_IN_A_BURST = ("wait", "crash", "residue", "fold")
 
 
@@ -29,7 +29,7 @@ class ProgramLimits(NamedTuple):
     extras: int = 1
     """How many bursts, and operations that most subjects do not have, there may be."""
     line: int = 2
-    """How many operations on what waits in line there may be."""
+    """How many operations on waiting runs there may be."""
 
 
 def enabled(judge: Judge, limits: ProgramLimits) -> list[Op]:
@@ -87,7 +87,7 @@ def _in_session(judge: Judge, place: int, *, may_cancel: bool) -> list[Op]:
 
 
 def _in_line(judge: Judge, place: int, limits: ProgramLimits, *, may_cancel: bool) -> list[Op]:
-    """Return the operations on what waits in line, and on a turn for which they must be refused."""
+    """Return the operations on waiting runs, and those on a turn, which must be refused."""
     session, features = judge.sessions.at(place), judge.features
     line, held, lead = session.line, session.held, session.lead
     ops: list[Op] = []
@@ -138,7 +138,7 @@ def bursts(judge: Judge, limits: ProgramLimits) -> list[Program]:
 
 
 def count_rare(program: Program) -> int:
-    """Return how many operations of a program are rare ones."""
+    """Count the rare operations of a program."""
     return sum(op.name in _RARE for op in program)
 
 
@@ -190,7 +190,7 @@ def enabled_at(program: Program, moment: Moment, features: Features, limits: Pro
 def _in_line_at(
     place_of: dict[str, int], moment: Moment, features: Features, *, may_cancel: bool
 ) -> list[Op]:
-    """Return the operations on what waits in line, at a moment at which it is not known what does."""
+    """Return the operations on waiting runs, at a moment at which it is not known which runs wait."""
     runs = [run for run in place_of if run in moment.accepted]
     ops: list[Op] = []
     for place in sorted(set(place_of.values())):

@@ -1,8 +1,8 @@
-"""A subject with something wrong at the port: what the kit sees of it is what a flawed dispatcher would show.
+"""A subject with something wrong at the port: the kit sees what a flawed dispatcher would show.
 
 ``turngate conform --doubt`` puts each of these in front of a right subject, and looks whether the kit
 notices. A flaw changes what is asked of the subject (``act``), what it shows (``shows``), or both. Some keep
-a prompt back for a moment, as a dispatcher does that takes it in too late.
+a prompt back for a moment, like a dispatcher that takes it in too late.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Flawed:
         self.features: Features = subject.features
         self.session_of: dict[str, str] = {}
         self.entered: dict[str, DeclaredState] = {}
-        """What was shown last of each run that has entered and is not complete."""
+        """The last thing shown about each run that has entered and is not complete."""
         self.started: set[str] = set()
         """The runs that have become active, the complete ones too."""
         self.hidden: set[str] = set()
-        """The runs of which nothing more is shown."""
+        """The runs about which nothing more is shown."""
         self.kept_back: list[tuple[str, str]] = []
         """The session and the run of every accept that is kept back."""
         self._shown_as_queued: set[str] = set()
         self._own: list[Observed] = []
 
     def __getattr__(self, name: str) -> Any:
-        """Return an operation with the flaw in it; anything else is the subject's."""
+        """Return an operation with the flaw in it; other attributes are the subject's own."""
         if name in OPERATIONS:
             getattr(self.subject, name)  # a subject without it has none here either
             return partial(self.do, name)
@@ -70,7 +70,7 @@ class Flawed:
     # What the kit does.
 
     def do(self, name: str, *arguments: Any) -> Any:
-        """Do one operation, in the wrong way if it is the one."""
+        """Do one operation, in the wrong way if the flaw is about it."""
         if name in TAKING_IN:
             self.session_of[arguments[1]] = arguments[0]
         return self.act(name, *arguments)
@@ -93,7 +93,7 @@ class Flawed:
         self.subject.burst(operations)
 
     def is_busy(self, session: str) -> bool:
-        """Tell whether a turn of a session is active, as far as the subject has shown."""
+        """Return whether the subject has shown that a turn of a session is active."""
         return any(
             state is DeclaredState.ACTIVE and self.session_of.get(run) == session
             for run, state in self.entered.items()
@@ -126,7 +126,7 @@ class Flawed:
     # What the subject shows.
 
     def observe(self) -> Sequence[Observed]:
-        """Return what happened since the last call, and what the flaw makes of it."""
+        """Return what happened since the last call, as changed by the flaw."""
         own, self._own = self._own, []
         raw = [each for event in self.subject.observe() if (each := self._as_queued(event)) is not None]
         for event in raw:
@@ -134,7 +134,7 @@ class Flawed:
         return self.reordered([*own, *(shown for event in raw for shown in self._shown(event))])
 
     def window(self) -> Sequence[Noted]:
-        """Return what has happened since the last rest, as the flaw has it."""
+        """Return what has happened since the last rest, as changed by the flaw."""
         rows = []
         for row in self.subject.window():
             if isinstance(row.what, Enter | Handoff | Fold | Complete | Wrote | Given):
@@ -144,7 +144,7 @@ class Flawed:
         return rows
 
     def working(self) -> Collection[str] | None:
-        """Return whose runner is at work, as far as it is shown."""
+        """Return the runs whose runner is shown to be at work."""
         working = getattr(self.subject, "working", None)
         runs = None if working is None else working()
         return None if runs is None else [run for run in runs if run not in self.hidden]
@@ -153,7 +153,7 @@ class Flawed:
         return () if event.run in self.hidden else self.shows(event)
 
     def shows(self, event: Observed) -> Iterable[Observed]:
-        """Return what is shown for an event: it alone, unless a flaw overrides this."""
+        """Return what is shown for an event: the event alone, unless a flaw overrides this."""
         return (event,)
 
     def reordered(self, events: list[Observed]) -> Sequence[Observed]:
@@ -217,11 +217,11 @@ class SilentDrop(_Hides):
         self.on_entry: set[str] = set()
 
     def hides(self, event: Complete) -> bool:
-        """Hide what was cancelled and never started."""
+        """Hide runs that were cancelled and never started."""
         return event.cancelled and event.run not in self.started | self.on_entry
 
     def note(self, event: Observed) -> None:
-        """Take in how it began."""
+        """Note how a run began."""
         super().note(event)
         if isinstance(event, Enter) and event.state is DeclaredState.CANCEL_ON_ENTRY:
             self.on_entry.add(event.run)
@@ -234,7 +234,7 @@ class SilentEntry(SilentDrop):
     needs: ClassVar[tuple[str, ...]] = ("two_phase", "cancel")
 
     def hides(self, event: Complete) -> bool:
-        """Hide what was cancelled on entry."""
+        """Hide runs that were cancelled on entry."""
         return event.run in self.on_entry
 
 
@@ -250,11 +250,11 @@ class SilentFold(_Hides):
         self.folded: set[str] = set()
 
     def hides(self, event: Complete) -> bool:
-        """Hide what was folded."""
+        """Hide runs that were folded."""
         return event.run in self.folded
 
     def note(self, event: Observed) -> None:
-        """Take in how it began."""
+        """Note how a run began."""
         super().note(event)
         if isinstance(event, Fold):
             self.folded.add(event.run)
@@ -282,7 +282,7 @@ class LateComplete(Flawed):
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.LAST_WORD,)
 
     def reordered(self, events: list[Observed]) -> Sequence[Observed]:
-        """Show the RunComplete behind the handoff that comes next."""
+        """Show the RunComplete after the next handoff."""
         for nth, event in enumerate(events):
             if isinstance(event, Complete) and event.run in self.started:
                 handoffs = [at for at in range(nth, len(events)) if isinstance(events[at], Handoff)]
@@ -309,7 +309,7 @@ class SaysFinished(Flawed):
 
 
 class DeafCancel(Flawed):
-    """A cancel that is not heard."""
+    """A cancel that is ignored."""
 
     sentence = "a cancel does nothing"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FULL_COVERAGE, _P.EXACTLY_ONE_COMPLETE)
@@ -332,7 +332,7 @@ class CancelMissesQueue(Flawed):
     needs: ClassVar[tuple[str, ...]] = ("cancel",)
 
     def act(self, name: str, *arguments: Any) -> Any:
-        """Take a prompt in only when something else is done, and after it if that is a cancel."""
+        """Take a prompt in only with the next operation, and after it if that is a cancel."""
         if name == "accept" and self.is_busy(arguments[0]) and not self.kept_back:
             return self.keep_back(*arguments)
         if name == "cancel":
@@ -343,7 +343,7 @@ class CancelMissesQueue(Flawed):
 
 
 class Overtakes(Flawed):
-    """A queue from which the last goes first."""
+    """A queue whose last run goes first."""
 
     sentence = "of two prompts that come while a turn is active, the later one runs first"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FIFO,)
@@ -360,7 +360,7 @@ class Overtakes(Flawed):
 
 
 class Strands(Flawed):
-    """A queue that is left where it is."""
+    """A queue that is abandoned."""
 
     sentence = "after a turn that fails, what waits behind it never runs"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NO_STRAND, _P.EXACTLY_ONE_COMPLETE)
@@ -368,7 +368,7 @@ class Strands(Flawed):
     loses: ClassVar[DeclaredState] = DeclaredState.QUEUED
 
     def act(self, name: str, *arguments: Any) -> Any:
-        """Lose sight of some runs when this operation comes."""
+        """Show nothing more of some runs once this operation comes."""
         if name == self.loses_at:
             self.hide(self.loses)
         return super().act(name, *arguments)
@@ -383,7 +383,7 @@ class LosesInTime(Strands):
 
 
 class LosesInCrash(Strands):
-    """A turn that nothing takes up."""
+    """A turn that is not taken over."""
 
     sentence = "the turn of a process that was killed gets no RunComplete and does not run again"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (DurableProperty.DURABLE,)
@@ -473,7 +473,7 @@ class _Instead(Flawed):
 
 
 class DeafClear(_Instead):
-    """A clear that is not heard."""
+    """A clear that is ignored."""
 
     sentence = "clearing the queue does nothing"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.EXACTLY_ONE_COMPLETE, _P.DECLARED_MOVE, _P.NO_STRAND)
@@ -482,7 +482,7 @@ class DeafClear(_Instead):
 
 
 class ClearCancels(_Instead):
-    """A clear that takes the turn along."""
+    """A clear that also cancels the turn."""
 
     sentence = "clearing the queue cancels the active turn as well"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NEVER_POISONED,)
@@ -525,7 +525,7 @@ class RejectsNothing(_Instead):
 
 
 class CancelsAll(_Instead):
-    """A cancel of one run that takes all."""
+    """A cancel of one run that covers all."""
 
     sentence = "a cancel of one run covers the whole session"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NEVER_POISONED,)
@@ -534,7 +534,7 @@ class CancelsAll(_Instead):
 
 
 class DeafCancelRun(_Instead):
-    """A cancel of one run that is not heard."""
+    """A cancel of one run that is ignored."""
 
     sentence = "a cancel of one run does nothing"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FULL_COVERAGE, _P.EXACTLY_ONE_COMPLETE)
@@ -543,7 +543,7 @@ class DeafCancelRun(_Instead):
 
 
 class RecordsEndTurn(Flawed):
-    """A record that does not say what happened."""
+    """A record that says the wrong thing."""
 
     sentence = "the messages of a cancelled turn say that it ended well"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.ON_RECORD,)
@@ -569,13 +569,13 @@ class PublishesFirst(Flawed):
         self.wrote: dict[str, Wrote] = {}
 
     def note(self, event: Observed) -> None:
-        """Keep what was written."""
+        """Keep the written messages back."""
         super().note(event)
         if isinstance(event, Wrote):
             self.wrote[event.run] = event
 
     def shows(self, event: Observed) -> Iterable[Observed]:
-        """Show what was written only after the RunComplete."""
+        """Show the written messages only after the RunComplete."""
         if isinstance(event, Complete) and event.run in self.wrote:
             self.took_effect()
             return (event, self.wrote[event.run])
@@ -585,12 +585,12 @@ class PublishesFirst(Flawed):
 class Grows(Flawed):
     """A memory that only grows."""
 
-    sentence = "every session that was ever there leaves something in memory"
+    sentence = "every session leaves something in memory"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NO_RESIDUE,)
     needs: ClassVar[tuple[str, ...]] = ("residue",)
 
     def act(self, name: str, *arguments: Any) -> Any:
-        """Count the runs that there were."""
+        """Count all runs so far."""
         done = super().act(name, *arguments)
         if name != "residue":
             return done
@@ -611,7 +611,7 @@ class _LosesInRace(Flawed):
         self.lost_runs: set[str] = set()
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Leave the operation out, and everything about a run that was never taken in."""
+        """Skip the operation, and everything about a run that was never taken in."""
         for op in operations:
             if op.name in TAKING_IN:
                 self.session_of[op.run] = str(op.arguments["session"])
@@ -633,7 +633,7 @@ class _LosesInRace(Flawed):
         return super().act(name, *arguments)
 
     def window(self) -> Sequence[Noted]:
-        """Return the window with what was lost: it was called, and nothing came of it."""
+        """Return the window with the lost operations: they were called, and had no effect."""
         rows = list(super().window())
         called = {row.what: row.lo for row in rows if isinstance(row.what, Op)}
         for before, op in self.lost:
@@ -643,7 +643,7 @@ class _LosesInRace(Flawed):
 
 
 class LosesCancel(_LosesInRace):
-    """A cancel that comes in between."""
+    """A cancel that arrives mid-flight."""
 
     sentence = "a cancel is lost if it comes before the operation ahead of it is at rest"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FULL_COVERAGE, _P.EXACTLY_ONE_COMPLETE)
@@ -652,7 +652,7 @@ class LosesCancel(_LosesInRace):
 
 
 class LosesPrompt(_LosesInRace):
-    """A prompt that comes in between."""
+    """A prompt that arrives mid-flight."""
 
     sentence = "a prompt is lost if it comes before the operation ahead of it is at rest"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.EXACTLY_ONE_COMPLETE, _P.NO_STRAND)
@@ -660,7 +660,7 @@ class LosesPrompt(_LosesInRace):
 
 
 class DeafHold(_Instead):
-    """A hold that is not heard."""
+    """A hold that is ignored."""
 
     sentence = "a hold does nothing"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.HELD,)
@@ -669,7 +669,7 @@ class DeafHold(_Instead):
 
 
 class DeafResume(_Instead):
-    """A resume that is not heard."""
+    """A resume that is ignored."""
 
     sentence = "a resume does nothing"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.NO_STRAND,)
@@ -709,7 +709,7 @@ class StopSpares(_Instead):
 
 
 class DeafMove(_Instead):
-    """A move that is not heard."""
+    """A move that is ignored."""
 
     sentence = "a move is acknowledged, and changes nothing"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.FIFO, _P.DECLARED_MOVE)
@@ -718,7 +718,7 @@ class DeafMove(_Instead):
 
 
 class OldPrompt(Flawed):
-    """An edit that the runner does not hear of."""
+    """An edit that does not reach the runner."""
 
     sentence = "the runner of an edited prompt is given the old one"
     breaks: ClassVar[tuple[AnyProperty, ...]] = (_P.AS_EDITED,)

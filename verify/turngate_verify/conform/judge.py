@@ -31,9 +31,9 @@ __all__ = ["Judge", "ProgramLimits"]
 
 _LATE = "a RunComplete comes after the next turn has started: it should come first"
 _BY_FOLDS = (Property.DECLARED_MOVE, Property.LAST_WORD)
-"""What a follow-up seems to break that has joined a turn unseen."""
+"""What a follow-up seems to break if it has joined a turn unseen."""
 GROWING = 6
-"""What a quiet subject holds is residue if it grows this many times in a row."""
+"""A quiet subject leaves residue if what it holds grows this many times in a row."""
 
 
 class Judge:
@@ -52,29 +52,29 @@ class Judge:
         self.idle_cancels: set[int] = set()
         """The operations that cancelled a session with nothing in flight."""
         self.states = [Sessions(self.features)]
-        """The sessions, in every state in which they may be."""
+        """The sessions, in every state that is possible."""
         self.states[0].waited = waited_for(subject)
         self.stepped = hasattr(subject, "begin_window")
         """Whether operations can be called between two callbacks of the subject."""
         self.undecided = ""
-        """Why what happened could not be judged; empty if it could."""
+        """Why the window could not be judged; empty if it could."""
         self.place_of: dict[str, int] = {}
-        """The session of every run that was brought, the refused ones too."""
+        """The session of every run that was accepted or refused."""
         self._window: tuple[Op, ...] = ()
         self._judged: tuple[Window, Judged] | None = None
-        """The window that was judged last: waiting for rest asks for it, and so does the judgement."""
+        """The window that was judged last. Both waiting for rest and the judgement use it."""
         self._heard_of: set[str] = set()
         """The runs about which something was shown."""
         self._cancelled: set[int] = set()
         self._after_cancel: set[str] = set()
         self._holds = 0
         self._held: list[int] = []
-        """What was held each time that it was asked for with nothing in flight."""
+        """How many things were held, each time that the kit asked with nothing in flight."""
         self._refused: set[str] = set()
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions, in the first of the states in which they may be."""
+        """The sessions, in the first of their possible states."""
         return self.states[0]
 
     @property
@@ -128,11 +128,11 @@ class Judge:
         else:
             self._judge_window(window)
         if self.violations:
-            # An operation that ends in an offence says nothing of the properties it does not break.
+            # An operation that ends in an offence says nothing about the properties it does not break.
             self.exercised = before | {violation.property for violation in self.violations}
 
     def window(self, operations: Sequence[Op], shown: Sequence[Observed]) -> Window:
-        """Return what is known of the operations since the last rest."""
+        """Return what is known about the operations since the last rest."""
         refused = frozenset(event for event in shown if isinstance(event, Refused))
         refused |= {Refused(run) for run in self._refused}
         seen = [event for event in shown if not isinstance(event, Refused)]
@@ -144,7 +144,7 @@ class Judge:
         return Window(tuple(operations), tuple(noted), refused, at_work(self.subject), is_ordered)
 
     def _last_word(self, event: Observed, seen: Sequence[Observed]) -> Observed | Waiting:
-        """Return that a run waits, if that it is queued is all that is shown of it."""
+        """Return that a run waits, if all that is shown about it is that it is queued."""
         queued = isinstance(event, Enter) and event.state is DeclaredState.QUEUED
         last = [each for each in seen if each.run == event.run][-1]
         return Waiting(event.run) if queued and last is event else event
@@ -165,7 +165,7 @@ class Judge:
         return self._judged[1]
 
     def _judge_window(self, window: Window) -> None:
-        """Judge operations of which each may have taken effect at any moment of its interval."""
+        """Judge operations that may each have taken effect at any moment of their interval."""
         found = self.judged(window)
         self._note_window(window)
         self._tell(window, found.order)
@@ -197,7 +197,7 @@ class Judge:
         return Violation(broken.property, what)
 
     def _moved_from_elsewhere(self, found: Judged, window: Window) -> Violation | None:
-        """Return that a run was moved by an operation on another session, where that may be told apart."""
+        """Return that a run was moved by an operation on another session, if that can be told apart."""
         places = {op.place for op in window.operations}
         culprit = found.order[-1] if found.order else None
         if not self.features.unordered or not places or culprit is None or isinstance(culprit, Op):
@@ -242,7 +242,7 @@ class Judge:
                 getattr(self.subject, op.name)(*op.arguments.values())
         except SubjectFailed as failed:
             raise self._failed(failed.what, failed.conversation) from failed
-        except (Exception, SystemExit) as wrong:  # whatever a subject raises is what is reported
+        except (Exception, SystemExit) as wrong:  # report anything that a subject raises
             raise self._failed(f"it raised {wrong!r}", ()) from wrong
 
     def shown(self) -> list[Observed]:
@@ -268,7 +268,7 @@ class Judge:
     # Judging it.
 
     def _judge_in_order(self, op: Op, window: Window, shown: Sequence[Observed]) -> None:
-        """Judge one operation that was waited for: what it shows, in order, and what is owed then."""
+        """Judge one operation that was waited for: what it shows, in order, and what is owed afterwards."""
         self.sessions.work(window.at_work)
         self._note_operation(op)
         events, broken = self.sessions.take(op, window.refused)
@@ -287,7 +287,7 @@ class Judge:
             self._at_rest(op)
 
     def _tell(self, window: Window, order: Sequence[What]) -> None:
-        """Tell a window as steps: each operation, with what was shown between it and the next."""
+        """Return a window as steps: each operation, with what was shown between it and the next."""
         told: dict[Op, list[Event]] = {op: [] for op in window.operations}
         if not told:
             self._add_to_last_step(
@@ -342,7 +342,7 @@ class Judge:
             self.violations += [each for each in broken if each.property is not Property.LAST_WORD]
 
     def _offended_elsewhere(self, window: Window) -> None:
-        """Note that something was shown of a session that no operation of the window is about."""
+        """Note that something was shown about a session that no operation of the window is about."""
         places = {op.place for op in window.operations}
         if not places or any(op.name in ABOUT_ALL for op in window.operations):
             return
@@ -417,7 +417,7 @@ class Judge:
             self.exercised.add(Property.NEVER_POISONED)
 
     def _at_rest(self, op: Op) -> None:
-        """Judge what is owed now that nothing more will happen, and what is held if all is quiet."""
+        """Judge what is owed now that nothing more will happen, and, if all is quiet, what is held."""
         owed: list[AnyViolation] = list(self.sessions.at_rest())
         if op.name == "crash":
             owed = [

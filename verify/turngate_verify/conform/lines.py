@@ -32,7 +32,7 @@ PORT = 1
 _LONGEST = 1 << 20
 _REMEMBERED = 24
 _COMPLAINTS = 1 << 16
-"""How many bytes of standard error are reported at most: the last ones."""
+"""At most this many bytes of standard error are reported, the last ones."""
 
 
 class Command:
@@ -44,7 +44,7 @@ class Command:
         self.timeout = self.timing.answers if timeout is None else timeout
         self.features = Features()
         self.at_work: list[str] | None = None
-        """The lead runs whose runner is at work, as the last answer said; None if it did not."""
+        """The lead runs whose runner is at work, according to the last answer; None if it did not say."""
         self.conversation: deque[str] = deque(maxlen=_REMEMBERED)
         self._process: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None
@@ -91,7 +91,7 @@ class Command:
         return self._events(self._answer(op, **about))
 
     def count(self) -> int:
-        """Return how many things the subject says that it holds."""
+        """Return how many things the subject says it holds."""
         held = self._answer("residue").get("residue")
         if not isinstance(held, int) or isinstance(held, bool):
             raise self._failed("it answered residue without residue, a number")
@@ -172,7 +172,7 @@ class Command:
     def said(self) -> list[str]:
         """Return the last lines of the conversation, and all that the process wrote to standard error.
 
-        Of more than 64 KiB the first are left out, and how many that are is said.
+        If it wrote more than 64 KiB, only the last are returned, with the number of bytes left out.
         """
         complaints: list[str] = []
         if self._complaints:
@@ -270,11 +270,11 @@ class LinesSubject:
         self._ask("fail", run)
 
     def hold(self, session: str) -> None:
-        """Hold what waits in a session."""
+        """Hold the waiting runs of a session."""
         self._ask("hold", session=session)
 
     def resume(self, session: str) -> None:
-        """Resume what is held in a session."""
+        """Resume the held runs of a session."""
         self._ask("resume", session=session)
 
     def hold_run(self, run: str) -> None:
@@ -286,11 +286,11 @@ class LinesSubject:
         self._ask("resume_run", run)
 
     def stop(self, session: str) -> None:
-        """Cover the active turn alone, and hold what waits."""
+        """Cover the active turn alone, and hold the waiting runs."""
         self._ask("stop", session=session)
 
     def move(self, run: str, before: str | None) -> None:
-        """Move a run in line."""
+        """Change the position of a waiting run."""
         self._ask("move", run, before=before)
 
     def edit(self, run: str, prompt: str) -> None:
@@ -314,7 +314,7 @@ class LinesSubject:
         self._ask("crash")
 
     def residue(self) -> int:
-        """Return how many things it says that it holds."""
+        """Return how many things it says it holds."""
         return self._command.count()
 
     def burst(self, operations: Sequence[Op]) -> None:
@@ -326,7 +326,7 @@ class LinesSubject:
         self._seen += self._command.ask("burst", ops=ops)
 
     def working(self) -> Collection[str] | None:
-        """Return whose runner is at work, if it says so."""
+        """Return the runs whose runner is at work; None if it does not say."""
         return self._command.at_work
 
     def observe(self) -> Sequence[Observed]:

@@ -1,9 +1,9 @@
 """Operations at every moment between two rests: after each callback of the operation before.
 
-Only the moments of arrival vary. asyncio runs callbacks in their order, and so does the kit: a dispatcher
-may rely on that. The moments after the kit's own callbacks are left out, for nothing of the subject has
-happened since the moment before. No two programs are taken for the same because they have shown the same:
-their insides may differ.
+Only the moments of arrival vary. asyncio runs callbacks in their order, and so does the kit, because a
+dispatcher may rely on that. The moments after the kit's own callbacks are left out: the subject has done
+nothing since the moment before. Two programs that show the same are still both played further, because the
+subject's internal state may differ.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from turngate_verify.conform.suites import Examined, Suite
 
 ONE_GAP = 4
-"""Programs with one gap are worth this part of the time: a quarter."""
+"""Programs with one gap may take this part of the time: a quarter."""
 MORE = 24
-"""Those of any other stage, such as two gaps or two sessions, are worth this part of it, each."""
+"""Each other stage, such as two gaps or two sessions, may take this part of it."""
 SPARE = 0.5
-"""Up to this part of the time, stages that were cut short are played on when all else is done."""
+"""When all else is done, stages that were cut short go on until this part of the time is over."""
 DELAYS = (1, 5, 20)
 """The milliseconds between two operations, where a subject cannot be stepped."""
 _RACES = (
@@ -60,7 +60,7 @@ _LINE_RACES = (
     ("accept a, into b a, finish a", "into"),
     ("accept a, into b a, fold a, finish a", "into folds"),
 )
-"""Races on what waits in line, and the features that each needs."""
+"""Races on waiting runs, and the features that each needs."""
 _LIMITS = ProgramLimits(prompts=3, cancels=2, sessions=1, extras=1, line=0)
 
 
@@ -91,7 +91,7 @@ def explore(suite: Suite) -> list[_Stage]:
 
 
 def explore_on(suite: Suite, stages: list[_Stage]) -> None:
-    """Go on with what was cut short, as long as half of the time is not over."""
+    """Continue the stages that were cut short, until half of the time is over."""
     end = suite.began + suite.effort.seconds * SPARE
     for left, stage in zip(range(len(stages), 0, -1), stages, strict=True):
         now = time.monotonic()
@@ -99,7 +99,7 @@ def explore_on(suite: Suite, stages: list[_Stage]) -> None:
 
 
 def _sweep_line(suite: Suite) -> None:
-    """Play the races on what waits in line, with the last operation at every moment after the one before."""
+    """Play the races on waiting runs, with the last operation at every moment after the one before."""
     features = suite.result.features
     for text, needs in _LINE_RACES:
         if not set(needs.split()) <= set(features.names):
@@ -147,7 +147,7 @@ def _entering(race: Program, features: Features, delay: int) -> Program:
 
 
 class _Stage:
-    """One set of programs, and how far it was played. It can be played on."""
+    """One set of programs, and how far it was played. It can be continued."""
 
     def __init__(
         self, suite: Suite, flown: set[Program], name: str, limits: ProgramLimits, most: int, *, gaps: int = 1
@@ -198,7 +198,7 @@ class _Stage:
             self._begin_level()
 
     def _is_new(self, program: Program) -> bool:
-        """Tell whether a program of the last length is worth playing."""
+        """Return whether a program of the last length is worth playing."""
         in_two = len({op.place for op in program}) > 1
         if self._limits.line and not any(op.name in LINE for op in program):
             return False
@@ -206,7 +206,7 @@ class _Stage:
         return gaps(program) == self._gaps and rare and (self._limits.sessions == 1 or in_two)
 
     def _in_time(self, program: Program) -> Examined | SubjectFailed | None:
-        """Play a program, unless time has run out. What raises in one program may hang or lose in another."""
+        """Play a program, unless time has run out. A fault that raises in one program may hang in another."""
         if time.monotonic() > self._until or self._suite.over:
             return None
         try:

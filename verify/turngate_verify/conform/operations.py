@@ -37,11 +37,11 @@ class Operations:
         raise NotImplementedError
 
     async def do_hold(self, session: str) -> None:
-        """Hold what waits in a session."""
+        """Hold the waiting runs of a session."""
         raise NotImplementedError
 
     async def do_resume(self, session: str) -> None:
-        """Resume what is held in a session."""
+        """Resume the held runs of a session."""
         raise NotImplementedError
 
     async def do_hold_run(self, run: str) -> None:
@@ -53,7 +53,7 @@ class Operations:
         raise NotImplementedError
 
     async def do_stop(self, session: str) -> None:
-        """Cover the active turn alone, and hold what waits."""
+        """Cover the active turn alone, and hold the waiting runs."""
         raise NotImplementedError
 
     async def do_move(self, run: str, before: str | None) -> None:

@@ -37,7 +37,7 @@ class Players:
         self.stopped: SubjectFailed | None = None
 
     def map(self, work: Callable[[A], T], over: Iterable[A]) -> Iterator[T]:
-        """Do the same to each, in their order; with several workers some of them at the same time."""
+        """Call the function for each, in order; with several workers, some at the same time."""
         return map(work, over) if self._threads is None else self._threads.map(work, over)
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class Players:
 
     @contextmanager
     def judge(self) -> Iterator[Judge]:
-        """Lend a judge with a fresh subject. Once a subject has failed, raise that again."""
+        """Lend a judge with a fresh subject. Once a subject has failed, raise that failure again."""
         if self.stopped:
             raise self.stopped
         make = self._idle.get()
@@ -97,8 +97,8 @@ def performed(judge: Judge, program: Program, limits: ProgramLimits) -> Played:
     """Have a judge perform a program, up to the first offence.
 
     After a program in which operations were called before the subject was at
-    rest, every turn is finished, and one more prompt must run: what was lost on
-    the way is owed then.
+    rest, every turn is finished, and one more prompt must run: whatever was
+    lost on the way is then owed.
     """
     for op in program:
         judge.take(op)
@@ -110,7 +110,7 @@ def performed(judge: Judge, program: Program, limits: ProgramLimits) -> Played:
         after = outcome(judge, limits)
         if judge.over:
             return after
-        # What may come next, comes after the program itself.
+        # Which operations may come next is decided after the program itself.
         return played._replace(
             steps=after.steps, late=after.late, exercised=after.exercised, hasty=after.hasty
         )
@@ -168,7 +168,7 @@ def _working(judge: Judge) -> list[str]:
 
 
 def outcome(judge: Judge, limits: ProgramLimits) -> Played:
-    """Return what has come of the program that a judge has performed."""
+    """Return the result of the program that a judge has performed."""
     over = judge.over
     return Played(
         judge.steps,

@@ -15,7 +15,7 @@ class Refused(NamedTuple):
 
     run: str
     operation: str = ""
-    """The operation at the port; empty for any that brings a prompt, which leaves no trace then."""
+    """The operation at the port; empty for those that bring a prompt, which then leaves no trace."""
 
 
 class Given(NamedTuple):
@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 
 def is_refused(op: Op, refused: Collection[Refused]) -> bool:
-    """Tell whether an operation is among those that were refused."""
+    """Return whether an operation is among those that were refused."""
     return Refused(op.run, "" if op.name in TAKING_IN else op.name) in refused
 
 
@@ -64,21 +64,21 @@ class Features(NamedTuple):
     real_time: bool = False
     """An operation returns when it is taken in; the kit looks again until nothing is owed."""
     hold: bool = False
-    """What waits can be held and resumed, all of a session or one run."""
+    """Waiting runs can be held and resumed, all of a session or one."""
     stop: bool = False
-    """One step covers the active turn alone, and holds what waits."""
+    """One step covers the active turn alone, and holds the waiting runs."""
     move: bool = False
-    """A run that waits can be moved in line."""
+    """The position of a waiting run can be changed."""
     edit: bool = False
-    """A run that waits can be edited. The subject shows ``Given`` when its runner gets the prompt."""
+    """A waiting run can be edited. The subject shows ``Given`` when its runner gets the prompt."""
     send_now: bool = False
     """One step puts a queued run first, resumes it, and covers the active turn alone."""
     into: bool = False
     """A prompt can be for the active turn alone: it joins it, or is cleared with its end."""
     unordered: bool = False
-    """Starts of runners and RunCompletes are seen on different wires, so their order is not known."""
+    """Starts of runners and RunCompletes are seen over different channels, so their order is not known."""
     self_folds: bool = False
-    """A turn takes follow-ups in by itself, and it is not always known which."""
+    """A turn takes follow-ups in by itself, and it is not always known which ones."""
 
     @property
     def names(self) -> list[str]:
@@ -87,7 +87,7 @@ class Features(NamedTuple):
 
     @property
     def has_line(self) -> bool:
-        """Whether there is any operation on what waits in line."""
+        """Whether there is any operation on waiting runs."""
         return self.hold or self.stop or self.move or self.edit or self.send_now or self.into
 
     @property
@@ -161,7 +161,7 @@ class Subject(Protocol):
         ...
 
     def observe(self) -> Sequence[Observed]:
-        """Return what happened since the last call, in the order in which it did."""
+        """Return what happened since the last call, in order."""
         ...
 
     def close(self) -> None:
@@ -185,11 +185,11 @@ class AbleSubject(Subject, Protocol):
         ...
 
     def wait(self) -> None:
-        """Let so much time pass that every timer of the subject has run out."""
+        """Let time pass until every timer of the subject has run out."""
         ...
 
     def crash(self) -> None:
-        """Kill the process as nothing can catch, and open what it held again."""
+        """Kill the process without warning (SIGKILL), and open what it held again."""
         ...
 
     def residue(self) -> int:
@@ -201,7 +201,7 @@ class AbleSubject(Subject, Protocol):
         ...
 
     def hold(self, session: str) -> None:
-        """Hold everything of the session that waits now, and nothing that comes later."""
+        """Hold every run of the session that waits now, and none that comes later."""
         ...
 
     def resume(self, session: str) -> None:
@@ -217,15 +217,15 @@ class AbleSubject(Subject, Protocol):
         ...
 
     def stop(self, session: str) -> None:
-        """Cover the active turn alone and hold what waits, in one step."""
+        """Cover the active turn alone and hold the waiting runs, in one step."""
         ...
 
     def move(self, run: str, before: str | None) -> None:
-        """Put this run before another, or behind all that wait, or show that this is refused."""
+        """Put this waiting run before another, or last, or show that this is refused."""
         ...
 
     def edit(self, run: str, prompt: str) -> None:
-        """Give a run that waits another prompt, or show that this is refused."""
+        """Give a waiting run another prompt, or show that this is refused."""
         ...
 
     def send_now(self, run: str) -> None:
@@ -239,7 +239,7 @@ class AbleSubject(Subject, Protocol):
     def working(self) -> Collection[str] | None:
         """Return the lead runs whose runner is at work now, or None if that is not known.
 
-        This is no feature: a subject that has it is asked.
+        This is not a feature: the kit asks every subject that has the method.
         """
         ...
 

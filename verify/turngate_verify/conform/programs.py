@@ -42,9 +42,9 @@ _ABOUT_A_SESSION = ("cancel", "clear", "hold", "resume", "stop")
 LINE: tuple[Name, ...] = (
     "hold", "resume", "hold_run", "resume_run", "stop", "move", "edit", "send_now", "into",
 )  # fmt: skip
-"""The operations on what waits in line."""
+"""The operations on waiting runs."""
 ABOUT_ALL = ("wait", "crash", "residue")
-"""The operations that are about the whole subject, and about no session."""
+"""The operations that are about the whole subject, not about a session."""
 REST = -1
 """The gap after an operation that is waited for: the next one is called when the subject is at rest."""
 
@@ -68,7 +68,7 @@ class Op(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, str | None]:
-        """What the operation is called with: the names are those of the JSON lines, in order."""
+        """The arguments of the operation, in order, under the names that the JSON lines use."""
         session: dict[str, str | None] = {"session": SESSIONS[self.place]}
         if self.name in ABOUT_ALL:
             return {}
@@ -87,7 +87,7 @@ class Op(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """The same as an action of the model, which counterexamples can tell."""
+        """The operation as an action of the model, which counterexamples are made of."""
         match self.name:
             case "accept":
                 return Action("caller", "accept", self.run, "fold")
@@ -121,16 +121,16 @@ def edited(run: str, number: str) -> str:
 
 
 def run_of(prompt: str) -> str:
-    """Return the run that a prompt is of, whether or not it was edited."""
+    """Return the run that a prompt belongs to, whether or not it was edited."""
     return prompt.partition("#")[0]
 
 
 class BadProgram(ValueError):
-    """A text that is not a program."""
+    """The text is not a program."""
 
 
 def gaps(program: Program) -> int:
-    """Return how many operations of a program are followed by another before the subject is at rest."""
+    """Count the operations of a program that are followed by another before the subject is at rest."""
     return sum(op.gap != REST for op in program)
 
 
@@ -148,7 +148,7 @@ def _between(gap: int) -> str:
 
 
 def parsed(text: str) -> Program:
-    """Return the program that is written in a text."""
+    """Parse a program."""
     program: Program = ()
     for part in text.split(","):
         if part.strip():
@@ -201,7 +201,7 @@ def part_of(program: Program, kept: Collection[int]) -> Program:
 
 
 def renamed(program: Program) -> Program:
-    """Return a program with its sessions and runs named in the order in which they come up."""
+    """Return a program with its sessions and runs renamed in the order of their first appearance."""
     names = {op.run: RUNS[nth] for nth, op in enumerate(op for op in program if op.name in TAKING_IN)}
     places = dict.fromkeys(op.place for op in program if op.name not in ABOUT_ALL)
     moved = {place: nth for nth, place in enumerate(places)}

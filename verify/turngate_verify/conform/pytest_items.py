@@ -1,4 +1,4 @@
-"""The tests that the pytest plugin makes of an adapter in a test module: one per property."""
+"""The tests that the pytest plugin makes from an adapter in a test module: one per property."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUMMARY = "turngate conform"
 
 
 def is_subject(obj: object) -> bool:
-    """Tell whether an object of a test module is an adapter, or a command that is one."""
+    """Return whether an object of a test module is an adapter, as a class or as a command."""
     kind = type(obj)  # not isinstance: it asks the object, and a module may hold proxies that raise then
     if issubclass(kind, Command):
         return True

@@ -84,7 +84,7 @@ class RealtimeSubject(Operations):
         """Release it. Runs may still be in flight."""
 
     async def look(self) -> None:
-        """Ask for what the dispatcher does not tell by itself, and show it."""
+        """Ask for what the dispatcher does not report by itself, and show it."""
 
     async def do_crash(self) -> None:
         """Kill the process of the dispatcher, and open what it held again."""
@@ -125,7 +125,7 @@ class RealtimeSubject(Operations):
                 await done
             except asyncio.CancelledError:
                 self.completed(run, cancelled=True)
-            except Exception as error:  # whatever the caller would see
+            except Exception as error:  # anything that the caller would see
                 self.completed(run, error=str(error) or repr(error))
             else:
                 self.completed(run)
@@ -230,11 +230,11 @@ class RealtimeSubject(Operations):
         self.call(self.do_clear(session))
 
     def hold(self, session: str) -> None:
-        """Hold what waits in a session."""
+        """Hold the waiting runs of a session."""
         self.call(self.do_hold(session))
 
     def resume(self, session: str) -> None:
-        """Resume what is held in a session."""
+        """Resume the held runs of a session."""
         self.call(self.do_resume(session))
 
     def hold_run(self, run: str) -> None:
@@ -246,11 +246,11 @@ class RealtimeSubject(Operations):
         self.call(self.do_resume_run(run))
 
     def stop(self, session: str) -> None:
-        """Cover the active turn alone, and hold what waits."""
+        """Cover the active turn alone, and hold the waiting runs."""
         self.call(self.do_stop(session))
 
     def move(self, run: str, before: str | None) -> None:
-        """Move a run in line."""
+        """Change the position of a waiting run."""
         self.call(self.do_move(run, before))
 
     def edit(self, run: str, prompt: str) -> None:
@@ -274,7 +274,7 @@ class RealtimeSubject(Operations):
         time.sleep(self.timing.passes)
 
     def burst(self, operations: Sequence[Op]) -> None:
-        """Call several operations, each as many milliseconds after the one before as its gap says."""
+        """Call several operations. The gap of each is the number of milliseconds before the next one."""
 
         async def one(op: Op) -> None:
             if op.name in ("fold", "finish", "fail"):
@@ -283,7 +283,7 @@ class RealtimeSubject(Operations):
                 await getattr(self, f"do_{op.name}")(*op.arguments.values())
 
         async def together() -> None:
-            # Without gaps the tasks begin in their order, before anything that one of them has set off.
+            # Without gaps the tasks begin in order, before anything that one of them sets off.
             calls = []
             for op in operations:
                 calls.append(asyncio.ensure_future(one(op)))
@@ -315,14 +315,14 @@ class RealtimeSubject(Operations):
         return list(self._told) if self._has_worked else None
 
     def observe(self) -> Sequence[Observed]:
-        """Return what happened since the last call, as far as it is known by now."""
+        """Return what happened since the last call, as far as it is known yet."""
         self.call(self.look())
         with self._lock:
             seen, self._seen = self._seen, []
         return seen
 
     def close(self) -> None:
-        """End, let the runners go that are left, and stop waiting."""
+        """End, release the runners that are left, and stop waiting."""
         try:
             self.call(self.end())
         finally:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 3
-"""A subject that is known to be at work is waited for this many times longer than one that is not."""
+"""The kit waits this many times longer for a subject that is known to be at work."""
 
 
 def told_of(shown: Sequence[Observed]) -> set[str]:
-    """Return the runs whose fate is shown; a move that is refused says nothing about it."""
+    """Return the runs whose fate is shown; a refused move says nothing about it."""
     return {event.run for event in shown if not (isinstance(event, Refused) and event.operation)}
 
 
@@ -109,7 +109,7 @@ def goes_on(subject: Any, waited: float, timing: Timing) -> bool:
 
 
 def _lingered(judge: Judge, operations: Sequence[Op], shown: list[Observed]) -> list[Observed]:
-    """Have a subject in virtual time wait for its timers as long as something is owed."""
+    """Let a subject in virtual time wait for its timers as long as something is owed."""
     linger = getattr(judge.subject, "linger", None)
     if linger is None:
         return shown

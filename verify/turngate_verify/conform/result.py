@@ -17,11 +17,11 @@ from turngate_verify.words import counted
 JUDGED: tuple[Property, ...] = tuple(
     each for each in Property if each not in (Property.REFINES, Property.HELD, Property.AS_EDITED)
 )
-"""The properties that every subject is held to. ``judged`` adds those that need a feature."""
+"""The properties that every subject must have. ``judged`` adds those that need a feature."""
 
 
 def judged(features: Features) -> tuple[AnyProperty, ...]:
-    """Return the properties that a subject with these features is held to."""
+    """Return the properties that a subject with these features must have."""
     more: dict[AnyProperty, bool] = {
         Property.HELD: features.hold or features.stop,
         Property.AS_EDITED: features.edit,
@@ -54,7 +54,7 @@ class Effort(NamedTuple):
     require_races: bool = False
     """Whether the verdict is unknown if every operation was waited for."""
     mid_flight: int = 5
-    """The most operations in a program whose operations also arrive between two callbacks; 0: none do."""
+    """The most operations in a program whose operations also arrive between callbacks; 0 turns this off."""
 
 
 class Played(NamedTuple):
@@ -68,7 +68,7 @@ class Played(NamedTuple):
     enabled: tuple[Op, ...]
     bursts: tuple[Program, ...] = ()
     state: Hashable = None
-    """Equal for two programs of the same operations if they have led to the same sessions."""
+    """Equal for two programs of the same operations that have led to the same sessions."""
     hasty: bool = False
     """Whether a run counted as queued though a timer might still have started it."""
     disturbed: bool = False
@@ -80,7 +80,7 @@ class Played(NamedTuple):
     moments_cut: int = 0
     """How many moments were left out, because there were too many."""
     undecided: str = ""
-    """Why what happened could not be judged; empty if it could."""
+    """Why the program could not be judged; empty if it could."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class MidFlight:
 
 
 class FlakyFinding(NamedTuple):
-    """Something that was broken once, and not when the same program was played again."""
+    """A property that was broken once, and not when the same program was played again."""
 
     program: str
     example: Counterexample
@@ -126,7 +126,7 @@ class Conformance:
     waits: int = 0
     """Up to how many operations it has played every program in which time passes, in a round of their own."""
     line: int = 0
-    """The same for programs with operations on what waits in line."""
+    """The same for programs with operations on waiting runs."""
     programs: dict[AnyProperty, int] = field(default_factory=dict)
     """How many short programs put a property to the test."""
     drills: dict[AnyProperty, int] = field(default_factory=dict)
@@ -151,9 +151,9 @@ class Conformance:
     replays: dict[AnyProperty, str] = field(default_factory=dict)
     """For each broken property, the program that breaks it."""
     flaky: dict[AnyProperty, FlakyFinding] = field(default_factory=dict)
-    """For each property that was broken once and not again, what was seen."""
+    """For each property that was broken once and not again, both observations."""
     unjudged: dict[AnyProperty, str] = field(default_factory=dict)
-    """For each property that a program broke only while a prompt may not have been taken in: the program."""
+    """For each property broken only while a prompt may not have been taken in yet: the program."""
     failed: SubjectFailed | None = None
     """Why the subject could not be judged to the end."""
     gave_up: str = ""
@@ -163,9 +163,9 @@ class Conformance:
     hidden: dict[AnyProperty, str] = field(default_factory=dict)
     """The properties that this check cannot show, whatever the features say, and why."""
     notes: list[str] = field(default_factory=list)
-    """What was found out about the subject, and is not judged."""
+    """Observations about the subject that are not judged."""
     options: tuple[str, ...] = ()
-    """The options that a command needs beside ``--replay`` to play something again."""
+    """The options that a command needs in addition to ``--replay`` to play something again."""
     told: list[str] = field(default_factory=list)
     """What happened, step by step, in the one program that ``replay`` played."""
     seed: int = 0
@@ -173,11 +173,11 @@ class Conformance:
 
     @property
     def judged(self) -> tuple[AnyProperty, ...]:
-        """The properties that this subject is held to."""
+        """The properties that this subject must have."""
         return judged(self.features)
 
     def checks(self, each: AnyProperty) -> dict[str, dict[str, int]]:
-        """Return how many short, long and random programs put a property to the test."""
+        """Count the short, long and random programs that put a property to the test."""
         counts = {
             "wire": {"scenarios": self.wire.get(each, 0)},
             "short": {"programs": self.programs.get(each, 0)},

@@ -36,7 +36,7 @@ _ENTERED = (DeclaredState.QUEUED, DeclaredState.ACTIVE, DeclaredState.CANCEL_ON_
 
 
 class Sessions:
-    """One abstract session per session of a program, and what the kit knows beside them."""
+    """One abstract session per session of a program, and what else the kit knows."""
 
     def __init__(self, features: Features) -> None:
         self.features = features
@@ -49,15 +49,15 @@ class Sessions:
         """How long the kit waits for what is owed, in words."""
         self._was_at_work: set[str] = set()
         self._hanging: set[str] = set()
-        """The runs that were said to be queued in an idle session: nothing will ever start them."""
+        """The runs that were reported as queued in an idle session: nothing will ever start them."""
         self._died: set[str] = set()
         """The runs of turns whose process was killed, until they are complete or run again."""
         self._unseen: set[str] = set()
-        """The runs that may have been an active turn when a stop came, of which nothing was ever shown."""
+        """The runs that may have been an active turn when a stop came, and about which nothing was shown."""
         self._prompts: dict[str, str] = {}
         """The prompts of the runs that were edited."""
         self._for_idle: set[str] = set()
-        """The runs that were taken in because their session was idle: none that comes later starts first."""
+        """The runs that were taken in because their session was idle: no later run may start before them."""
 
     def at(self, place: int) -> AbstractSession:
         """Return the session of this number."""
@@ -66,7 +66,7 @@ class Sessions:
         return self.each[place]
 
     def copy(self) -> Sessions:
-        """Return a copy. What happens to the one changes nothing in the other."""
+        """Return an independent copy."""
         twin = Sessions(self.features)
         twin.each = [session.copy() for session in self.each]
         twin.asked_to_enter = set(self.asked_to_enter)
@@ -81,7 +81,7 @@ class Sessions:
         return twin
 
     def key(self) -> Hashable:
-        """Return a value that is equal for two if they judge alike whatever happens later."""
+        """Return a value that is equal for two that will judge every continuation alike."""
         return (
             tuple(session.key() for session in self.each),
             frozenset(self.asked_to_enter),
@@ -101,14 +101,14 @@ class Sessions:
         self._was_at_work.clear()
 
     def work(self, at_work: Collection[str] | None) -> None:
-        """Note whose runner is at work now."""
+        """Note which runners are at work now."""
         self.at_work = at_work
         self._was_at_work.update(at_work or ())
 
     # What the kit does.
 
     def take(self, op: Op, refused: Collection[Refused]) -> tuple[list[Event], list[Violation]]:
-        """Take in that an operation has taken effect; return its own events, and whether it should have."""
+        """Note that an operation has taken effect; return its own events, and what this breaks."""
         session = self.at(op.place)
         if op.name == "crash":
             self._die()
@@ -156,13 +156,13 @@ class Sessions:
         return []
 
     def _is_going(self, session: AbstractSession, run: str) -> bool:
-        """Tell whether a run that waits will get its RunComplete, and no turn, whatever happens."""
+        """Return whether a waiting run can only get its RunComplete, and no turn."""
         if session.states.get(run) not in WAITING:
             return False
         return run in session.covered | session.cleared or run in self._left_behind(session)
 
     def _left_behind(self, session: AbstractSession) -> set[str]:
-        """Return the runs that are for one turn alone which takes in no more."""
+        """Return the runs for one turn alone, where that turn takes in no more."""
         return {run for run, lead in session.bound.items() if lead != session.lead or not session.joinable}
 
     def _own(self, op: Op) -> list[Event]:
@@ -228,7 +228,7 @@ class Sessions:
     def normal(self, place: int, event: Event | Given) -> Event | Given | None:
         """Return the event that a real-time subject means: it does not know whether a run was queued.
 
-        None stands for what is known already: a run that was taken as queued is said to be queued.
+        None means that it is known already: a run that was taken as queued is reported as queued.
         """
         if not self.features.real_time or not isinstance(event, Handoff | Enter):
             return event
@@ -240,7 +240,7 @@ class Sessions:
         return event
 
     def hang(self, place: int, run: str) -> bool:
-        """Take in that the last word about a run is that it is queued; return whether it hangs.
+        """Note that the last thing shown about a run is that it is queued; return whether it hangs.
 
         It does if the session is idle: the run has neither started nor
         completed, and there is nothing that it could wait for.
@@ -262,7 +262,7 @@ class Sessions:
             self._hanging.add(run)
 
     def _can_wait(self, session: AbstractSession, run: str) -> bool:
-        """Tell whether there is anything that a run can wait for: a turn, a queue that moves, or a resume."""
+        """Return whether there is anything a run can wait for: a turn, a queue that moves, or a resume."""
         ahead = [each for each in session.queue if each not in session.held]
         return bool(session.turn or ahead) or run in session.held
 
@@ -293,13 +293,13 @@ class Sessions:
                 return session.observe(event)
 
     def _passed(self, session: AbstractSession, run: str) -> str:
-        """Return the run, if any, that had to start at once or be refused, and that this one overtakes."""
+        """Return the run, if any, that this one overtakes although it had to start at once or be refused."""
         self._for_idle.discard(run)
         left = self._for_idle.intersection(session.in_state(DeclaredState.ACCEPTED)) - session.covered
         return next(iter(left), "")
 
     def _take_as_covered(self, session: AbstractSession, event: Event | Given) -> None:
-        """Take a run as covered that a stop may have covered before its runner was called."""
+        """Count a run as covered if a stop may have covered it before its runner was called."""
         match event:
             case Enter(run, DeclaredState.CANCEL_ON_ENTRY) | Complete(run, True):
                 if run in self._unseen:
@@ -365,7 +365,7 @@ class Sessions:
         return []
 
     def _hangs(self, session: AbstractSession, run: str) -> Violation:
-        """Say of a run that it has neither started nor completed though nothing is in its way."""
+        """Say that a run has neither started nor completed, though nothing is in its way."""
         hangs = f"{run} hangs: it neither started nor completed{self.waited}"
         if run in session.covered:
             said = f"{hangs}. A cancel covers it, so it is owed its RunComplete"
@@ -390,7 +390,7 @@ class Sessions:
         return owed
 
     def owe(self) -> bool:
-        """Tell whether something should still happen by itself. Waiting longer may bring it."""
+        """Return whether something should still happen by itself. Waiting longer may bring it."""
         return any(self._owes(session) for session in self.each)
 
     def _owes(self, session: AbstractSession) -> bool:
@@ -443,7 +443,7 @@ def _dropped_aside(session: AbstractSession, event: Enter | Handoff | Fold) -> l
 
 
 def _never_ran(session: AbstractSession, event: Complete) -> str:
-    """Say that a run completes which was never active and which nothing has dropped; empty if not so."""
+    """Say that a run completes that was never active or dropped; empty if that is not so."""
     run, state = event.run, session.states[event.run]
     if event.cancelled or run in session.covered | session.cleared:
         return ""

@@ -1,4 +1,4 @@
-"""Making what a long program breaks as short as can be."""
+"""Shortens a long program that breaks something."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from turngate_verify.conform.suites import Suite
 
 _TRIES = 400
-"""How many shorter programs are tried at the most."""
+"""The most shorter programs to try."""
 
 
 def keep_short(
     suite: Suite, violation: AnyViolation, program: Program, steps: tuple[PlayedStep, ...]
 ) -> None:
-    """Keep what a program breaks; then the shortest that can be made of it by leaving operations out."""
+    """Keep what a program breaks, then the shortest counterexample found by leaving operations out."""
     if not suite.keep(violation, program, steps):
         return
     tries, size = 0, len(program) // 2
@@ -50,7 +50,7 @@ def _breaking(
 
 
 def without(program: Program, start: int, end: int) -> Program:
-    """Return a program without some operations, and without what is about a run that it no longer brings."""
+    """Return a program without some operations, and without those about a run that it no longer has."""
     gone = {op.run for op in program[start:end] if op.name in TAKING_IN}
     gone |= {op.run for op in program if op.name == "into" and op.other in gone}
     kept = [

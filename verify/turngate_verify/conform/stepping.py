@@ -33,12 +33,12 @@ What: TypeAlias = Op | Observed | Ended | Waiting
 
 
 class Noted(NamedTuple):
-    """Something that happened at one moment from ``lo`` to ``hi``."""
+    """Something that happened at one moment between ``lo`` and ``hi``."""
 
     what: What
     lo: int
     hi: int | None
-    """None: it may have happened at any moment up to the end of the window."""
+    """If None, it may have happened at any moment up to the end of the window."""
     shown_in: int = 0
     """The callback after which the kit has seen it by looking; 0 if the subject reported it."""
 
@@ -88,7 +88,7 @@ class Notes:
             self.items[number] = self.items[number]._replace(hi=self.tick())
 
     def told(self, op: Op) -> None:
-        """Note that a runner goes on, which happens at once."""
+        """Note that a runner continues, which happens at once."""
         now = self.tick()
         self.items.append(Noted(op, now, now))
 
@@ -98,10 +98,10 @@ class Notes:
         self.items.append(Noted(Ended(run), now, now))
 
     def saw(self, event: Observed | Waiting, *, exact: bool) -> None:
-        """Note that something was shown, at the moment at which it happened or later."""
+        """Note that something was shown, at the moment it happened or later."""
         now = self.tick()
         self.items.append(Noted(event, now if exact else self._rested, now))
 
     def found(self, event: Observed) -> None:
-        """Note that the kit has seen something after the callback in which it happened."""
+        """Note that the kit has seen something, after the callback that did it."""
         self.items.append(Noted(event, self._callback, self.tick(), self._callback))

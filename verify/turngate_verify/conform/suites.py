@@ -5,8 +5,8 @@ property is a shortest one. Two programs of the same operations that have led to
 the same sessions are both played, but only the first of them is made longer. To
 see whether one session disturbs the other, or an idle cancel changes something,
 the suite plays a program again without the other session, and without the idle
-cancels. Whatever is broken must be broken again when the program is played
-again, several times; otherwise it is flaky, and no violation.
+cancels. A violation must come back each time that the program is played again,
+several times; otherwise it counts as flaky.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from turngate_verify.pipeline.situations import of_steps
 REPLAYS = 3
 """How many times a program must break a property again before that is reported.
 
-Each time that something about the property did not come back, it must come back this many times more.
+Each time that a violation of the property did not come back, this many more times are required.
 """
 _CHEAP = 500
 """Up to this many short programs may take half of the time; more may take a twenty-fourth of it."""
 _FIRST = 30
-"""How many are played however slow the subject is."""
+"""At least this many are played, even if the subject is slow."""
 _REMEMBERED = 10_000
 
 
@@ -49,7 +49,7 @@ class Examined(NamedTuple):
 
     played: Played
     broken: dict[AnyProperty, tuple[AnyViolation, int]]
-    """What it breaks, each with the number of operations after which it does."""
+    """What it breaks, each with the number of operations after which it is broken."""
     exercised: set[AnyProperty]
 
     def steps(self, length: int) -> tuple[PlayedStep, ...]:
@@ -58,7 +58,7 @@ class Examined(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether it can be made longer: what breaks LAST_WORD alone can."""
+        """Whether it can be made longer: it breaks nothing, or LAST_WORD alone."""
         return not self.broken.keys() - {Property.LAST_WORD} and not self.played.undecided
 
 
@@ -97,7 +97,7 @@ class Suite:
 
     @property
     def over(self) -> bool:
-        """Whether no other program is begun: time has run out, or what was looked for is found."""
+        """Whether to begin no other program: time has run out, or the goal is reached."""
         return self.out_of_time or (self._enough is not None and self._enough(self.result))
 
     def races_with(self, judge: Judge) -> bool:
@@ -110,8 +110,8 @@ class Suite:
         """Play every program in this number of sessions, shortest first, as deep as the effort allows.
 
         With a subject that can be stepped, time passes only in a round of its
-        own (``waits``), so that the others go as deep as without it; and so is
-        done what is about the line (``line``).
+        own (``waits``), so that the others go as deep as without it. Operations
+        on waiting runs have a round of their own too (``line``).
         """
         levels: list[dict[Program, Played]] = [{}, {(): self.play(())}]
         reached: set[object] = set()
@@ -144,7 +144,7 @@ class Suite:
                 self.result.depths[sessions] = depth
 
     def _affords(self, done: int, more: int, began: float) -> bool:
-        """Tell whether there is time for this many more short programs, by how fast the subject has been."""
+        """Return whether there is time for this many more short programs, given the speed so far."""
         if done + more > self.effort.programs:
             return False
         if done + more <= _FIRST:
@@ -183,7 +183,7 @@ class Suite:
             counts[each] = counts.get(each, 0) + 1
 
     def shorten(self, program: Program, examined: Examined) -> None:
-        """Keep what a long program breaks and no other has broken, made as short as can be."""
+        """Keep what a long program is the first to break, made as short as possible."""
         for violation, length in examined.broken.values():
             if violation.property not in self.result.counterexamples:
                 keep_short(self, violation, program[:length], examined.steps(length))
@@ -207,7 +207,7 @@ class Suite:
     # What a program breaks.
 
     def examine(self, program: Program, *, anew: bool = False) -> Examined:
-        """Play a program, and again without what should make no difference."""
+        """Play a program, and again without the parts that should make no difference."""
         play = self.play_anew if anew else self.play
         return self.examined(program, play(program), play)
 
@@ -222,7 +222,7 @@ class Suite:
             return found
         patient, _, disturbed = self._compared(program, self._play_patiently(program), self._play_patiently)
         if disturbed:
-            # The time that passed has ended turns: what only that has led to says nothing.
+            # The time that passed has ended turns, so differences that follow from that alone say nothing.
             for each in found.broken.keys() - patient.broken.keys():
                 self.result.unjudged.setdefault(each, written(program[: found.broken[each][1]]))
             for each in patient.broken.keys() - found.broken.keys():
@@ -232,7 +232,7 @@ class Suite:
     def _compared(
         self, program: Program, played: Played, play: Callable[[Program], Played]
     ) -> tuple[Examined, bool, bool]:
-        """Return what a program breaks, and whether anything that was played was hasty, or disturbed."""
+        """Return what a program breaks, and whether any part was played hastily, or disturbed."""
         plays = [played]
 
         def play_part(part: Program) -> Played:
@@ -271,7 +271,7 @@ class Suite:
         return self.players.play(program, self.limits)
 
     def keep(self, violation: AnyViolation, program: Program, steps: tuple[PlayedStep, ...]) -> bool:
-        """Keep a counterexample if none as short is known and it comes back; return whether it is kept."""
+        """Keep a counterexample that comes back, unless one as short is known; return whether it is kept."""
         each = violation.property
         if each in self.result.not_shown:
             return False
@@ -350,7 +350,7 @@ def check(
 
 
 def replay(make: SubjectFactory, name: str, program: Program, *, effort: Effort | None = None) -> Conformance:
-    """Play one program, and tell what happens."""
+    """Play one program, and return what happens."""
 
     def work(suite: Suite) -> None:
         played = suite.judge(program)

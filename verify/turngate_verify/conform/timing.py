@@ -10,22 +10,22 @@ class Timing(NamedTuple):
 
     A real-time subject has come to rest when nothing is owed and it has been
     silent for ``quiet``, or when something is owed and ``grace`` has passed. So
-    the long waits are for what should happen and does not.
+    only something that should happen and does not takes a long wait.
     """
 
     starts: float = 60.0
-    """Setting a subject up may take so long."""
+    """The longest time to set a subject up."""
     answers: float = 10.0
-    """One operation may take so long to be taken in."""
+    """The longest time for an operation to be taken in."""
     quiet: float = 0.05
-    """So much silence is rest, if nothing is owed."""
+    """How long a silence counts as rest, if nothing is owed."""
     grace: float = 3.0
-    """What is owed may take so long."""
+    """How long the kit waits for something that is owed."""
     longest: float = 30.0
-    """After so long without rest a subject counts as one that never comes to rest."""
+    """A subject that is still busy after this time counts as one that never comes to rest."""
     poll: float = 0.01
-    """The kit looks so often."""
+    """The interval between two looks."""
     passes: float = 1.0
-    """``wait`` lets so much time pass."""
+    """How much time ``wait`` lets pass."""
     ends: float = 0.5
-    """A process may take so long to end by itself before it is killed."""
+    """How long a process may take to end by itself before it is killed."""

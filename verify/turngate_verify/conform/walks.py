@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LIMITS = ProgramLimits(prompts=8, cancels=4, sessions=2, extras=6, line=10)
 """How much a random program may do."""
 _WEIGHTS = (0, 1, 1, 4)
-"""Each program does some operations often and some never: together they go further than all alike."""
+"""Each program does some operations often and some never: such a mix goes further than equal shares."""
 _BURST = 0.25
 _GAPS = (0, 0, 1, 2, 3, 4, 6)
 """After how many callbacks the second of two operations is called."""
@@ -43,7 +43,7 @@ def walk(suite: Suite, nth: int) -> tuple[Program, Played] | None:
 
 
 def _chosen(judge: Judge, chance: random.Random, weights: dict[str, int], *, races: bool) -> Program:
-    """Choose what to do next: which kind of operation, and then which one of them."""
+    """Choose what to do next: a kind of operation, then one of that kind."""
     if races and chance.random() < _BURST and (pairs := judge.bursts(LIMITS)):
         first, second = chance.choice(pairs)
         return first._replace(gap=chance.choice(_GAPS) if judge.stepped else 0), second

@@ -1,4 +1,4 @@
-"""Judging a window: what happens between two rests, in any order that its intervals allow.
+"""Judges a window: what happens between two rests, in any order that its intervals allow.
 
 A window is sound if some order of its operations, and of what the subject shows, breaks nothing and
 leaves nothing owed. Different orders may leave the sessions in different states, and all of these are
@@ -32,7 +32,7 @@ class Window(NamedTuple):
     noted: tuple[Noted, ...]
     refused: frozenset[Refused]
     at_work: Collection[str] | None
-    """The lead runs whose runner is at work in the end, or None if the subject does not say."""
+    """The lead runs whose runner is at work at the end, or None if the subject does not say."""
     is_ordered: bool = True
     """Whether the order in which things are shown is that in which they happened, after one operation."""
 
@@ -47,11 +47,11 @@ class Judged(NamedTuple):
     """An order that explains it; if there is none, the one that gets furthest, with the offence last."""
     broken: Violation | None = None
     possible: tuple[Property, ...] = ()
-    """The properties of which one alone explains the offence, if there are any."""
+    """The properties that each explain the offence alone, if there are any."""
 
 
 def unstepped(operations: Sequence[Op], shown: Sequence[Observed | Waiting]) -> list[Noted]:
-    """Return what is known of a subject that cannot be stepped: in which order it shows things."""
+    """Return what is known about a subject that cannot be stepped: in which order it shows things."""
     calls = [Noted(op, nth, None) for nth, op in enumerate(operations, 1)]
     return calls + [Noted(event, 0, nth) for nth, event in enumerate(shown, len(calls) + 1)]
 
@@ -106,7 +106,7 @@ class _State:
 
 
 def _meant(event: Enter | Handoff, state: DeclaredState | None) -> Enter | Handoff:
-    """Return the event as the state has it: a runner does not know whether its run was queued meanwhile."""
+    """Return the event as this state has it: a runner does not know whether its run was queued meanwhile."""
     if isinstance(event, Handoff):
         return Enter(event.run, DeclaredState.ACTIVE) if state is DeclaredState.ACCEPTED else event
     if event.state is DeclaredState.ACTIVE and state is DeclaredState.QUEUED:
@@ -150,13 +150,13 @@ class _Judge:
     def _possible(
         self, rows: list[Noted], states: Sequence[Sessions], place: int | None
     ) -> tuple[Property, ...]:
-        """Return the properties each of which, if it were not asked for, would leave nothing broken."""
+        """Return the properties each of which, if it were not required, would leave nothing broken."""
         return plainest(
             each for each in Property if self._search(rows, states, place, forgiven=each).verdict == "holds"
         )
 
     def forgiving(self, states: Sequence[Sessions], forgiven: Property) -> list[Sessions]:
-        """Return the states in which the window may end if one property is not asked for."""
+        """Return the states in which the window may end if one property is not required."""
         for place, rows in self._apart():
             states = [state.sessions for state in self._search(rows, states, place, forgiven=forgiven).states]
         return list(states)
@@ -232,7 +232,7 @@ def _brought(rows: Sequence[Noted], run: str) -> list[int]:
 def forgiving(
     states: Sequence[Sessions], window: Window, place_of: Mapping[str, int], forgiven: Property
 ) -> list[Sessions]:
-    """Return the states in which a window may end if one property is not asked for; none if no order does."""
+    """Return the states in which a window may end if one property is not required; none if no order fits."""
     return _Judge(window, place_of).forgiving(states, forgiven)
 
 
@@ -241,5 +241,5 @@ def _starts(what: What) -> bool:
 
 
 def owing(judged: Judged) -> bool:
-    """Tell whether waiting may help: nothing explains the window, or something is owed however it went."""
+    """Return whether waiting may help: nothing explains the window, or something is owed in every order."""
     return all(sessions.copy().owe() for sessions in judged.states)

@@ -1,10 +1,10 @@
 """One fault at every call of every method of a ledger, with subscribers, cursors and waiters present.
 
 `ledger_faults` spoils messages, and judges what is on record. This driver spoils calls, and also judges what
-everybody else has seen. Each program is played once without a fault, to count its calls, and then once for
-each call of process 0 and each way in which that call can fail (see `Fault`). Afterwards everything comes to
-its end, and the dispatchers are closed. Three things are judged: what is on record, by the abstract session;
-what the onlookers of both processes were told; and what the dispatchers are left with.
+others have seen. Each program is played once without a fault, to count its calls, and then once for each call
+of process 0 and each way in which that call can fail (see `Fault`). Afterwards every run completes, and the
+dispatchers are closed. Three things are judged: what is on record, by the abstract session; what the
+onlookers of both processes have received; and what the dispatchers still hold.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
         ("history", 0), ("life", 0), ("from now on", 0), ("key", 0), ("purge", 0), ("enter", 0, "c"),
     ),
 }  # fmt: skip
-"""What is done, in order: by callers, in a process, or by a runner on command."""
+"""The actions of each program, in order: by callers, in a process, or by a runner on command."""
 BACKGROUND = frozenset(
     (
         "retire", "expire_workers", "orphans", "turns_of", "checkpoint", "expire_keys", "listen",
         "has_listeners", "relay", "on_relay", "hint", "close",
     )
 )  # fmt: skip
-"""Methods whose failures no caller and no subscriber ever sees."""
+"""Methods whose failures callers and subscribers never see."""
 NAMING = frozenset(("register", "keep_alive", "retire"))
 """Methods after whose failure a name may count as alive until its lease has expired."""
 _POLLS = 6
@@ -94,7 +94,7 @@ class Found(NamedTuple):
 def search(*, every: int = 1, make: Any = DurableDispatcher, most: int = 1) -> Found:
     """Play every nth case of each method and each way to fail.
 
-    The first of them is always played, and so are the first and the last call of a method in each program,
+    The first case is always played, and so are the first and the last call of a method in each program,
     with a ledger that is away. Stop when `most` cases have failed.
     """
     played, spoiled, wrong = 0, Counter[tuple[str, str]](), dict[Case, list[str]]()
@@ -215,7 +215,7 @@ def _calls_of(world: LedgerWorld, onlookers: Onlookers, process: int) -> dict[st
 
 
 def _look_on_while_it_ends(world: LedgerWorld, onlookers: Onlookers, lead: str) -> None:
-    """Let a turn end, and subscribe at several points while its end is on its way to the ledger and back."""
+    """Let a turn end, and subscribe at several moments while the step is on its way to the ledger."""
     player = world.players.get(lead)
     if player is not None and not player.order.done():
         with world.loop:
@@ -227,7 +227,7 @@ def _look_on_while_it_ends(world: LedgerWorld, onlookers: Onlookers, lead: str) 
 
 
 def _expect_checkpoint(world: LedgerWorld, lead: str) -> None:
-    """Expect that the ledger has what the turn of a run has written, if its process still has the turn."""
+    """Expect the ledger to have what the turn of a run has written, if its process still has the turn."""
     player, point = world.players.get(lead), world.tables.checkpoints.get("s")
     turn = None if player is None else player.turn
     if turn is not None and not turn.is_over and not turn.given_up:

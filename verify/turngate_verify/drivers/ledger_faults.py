@@ -1,15 +1,14 @@
-"""One fault at every point of some programs on a ledger: at each message, and at each turn of the loop.
+"""One fault at every point of some programs on a ledger: at each message, and at each step of the loop.
 
     away    the ledger cannot be reached, once
     odd     it raises something unexpected, once
-    lost    the answer to a save is lost (another message that is lost is like one that did not arrive)
-    kill    the process dies; another one is there
+    lost    the answer to a save is lost (any other lost message is like one that did not arrive)
+    kill    the process dies, while another one is alive
     lease   the lease of the process has expired, and it notices later
     cancel  the caller is cancelled
 
-Each program is played once for each fault and each point at which it could strike process 0, until the fault
-strikes no more; so the points of a program are exhausted. Afterwards everything comes to its end, and the
-ledger is judged.
+Each program is played once for each fault and each point at which it could strike process 0, until there is
+no further point. Afterwards every run completes, and the ledger is judged.
 """
 
 from __future__ import annotations
@@ -94,14 +93,14 @@ PROGRAMS: dict[str, tuple[Order, ...]] = {
         ("page", 0), ("page", 0), ("page", 0),
     ),
 }  # fmt: skip
-"""What is done, in order: by callers, in a process, or by a runner on command."""
+"""The actions of each program, in order: by callers, in a process, or by a runner on command."""
 ONCE = {
     "a cancel under a key": ("cancel", "clear"),
     "a clear under a key": ("cancel", "clear"),
     "a stop under a key": ("cancel", "hold"),
     "a prompt that is sent now": ("cancel",),
 }
-"""What may be recorded at most once in a program that uses one key for it."""
+"""Entries that may be recorded at most once in a program that uses one key for them."""
 
 
 class Found(NamedTuple):
@@ -150,7 +149,7 @@ def _play(world: LedgerWorld, name: str, fault: Fault, point: int) -> _Struck:
 
     def trouble(ledger: MemoryLedger, kind: str) -> None:
         nonlocal left, struck
-        sent = kind == "answer"  # with the answer it is done
+        sent = kind == "answer"  # once it is answered, it is done
         strikes = {"lost": sent, "away": not sent, "odd": not sent}
         if struck or ledger.process != 0 or not strikes.get(fault, True):
             return
@@ -218,11 +217,11 @@ def _do(world: LedgerWorld, order: Order, interfere: Callable[[asyncio.Task[Any]
     interfere(task)
     world.loop.settle()
     if task.done() and not task.cancelled():
-        task.exception()  # a refusal is one of the things that may happen
+        task.exception()  # it may have been refused
 
 
 def tell_runner(world: LedgerWorld, lead: str, order: str) -> None:
-    """Tell the runner of a turn what to do, if it is being called and waits."""
+    """Tell the runner of a turn what to do, if it is called and waits for orders."""
     player = world.players.get(lead)
     if player is not None and not player.order.done():
         world.order(lead, order)

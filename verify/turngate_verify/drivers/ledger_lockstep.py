@@ -1,11 +1,11 @@
 """Lockstep on a ledger: the durable dispatcher takes every step that the mechanism takes, from every state.
 
-As `lockstep` does for the dispatcher in memory, with two differences. A save is a path of steps of the
-mechanism: whatever ends a turn also writes it and hands off, and a run that is cancelled on entry settles as
-it enters; so `written` and `settle` are taken together with the step before them. And there is no store that
-could fail, nor a close: closing one process leaves what is in flight to the others.
+This is `lockstep` for the durable dispatcher, with two differences. A save is a path of steps of the
+mechanism: a step that ends a turn also writes it and hands off, and a run that is cancelled on entry settles
+as it enters, so `written` and `settle` are taken together with the step before them. And there is no store
+that could fail, and no close: closing one process leaves the runs in flight to the others.
 
-With two processes the callers of each step are in another one than those of the step before.
+With two processes, the callers of each step are not in the process of the step before.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def compare_on_ledger(bounds: Bounds, *, processes: int = 1, make: Any = Durable
 
 
 def _ways(model: MemoryModel) -> Iterator[tuple[list[Action], list[_Step]]]:
-    """Yield a shortest way to every state between saves, and every step that can be taken there."""
+    """Yield a shortest path to every state between saves, and every step that can be taken there."""
     known, seen = set[int](), {model.init()}
     frontier: list[tuple[int, list[Action]]] = [(model.init(), [])]
     for state, way in frontier:
-        # States that differ in how much may still happen count as one, but each may lead to others.
+        # States that differ only in how much may still happen count as one, but may lead to different ones.
         fresh = model.sessions_of(state) not in known
         known.add(model.sessions_of(state))
         steps = []
@@ -126,7 +126,7 @@ def _compared(world: LedgerWorld, way: list[Action], step: _Step, processes: int
 
 
 def _outcomes(events: list[Event]) -> list[Event]:
-    """Return what can be compared; errors that runners worded become one word, and so do prompts."""
+    """Return what can be compared: the wording of runners' errors and of prompts is replaced by one word."""
     worded = (None, "released before entry", "cleared from the queue")
     outcomes: list[Event] = []
     for event in events:
@@ -140,7 +140,7 @@ def _outcomes(events: list[Event]) -> list[Event]:
 
 
 def _perform(world: LedgerWorld, process: int, action: Action) -> None:
-    """Do in one process what the mechanism does in one step."""
+    """Take in one process the step that the mechanism takes."""
     d, line, run_id = world.dispatchers[process], world.line, action.run
     match action.name, action.how:
         case "accept", "into":

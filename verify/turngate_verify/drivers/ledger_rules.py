@@ -1,8 +1,8 @@
 """Random programs of callers, runners and faults, played on some processes and one ledger.
 
-Callers use every operation, in any process, with and without keys, and repeat what they have done under a
-key. Whatever is drawn, in the end everything ends. Then the ledger is judged, and so is what callers and
-runners were told. All programs together must reach everything in `to_reach`.
+Callers use every operation, in any process, with and without keys, and repeat calls under a key. Every
+program ends with the completion of all runs. Then the ledger is judged, and so is what callers and runners
+were told. All programs together must reach everything in `to_reach`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RULES = 40
 OnDeath = Literal["fail", "retry"]
 Rule = tuple[Any, ...]
 Program = list[tuple[Rule, bool]]
-"""An action, and whether everything that follows from it comes before the next."""
+"""An action, and whether all its consequences come before the next one."""
 
 OPERATIONS = (
     "send", "cancel", "cancel_run", "clear_queue", "hold", "hold_run", "resume", "resume_run", "stop", "move",
@@ -55,9 +55,9 @@ class LedgerRules(NamedTuple):
     examples: int
     reached: frozenset[str]
     missed: frozenset[str]
-    """What should have been reached but was not."""
+    """Situations that should have been reached and were not."""
     wrong: list[str]
-    """What is wrong in the first program that failed, after it was shortened."""
+    """What is wrong in the first program that failed, once it is shortened."""
     program: Program
 
 
@@ -69,7 +69,7 @@ def run_ledger_rules(
     seed: int = 0,
     rules: int = RULES,
 ) -> LedgerRules:
-    """Play programs up to the first in which something is wrong; the same seed gives the same programs."""
+    """Play programs up to the first that fails; the same seed gives the same programs."""
     reached = set[str]()
     for number in range(examples):
         program = drawn(random.Random(f"{seed} {number}"), rules)  # noqa: S311 - not a secret
@@ -120,7 +120,7 @@ def _new(dice: random.Random) -> tuple[Any, ...]:
 
 
 def _nth(dice: random.Random) -> int:
-    """Return which run: one that waits, most of the time; see `_Example.run`."""
+    """Draw a run: most of the time a waiting one; see `_Example.run`."""
     return dice.randrange(16)
 
 
@@ -179,7 +179,7 @@ _WEIGHTED = [kind for kind in _RULES for _ in range(_WEIGHTS.get(kind, 1))]
 def play(
     program: Program, *, on_death: OnDeath = "fail", make: Any = DurableDispatcher
 ) -> tuple[list[str], set[str]]:
-    """Play a program; return what is wrong, and what it has reached."""
+    """Play a program; return what is wrong, and the situations that it reached."""
     with without_log(), without_chance():
         example = _Example(LedgerWorld(PROCESSES, on_death=on_death, make=make))
         world = example.world
@@ -200,11 +200,11 @@ class _Example:
         self.world = world
         self.reached: set[str] = set()
         self._keyed: list[tuple[str, tuple[Any, ...]]] = []
-        """What was called under each key, whose number is its place here."""
+        """The calls under each key; the number of a key is its index here."""
         self._edits = 0
 
     def follow(self, rule: Rule) -> None:
-        """Do what the rule says, if it can be done; calls go on by themselves, step by step."""
+        """Do what the rule says, if possible; calls continue by themselves, step by step."""
         world = self.world
         kind, *about = rule
         match kind:
@@ -228,7 +228,7 @@ class _Example:
                 self._begin(kind, *about)
 
     def _die(self, kind: str, which: int | str) -> None:
-        """Let a process die, or count as dead: this one, or the one that owns the turn of a session."""
+        """Let a process die, or count as dead: this one, or the owner of the turn of a session."""
         world = self.world
         row = world.tables.sessions.get(str(which))
         names = [each._stepper.name for each in world.dispatchers]
@@ -242,7 +242,7 @@ class _Example:
         (world.kill if kind == "kill" else world.expire)(process)
 
     def _begin(self, kind: str, process: int, *about: Any) -> None:
-        """Begin a call; the last argument of an operation that takes a key says whether it has one."""
+        """Begin a call. For operations that take a key, the last argument says whether to use one."""
         if self.world.ledgers[process].is_dead:
             return
         if kind in ("submit", "accept", "steer", "enter", "release", "page", "messages of", "conflict"):
@@ -296,7 +296,7 @@ class _Example:
                 return world.line.resume(process, request, key=key)
 
     def _said(self, kind: str, *about: Any) -> tuple[Any, ...]:
-        """Return what a call says: it names runs, while the rule only says which of those that wait."""
+        """Return the arguments of a call, which names runs; the rule only says which waiting run."""
         match kind, about:
             case "take back", (nth, waiting_only):
                 return self.run(nth), waiting_only
@@ -317,7 +317,7 @@ class _Example:
                 return about
 
     def run(self, nth: int, *states: State) -> str:
-        """Return one of the runs that wait or, now and then, any run at all."""
+        """Return one of the waiting runs or, now and then, any run at all."""
         rows = self.world.tables.runs.values()
         wanted = states or (State.ACCEPTED, State.QUEUED)
         names = [row.run_id for row in rows if row.state in wanted]

@@ -1,13 +1,13 @@
-"""The eight known-bad designs of processes that die, put into the real code: each must be found.
+"""The eight known-bad designs for processes that die, put into the real code. Each must be found.
 
-`no-version`            a step is saved whatever happened to the session since it was loaded
-`no-fence`              a turn that was given up for dead may still finish
+`no-version`            a step is saved even if the session has changed since it was loaded
+`no-fence`              a turn that was given up may still finish
 `start-before-commit`   the runner is called before the step that made its run active is saved
-`reused-worker`         a process that comes back under its old name takes what it held for its own
-`answer-lost-retried`   the answer is lost, the step was saved, and it is done again
+`reused-worker`         a process that comes back under its old name believes that it still holds its turns
+`answer-lost-retried`   the answer is lost although the step was saved, and the step is done again
 `notify-only-cancel`    a cancel reaches the turn by a notification alone, and the finish does not look again
-`orphaned-accept`       what a dead process had accepted and not entered waits for it
-`reap-without-handoff`  the turn of a dead process is completed, its queue stays
+`orphaned-accept`       runs that a dead process had accepted and not entered wait for that process
+`reap-without-handoff`  the turn of a dead process is completed, but its queue does not move
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _forget_accepted(debts: Callable[..., Any]) -> Callable[..., Any]:
 
 Patches = tuple[tuple[Any, str, Any], ...]
 
-#: A worker that is dead may save all the same: not a bad design, for the fence alone must be enough.
+#: Lets a dead worker save all the same. This is not a bad design, because the fence alone must suffice.
 NO_LEASE: Patches = ((Tables, "may_save", lambda *_: True),)
 SABOTAGE: dict[str, tuple[Patches, Scenario]] = {
     "no-version": (((Tables, "is_at", lambda *_: True),), _A_CANCEL),
@@ -112,7 +112,7 @@ SABOTAGE: dict[str, tuple[Patches, Scenario]] = {
     "reap-without-handoff": (((Step, "reap", _reap_without_handoff(Step.reap)),), _A_KILL),
     "start-before-commit": ((), _A_CANCEL),
 }
-"""For each design, which code it replaces, and a scenario that shows it."""
+"""For each design, the code that it replaces, and a scenario that shows it."""
 
 
 @contextmanager
@@ -126,13 +126,13 @@ def patched(patches: Patches) -> Iterator[None]:
 
 @contextmanager
 def sabotaged(design: str) -> Iterator[tuple[Any, Scenario]]:
-    """Put a bad design into the real code; give what makes dispatchers, and a scenario in which it shows."""
+    """Put a bad design into the real code; yield a maker of dispatchers, and a scenario that shows it."""
     patches, scenario = SABOTAGE[design]
     with patched(patches):
         yield (_Hasty if design == "start-before-commit" else DurableDispatcher), scenario
 
 
 def find_ledger_sabotage(design: str) -> Explored:
-    """Put a bad design into the real code, and try every schedule of its scenario until it shows."""
+    """Put a bad design into the real code, and try every schedule of its scenario until one shows it."""
     with sabotaged(design) as (make, scenario):
         return explore(scenario, make=make)

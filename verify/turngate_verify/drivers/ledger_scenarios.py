@@ -72,5 +72,5 @@ TOO_LARGE = [
     Scenario(f"two submits and a cancel, a {fault}, remembering", (A, B, CANCEL), (fault,), remembers=True)
     for fault in ("lose", "kill")
 ]
-"""These are not exhausted: sixty thousand schedules were not enough."""
+"""These cannot be exhausted: 60,000 schedules were not enough."""
 SMALL += LINE

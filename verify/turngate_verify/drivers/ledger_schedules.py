@@ -1,18 +1,18 @@
 """Every interleaving of two processes on one ledger: between load, save and effects, with deaths in between.
 
-Two real dispatchers share the tables of a ledger in memory, on one virtual loop. Whenever both have nothing
-to do but wait, the search chooses: which message arrives next (a load, a save, an answer), which runner ends,
-or which fault happens. Everything else follows by itself, always in the same way. All choices are tried,
-depth first, except behind a state that has been met before; so a scenario is exhausted, or the limit was
-reached, and which of the two is part of the answer.
+Two real dispatchers share the tables of a ledger in memory, on one virtual loop. Whenever both can only wait,
+the search chooses what happens next: which message arrives (a load, a save, an answer), which runner ends, or
+which fault strikes. Everything else follows deterministically. All choices are tried, depth first, except
+after a state that was seen before. The result says whether the scenario was exhausted or the limit was
+reached.
 
-The faults, each as often as the scenario says: `kill`, a process dies between two messages, and some time
-later its lease expires; `lease`, a process counts as dead, and notices some time later; `lose`, the answer
-to a save is lost.
+Each fault happens as often as the scenario says. `kill`: a process dies between two messages, and some time
+later its lease expires. `lease`: a process counts as dead, and notices some time later. `lose`: the answer to
+a save is lost.
 
-The judges: the history in the order of the commits, the completions and the messages (see `ledger_judge`);
-what each caller was told; and the clock: a runner is called only while its lead is active on record, and no
-two runners of a session run in processes that are not given up.
+Three things are judged: the history in the order of the commits, with the completions and the messages (see
+`ledger_judge`); what each caller was told; and the runner calls: a runner is called only while its lead is
+active on record, and two runners of a session never run at once in processes that are not given up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROUNDS = 60
 """How many times all processes look again before what is still in flight counts as stranded."""
 NO_END = "there is no end in sight"
 _CHOICES = 300
-"""A schedule with more choices than this never ends."""
+"""A schedule with more choices than this counts as endless."""
 
 
 class Scenario(NamedTuple):
@@ -49,9 +49,9 @@ class Scenario(NamedTuple):
     faults: tuple[Fault, ...] = ()
     on_death: Literal["fail", "retry"] = "fail"
     looks: int = 0
-    """How often, after a death, a process looks for orphans although something else could happen before."""
+    """How many times, after a death, a process looks for orphans while something else could still happen."""
     remembers: bool = False
-    """Whether a process decides on what it has saved last before it loads."""
+    """Whether a process first decides on the session as it last saved it, without a load."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class _Stage:
         self.acknowledged: list[str] = []
         self._tells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.fences: dict[str, int] = {}
-        """The last fence that each lead run was begun under."""
+        """The last fence under which each lead run began."""
         self.cancels = sum(call == "cancel" for _, call, _ in scenario.calls)
         with self.loop:
             for process, ledger in enumerate(self.ledgers):
@@ -141,7 +141,7 @@ class _Stage:
         async def runner(turn: Turn) -> str:
             assert isinstance(turn, DurableTurn)
             self._judge_start(process, turn)
-            if self._lives(process):  # what the dead begin, they do not finish
+            if self._lives(process):  # a dead process finishes nothing
                 self.line.give(turn.run, starts=True)
             self.fences[turn.run.run_id] = turn.fence
             end = self.runners[process, turn.fence] = self.loop.create_future()
@@ -197,7 +197,7 @@ class _Stage:
         return found
 
     def take(self, option: tuple[str, Any]) -> str:
-        """Let one thing happen, and all that follows from it by itself; return it in words."""
+        """Let one thing happen, with its consequences; return it in words."""
         kind, what = option
         words = f"{kind} {what}"
         with self.loop:
@@ -231,7 +231,7 @@ class _Stage:
         return words
 
     def look_again(self) -> None:
-        """Let time pass, so that every process acts; resume held runs if nothing else is left."""
+        """Let time pass, so that every process polls; resume held runs if nothing else is left."""
         flying = [row for row in self.tables.runs.values() if row.state is not State.COMPLETE]
         if flying and all(row.held for row in flying):
             self._start(self.line.resume(1, _SESSION))
@@ -242,12 +242,12 @@ class _Stage:
         self.loop.settle()
 
     def is_quiet(self) -> bool:
-        """Return whether nothing is in flight and no call is under way in a process that lives."""
+        """Return whether nothing is in flight and no call is under way in a living process."""
         flying = any(row.state is not State.COMPLETE for row in self.tables.runs.values())
         return not flying and not self.tables.gates
 
     def looks_like(self) -> Hashable:
-        """Return the fingerprint of this moment: everything that matters for what can come."""
+        """Return the fingerprint of this moment: everything that matters for the future."""
         tables = self.tables
         gates = tuple(sorted(map(_looks_like, tables.gates)))
         here = tuple(
@@ -350,7 +350,7 @@ def _play(
     explored: Explored,
     make: Any,
 ) -> bool:
-    """Play the choices and, behind them, always the first one; note the others. Say whether it went wrong."""
+    """Play the choices, then always the first option; note the others. Return whether it went wrong."""
     stage = _Stage(scenario, make)
     told: list[str] = []
     path = [*prefix]
@@ -379,7 +379,7 @@ def _play(
 
 
 def _options(stage: _Stage) -> list[tuple[str, Any]]:
-    """Return what can happen; if nothing can, let every process look again until all is quiet."""
+    """Return what can happen; if nothing can, let every process poll until all is quiet."""
     for _ in range(_ROUNDS):
         if options := stage.options():
             return options

@@ -1,4 +1,4 @@
-"""What a history on a ledger shows to have happened: the situations that holds, moves and edits make."""
+"""Finds in the history of a ledger the situations that holds, moves and edits create."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SITUATIONS = frozenset(
         "the owner of a turn dies while a run is held",
     }
 )
-"""What drivers that hold, move and edit must reach."""
+"""The situations that drivers with holds, moves and edits must reach."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _Session:
 
 
 def situations(history: Iterable[HistoryStep]) -> set[str]:
-    """Return which situations a history shows; a death is in no history, and has to be added."""
+    """Return the situations that a history shows. A death is not in the history, and has to be added."""
     sessions: dict[str, _Session] = {}
     seen: set[str] = set()
     for step in history:
@@ -51,7 +51,7 @@ def situations(history: Iterable[HistoryStep]) -> set[str]:
         events = [entry["event"] for entry in step.entries]
         if events[:1] == ["resume"] and "handoff" in events:
             seen.add("a resume starts a turn")
-        if "resume" in events and "cancel" in events:  # which no other operation does in one step
+        if "resume" in events and "cancel" in events:  # no other operation does both in one step
             seen.add("a run is sent now while a turn runs")
             (resume,) = [entry for entry in step.entries if entry["event"] == "resume"]
             if session.held & {*resume["runs"]}:
@@ -62,7 +62,7 @@ def situations(history: Iterable[HistoryStep]) -> set[str]:
 
 
 def _follow(session: _Session, entry: dict[str, Any]) -> set[str]:
-    """Take one entry, and return the situations that it shows."""
+    """Process one entry, and return the situations that it shows."""
     run, event, seen = entry.get("run", ""), entry["event"], set[str]()
     match event:
         case "accept":

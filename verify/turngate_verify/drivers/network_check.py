@@ -1,4 +1,4 @@
-"""The rules over a network, and the designs that they find, as one job of ``turngate verify``.
+"""Runs the rules over a network, and the designs that they must find, as one job of ``turngate verify``.
 
 This module can be imported without the extras of the client and the server; the rules cannot.
 """
@@ -11,11 +11,11 @@ from turngate_verify.drivers.network_found import NetworkRules
 
 
 class NetworkChecked(NamedTuple):
-    """What came of the rules, and which designs their programs find."""
+    """The result of the rules, and the designs that their programs find."""
 
     rules: NetworkRules | None
     found: dict[str, str]
-    """For each design what is wrong with it, nothing if it was not found."""
+    """For each design, what was found to be wrong; empty if it was not found."""
     lacking: str = ""
     """What is not installed, if the check could not be made."""
 

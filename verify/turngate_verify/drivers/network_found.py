@@ -1,4 +1,4 @@
-"""The programs of the rules over a network, and what came of them."""
+"""The programs of the rules over a network, and their results."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 Rule = tuple[Any, ...]
 Program = list[tuple[Rule, bool]]
-"""What is done, and whether all that follows from it at once comes before the next."""
+"""An action, and whether its immediate consequences come before the next one."""
 
 
 class NetworkRules(NamedTuple):
-    """What came of the rules over a network."""
+    """The result of the rules over a network."""
 
     examples: int
     reached: frozenset[str]
     missed: frozenset[str]
-    """What should have been reached, and was not."""
+    """Situations that should have been reached and were not."""
     wrong: list[str]
-    """What is wrong in the first program that failed, when it was made shorter."""
+    """What is wrong in the first program that failed, once it is shortened."""
     program: Program

@@ -1,8 +1,8 @@
 """Random programs of clients, runners and faults, over a network in memory and a server that is restarted.
 
-Hypothesis draws what callers ask for, what the network does to it, and when the server dies. At the end the
-network heals and everything comes to its end; then what callers and runners saw is judged by the abstract
-session, within intervals. All programs together must reach everything in `to_reach`.
+Hypothesis draws the calls, what the network does to them, and when the server dies. At the end the network
+heals and every run completes. Then the abstract session judges what callers and runners saw, within
+intervals. All programs together must reach everything in `to_reach`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLIENTS = 2
 _MOST_RUNS = 12
 _MOST_RESTARTS = 2
 _ATTEMPTS = 150
-"""How often a program that failed is made shorter, or tried to be."""
+"""How many attempts are made to shorten a program that failed."""
 _KINDS = (
     *(Client, Connection, Dispatcher, DurableDispatcher, EventLog, EventStream, LogReader, NetworkWorld),
     *(RemoteText, Run, RunRecord, SessionCore, Subscription, Turn, TurnRecord, VirtualLoop),
@@ -98,7 +98,7 @@ def to_reach(*, has_ledger: bool) -> frozenset[str]:
 
 
 def run_network_rules(examples: int, *, has_ledger: bool, seed: int = 0) -> NetworkRules:
-    """Play programs up to the first in which something is wrong; the same seed gives the same programs."""
+    """Play programs up to the first that fails; the same seed gives the same programs."""
     reached: set[str] = set()
     played, before = 0, _held()
     failed: list[tuple[Program, list[str]]] = []
@@ -116,7 +116,7 @@ def run_network_rules(examples: int, *, has_ledger: bool, seed: int = 0) -> Netw
     def check(program: Program) -> None:
         nonlocal played
         if failed:
-            return  # Hypothesis plays a program that failed once more
+            return  # Hypothesis plays a failed program once more
         wrong, seen = play(program, has_ledger=has_ledger)
         played += 1
         reached.update(seen)
@@ -144,7 +144,7 @@ def _held() -> Counter[str]:
 
 
 def _shortened(program: Program, wrong: list[str], *, has_ledger: bool) -> tuple[Program, list[str]]:
-    """Leave out what the failure does not need, in not too many attempts."""
+    """Leave out what the failure does not need, in a limited number of attempts."""
     size, attempts = max(1, len(program) // 2), 0
     while size:
         start = 0
@@ -161,7 +161,7 @@ def _shortened(program: Program, wrong: list[str], *, has_ledger: bool) -> tuple
 
 
 def play(program: Program, *, has_ledger: bool) -> tuple[list[str], set[str]]:
-    """Play a program; return what is wrong, and what was reached."""
+    """Play a program; return what is wrong, and the situations that it reached."""
     with without_log(), NetworkWorld(has_ledger) as world:
         try:
             example = _Example(world)
@@ -195,7 +195,7 @@ class _Example:
         match kind:
             case "submit":
                 self._submit(*about)
-            case "together":  # single rules hardly ever come to a fold
+            case "together":  # single rules hardly ever lead to a fold
                 client, session = about
                 for _ in range(2):
                     self._submit(client, session, "fold")
@@ -218,7 +218,7 @@ class _Example:
                 client, nth = about
                 first, *same = self._keyed[nth % len(self._keyed)]
                 world.reached.add("again under a key")
-                # Without a ledger, another client could not know which life the key belongs to.
+                # Without a ledger, another client cannot know to which life the key belongs.
                 world.start(world.cancel(client if world.has_ledger else first, *same))
             case "read":
                 world.start(world.read(*about))
@@ -238,7 +238,7 @@ class _Example:
             self.world.start(self.world.submit(client, *self._sent[-1]))
 
     def _meanwhile(self, kind: str, *about: Any) -> None:
-        """Do what callers do not see."""
+        """Do what happens out of sight of the callers."""
         world = self.world
         does: dict[str, Callable[..., object]] = {
             "order": world.order,

@@ -1,7 +1,7 @@
-"""The known-bad designs of the limbs that callers can see, each put into the real client or server.
+"""The known-bad designs of client and server that callers can notice, each put into the real code.
 
-The rules over a network find them, beside the checks of their own in `limb_sabotage`. Two are built into the
-server in its own form: of a reader whose cursor is of another life, and of one behind what is still kept.
+The rules over a network find them, in addition to the checks in `limb_sabotage`. Two of them have a special
+form for the server: a reader whose cursor is of another life, and a reader behind the events that are kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from turngate_verify.drivers.network_found import NetworkRules, Program
 from turngate_verify.drivers.network_rules import play, run_network_rules
 
 EXAMPLES = 600
-"""How many programs a search for a design has."""
+"""How many programs a search for a design plays."""
 
 
 class NetworkSabotage(NamedTuple):
-    """What is replaced by what, a program that finds it, and whether the server needs a ledger for it."""
+    """The replaced code, a program that finds the design, and whether the server needs a ledger for it."""
 
     owner: Any
     name: str
@@ -36,13 +36,13 @@ class NetworkSabotage(NamedTuple):
 
 
 async def _any_life(self: Streams, session_id: str | None, after: str | None) -> Any:
-    """Take a cursor of another life for one of this life."""
+    """Mistake a cursor of another life for one of this life."""
     place = None if after is None else ":".join((self.log.epoch, *after.split(":")[1:]))
     return await _ANSWER(self, session_id, place)
 
 
 async def _looks_first(self: EventLog, session_id: str) -> Any:
-    """Look at the session, and say later where in the log that was."""
+    """Look at the session, and determine its place in the log only later."""
     _, session = await _LOOK_AT(self, session_id)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -107,7 +107,7 @@ NETWORK_SABOTAGES = {
         ],
     ),
 }
-"""The designs by their names."""
+"""The designs by name."""
 
 
 def find_network_sabotage(design: str, examples: int = EXAMPLES) -> NetworkRules:
@@ -117,7 +117,7 @@ def find_network_sabotage(design: str, examples: int = EXAMPLES) -> NetworkRules
 
 
 def play_sabotage(design: str) -> tuple[list[str], list[str]]:
-    """Play the program that finds a design: on the code as it is, and with the design in it."""
+    """Play the program that finds a design, on the code as it is and with the design in it."""
     sabotage = NETWORK_SABOTAGES[design]
     without, _ = play(sabotage.program, has_ledger=sabotage.has_ledger)
     with _built_in(design):

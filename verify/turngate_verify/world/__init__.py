@@ -1,1 +1,1 @@
-"""A closed world: a loop with time of its own, scripted runners and stores, and a monitor."""
+"""A closed world: a loop with virtual time, scripted runners and stores, and a monitor."""

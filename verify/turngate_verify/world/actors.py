@@ -18,13 +18,13 @@ from turngate_verify.world.monitor import Monitor
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 Plan: TypeAlias = Literal["now", "slow", "stuck", "fails"] | BaseException
-"""What a write will be like. One that is slow waits for an answer; one that is stuck waits for ever."""
+"""How a write will go. A slow write waits for an answer; a stuck write waits forever."""
 
 CLEAN_UP = 4.0
 """The seconds that a runner has to clean up."""
 
 _ACCEPTED_AS: ContextVar[str] = ContextVar("accepted as")
-"""The run that is accepted in this context. Its turn must run in a copy of the context."""
+"""The run that was accepted in this context. Its turn must run in a copy of the context."""
 
 
 @contextmanager
@@ -43,15 +43,15 @@ class ScriptedRunner:
     def __init__(self, loop: VirtualLoop, monitor: Monitor) -> None:
         self.loop = loop
         self.players: dict[str, Player] = {}
-        """The calls that go on, by lead run."""
+        """The calls in progress, by lead run."""
         self.left: list[LeftOver] = []
-        """What calls have left behind."""
+        """The tasks and threads that calls have left behind."""
         self.parts: dict[str, list[str]] = {}
         """The text that was written in each turn, by lead run."""
         self._monitor = monitor
 
     async def run(self, turn: Turn) -> str | None:
-        """Be the runner that the dispatcher calls."""
+        """Act as the runner that the dispatcher calls."""
         session, lead = turn.run.session_id, turn.run.run_id
         self._expect_right_call(session, lead)
         self._monitor.saw_runner_called(turn.run)
@@ -69,7 +69,7 @@ class ScriptedRunner:
             self._monitor.saw_runner_end(turn.run, produced, written, kept)
 
     def _expect_right_call(self, session: str, lead: str) -> None:
-        """Expect that no other call goes on in the session, and that the context is that of the accept."""
+        """Expect no other call in the session, and the context of the accept."""
         others = [player for player in self.players.values() if player.turn.run.session_id == session]
         if others:
             two = f"the runner is called for {lead} while its call for {others[0].turn.run.run_id} goes on"
@@ -83,12 +83,12 @@ class ScriptedRunner:
         self._monitor.errors.append(AssertionError(what))
 
     def is_running(self, turn: Turn) -> bool:
-        """Return whether the call for this turn still goes on."""
+        """Return whether the call for this turn is still in progress."""
         player = self.players.get(turn.run.run_id)
         return player is not None and player.turn is turn
 
     def write(self, turn: Turn, text: str) -> None:
-        """Write to a turn, remember the text, tell the subscribers of it, and keep how much there is."""
+        """Write to a turn, remember the text, emit a note about it, and keep its length as data."""
         turn.write(text)
         parts = self.parts[turn.run.run_id]
         parts.append(text)
@@ -125,7 +125,7 @@ class ScriptedRunner:
 
 
 class Player:
-    """One call of the runner: waits for a command, carries it out, waits again."""
+    """One call of the runner: it waits for a command, carries it out, and waits again."""
 
     def __init__(self, runner: ScriptedRunner, turn: Turn) -> None:
         self.turn = turn
@@ -141,11 +141,11 @@ class Player:
 
     @property
     def cleans_up(self) -> bool:
-        """Whether it cleans up, and waits for that to be done."""
+        """Whether it is cleaning up, and waits for the clean-up to end."""
         return self._cleaning is not None and not self._cleaning.done()
 
     def cleaned_up(self) -> None:
-        """Have the clean-up be done, when its task runs next."""
+        """End the clean-up when its task runs next."""
         assert self._cleaning is not None
         self._cleaning.set_result(None)
 
@@ -161,7 +161,7 @@ class Player:
             self._wake.set_result(None)
 
     def obey(self, command: str) -> None:
-        """Do what one word says; ``strike`` cancels the task of the turn from outside."""
+        """Carry out a one-word command; ``strike`` cancels the task of the turn from outside."""
         match command:
             case "write" | "finish":
                 self.tell(command, "text")
@@ -210,7 +210,7 @@ class Player:
                     raise error
 
     async def _fold(self) -> None:
-        """Fold, and expect to get what was said to be waiting."""
+        """Fold, and expect to get the follow-ups that were announced."""
         waiting = self.turn.waiting()
         folded = await self.turn.fold()
         self.folded += folded
@@ -219,9 +219,10 @@ class Player:
 
     @types.coroutine
     def _clean_up(self, until: float) -> Generator[Any, Any, None]:
-        """Clean up until it is done. Nothing may cut it short before its time is up.
+        """Clean up to the end. Nothing may cut it short before its time is up.
 
-        Unlike a coroutine, a generator may be dropped before it has begun: a driver drops many worlds.
+        This is a generator, because it may be dropped before it has begun, as a coroutine may not: drivers
+        drop many worlds.
         """
         loop = self._runner.loop
         self._cleaning = loop.create_future()
@@ -253,14 +254,14 @@ class LeftOver:
         self._wake.set_result(None)
 
     def act_as_thread(self) -> None:
-        """Write as a thread does: not on the loop, and between any two of its callbacks."""
+        """Write like a thread: not on the loop, and between any two of its callbacks."""
         self._runner.write_if_allowed(self.turn, "from a thread")
 
     async def _live(self) -> None:
         try:
             await self._wake
         except asyncio.CancelledError:
-            return  # some drivers cancel every task there is
+            return  # some drivers cancel every task
         self._runner.write_if_allowed(self.turn, "left over")
         await self._runner.fold_if_allowed(self.turn)
 
@@ -270,13 +271,13 @@ class Store:
 
     def __init__(self, loop: VirtualLoop, monitor: Monitor) -> None:
         self.plans: deque[Plan] = deque()
-        """What the next writes will be like."""
+        """How the next writes will go."""
         self.always: Plan = "now"
-        """What a write is like if nothing is planned for it."""
+        """How a write goes if nothing is planned for it."""
         self.waiting: list[asyncio.Future[None]] = []
-        """The doors of the writes that wait. To open a door is to set its result."""
+        """The doors of the writes that wait. Setting the result of a door opens it."""
         self.stuck: set[asyncio.Future[None]] = set()
-        """Those among them that are never opened."""
+        """The doors that are never opened."""
         self.doors: dict[str, asyncio.Future[None]] = {}
         """The door of the last write that waited, by the lead run of the turn."""
         self.about: dict[asyncio.Future[None], str] = {}
@@ -296,7 +297,7 @@ class Store:
         reason: Any = "unwritten"
         given, messages = messages, tuple(messages)
         if isinstance(given, list):
-            given.clear()  # a store may do with a list what it likes
+            given.clear()  # a store may change the list that it was given
         self._monitor.saw_settling(messages[-1].run_id)
         try:
             plan = self.plans.popleft() if self.plans else self.always
@@ -339,7 +340,7 @@ class Store:
         return await self._inner.of_run(run_id)
 
     def overdue(self, within: float) -> Iterator[str]:
-        """Yield a sentence for each turn whose writes together have waited for longer than they may."""
+        """Yield a sentence for each turn whose writes together have waited for too long."""
         for door, lead in self.about.items():
             waited = self._loop.time() - self.since.get(lead, self._loop.time())
             if not door.done() and waited >= within:

@@ -1,4 +1,4 @@
-"""What callers do in a closed world: they offer prompts, enter, release and cancel runs, wait, and close."""
+"""The callers in a closed world: they send prompts, enter, release and cancel runs, wait, and close."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Callers:
-    """The callers of one dispatcher. What they do is done at once, unless it is done in a task."""
+    """The callers of one dispatcher. What they do happens at once, unless it runs in a task."""
 
     completions_kept = 100_000
     """How many completions the dispatcher keeps."""
@@ -36,7 +36,7 @@ class Callers:
         self.waits: dict[asyncio.Task[RunComplete], str] = {}
         """The tasks of callers who wait for a run, each with the run_id."""
         self.followers: list[Follower] = []
-        """Those who follow the text of a run, the completions, or the messages of a session."""
+        """The followers of the text of a run, of the completions, or of the messages of a session."""
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -44,11 +44,11 @@ class Callers:
         return self.monitor.runs
 
     def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        """Run a caller's coroutine, which must not wait; ``what`` says in words what the caller does."""
+        """Run a caller's coroutine, which must not wait; ``what`` describes the call."""
         return self.loop.call(coroutine)
 
     def _within(self, session: str | None, what: str, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a caller's coroutine, and expect that it changes nothing in any other session."""
+        """Run a caller's coroutine, and expect it to change nothing in other sessions."""
         seen = len(self.monitor.history)
         result = self.call(coroutine, what)
         for other, event in self.monitor.history[seen:]:
@@ -85,7 +85,7 @@ class Callers:
         return run
 
     async def _called_back(self, accepting: Coroutine[Any, Any, Run]) -> Run:
-        """Accept, and have a new run call back when it is done, whether it has a hook or not."""
+        """Accept, and add a done callback to a new run, whether it has a hook or not."""
         run = await accepting
         if run.seq not in self.monitor.called_back:
             self.monitor.called_back[run.seq] = []
@@ -93,7 +93,7 @@ class Callers:
         return run
 
     def hook(self, complete: RunComplete) -> None:
-        """Be the ``on_complete`` of a run."""
+        """Act as the ``on_complete`` of a run."""
         self.monitor.hooked.append(complete)
 
     def submit(self, session: str, run_id: str, *, when_busy: WhenBusy = "fold") -> Run:
@@ -139,7 +139,7 @@ class Callers:
         return self._cancel(session, None, "cancel", self.dispatcher.cancel(session))
 
     def cancel_run(self, run_id: str, *, waiting_only: bool = False) -> Covered:
-        """Cancel one run, or only take it back: while its runner has not been called."""
+        """Cancel one run; with ``waiting_only``, only while its runner has not been called."""
         session = self.runs[run_id].session_id if run_id in self.runs else None
         what = f"{'take back' if waiting_only else 'cancel run'} {run_id}"
         known = self.knows(run_id)
@@ -151,7 +151,7 @@ class Callers:
         return covered
 
     def knows(self, run_id: str) -> bool:
-        """Return whether the dispatcher must know a run."""
+        """Return whether the dispatcher must know the run."""
         return run_id in self.runs
 
     def _cancel(
@@ -163,7 +163,7 @@ class Callers:
         *,
         waiting_only: bool = False,
     ) -> Covered:
-        """Cancel a session or one run; expect that it covers what it should, and otherwise does nothing."""
+        """Cancel a session or one run; expect the cancel to cover what it should, and nothing else."""
         abstract = self.monitor.sessions.get(session or "")
         should = abstract.covered_by_cancel(run_id) if abstract else []
         if waiting_only and abstract and run_id in abstract.turn and self._was_called(abstract.lead):
@@ -197,13 +197,13 @@ class Callers:
     # The line.
 
     def hold(self, session: str) -> list[Run]:
-        """Hold what waits in a session."""
+        """Hold the waiting runs of a session."""
         abstract = self._abstract(session)
         should = [run for run in abstract.line if run not in abstract.held]
         return self._expect_runs(should, "hold", session, self.dispatcher.hold(session))
 
     def resume(self, session: str) -> list[Run]:
-        """Resume what is held in a session."""
+        """Resume the held runs of a session."""
         abstract = self._abstract(session)
         should = [run for run in abstract.line if run in abstract.held]
         return self._expect_runs(should, "resume", session, self.dispatcher.resume(session))
@@ -229,7 +229,7 @@ class Callers:
         return runs
 
     def stop(self, session: str, turn: str | None = None) -> Covered:
-        """Stop a session: cover its turn, and hold what waits."""
+        """Stop a session: cover its turn, and hold the waiting runs."""
         abstract = self._abstract(session)
         meant = turn is None or turn in abstract.turn
         covers = abstract.covered_by_cancel(abstract.lead) if meant and abstract.turn else []
@@ -285,7 +285,7 @@ class Callers:
         with self.loop:
             self.dispatcher.begin_close(finish=finish)
 
-    # Those who follow.
+    # Followers.
 
     def follow_text(self, run_id: str, start: int = 0) -> TextFollower:
         """Follow the text of a run from an offset on, in whatever state the run is."""
@@ -295,9 +295,9 @@ class Callers:
         return follower
 
     def follow_completions(self, behind: CompletionsFollower | None = None) -> CompletionsFollower | None:
-        """Follow the completions from the oldest kept on, or from where another follower has come to.
+        """Follow the completions from the oldest kept one on, or from the place of another follower.
 
-        None if what comes behind that is no longer all kept: then the dispatcher must say so.
+        None if some completions after that are no longer kept: then the dispatcher must say so.
         """
         completed, kept = self.monitor.completed, self.completions_kept
         number, after = max(len(completed) - kept, 0), None
@@ -324,9 +324,9 @@ class Callers:
         return follower
 
     def messages_of(self, run_id: str) -> None:
-        """Ask for the messages of the turn that a run was part of, and expect all of them and no others.
+        """Ask for the messages of the turn that a run was part of, and expect exactly those.
 
-        A store does not have to have that.
+        A store need not have this method.
         """
         of_run = getattr(self.dispatcher.messages, "of_run", None)
         if of_run is None:
@@ -338,7 +338,7 @@ class Callers:
         if complete is not None and complete.message_id is not None:
             together = {run for run, each in published.items() if each.message_id == complete.message_id}
             right = prompts == together and [message.id for message in turn][-1:] == [complete.message_id]
-        else:  # nothing is written, or it is not published yet
+        else:  # nothing is written, or the RunComplete is not published yet
             right = not turn or (run_id in prompts and run_id in self.monitor.active)
         if not right or [message.role for message in turn].count("assistant") != bool(turn):
             wrong = f"{turn} are not the messages of the turn of {run_id}, which has {complete}"

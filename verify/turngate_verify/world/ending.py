@@ -1,4 +1,4 @@
-"""The end of a closed world: everything comes to its end, and nothing may be owed or left over."""
+"""The end of a closed world: every run completes, and nothing may be owed or left over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from turngate_verify.world.world import World
 
 _MOST_ROUNDS = 200
-"""A world that has not ended after this many rounds never ends."""
+"""A world that has not ended after this many rounds counts as endless."""
 
 
 def finish(world: World) -> None:
@@ -31,7 +31,7 @@ def finish(world: World) -> None:
     world.check()
     _expect_all_complete(world)
     if not world.monitor.violations:
-        # With a violation, what is left over may only be its consequence.
+        # After a violation, what is left over may only be a consequence of it.
         _expect_nothing_left(world, closing)
     for session in world.monitor.sessions:
         _expect_right_messages(world, session)
@@ -42,7 +42,7 @@ def finish(world: World) -> None:
 
 
 def come_to_rest(world: World, closing: asyncio.Task[None] | None = None) -> None:
-    """Run callbacks, and let one thing after the other go on, until nothing waits or the close has ended."""
+    """Run callbacks and resume what waits, one by one, until nothing waits or the close has ended."""
     for _ in range(_MOST_ROUNDS):
         world.loop.settle()
         if (closing is not None and closing.done()) or not _go_on(world):
@@ -100,7 +100,7 @@ def _expect_all_complete(world: World) -> None:
 
 
 def _expect_nothing_left(world: World, closing: asyncio.Task[None]) -> None:
-    """Expect that the close has ended, the recording has its end, and every task ended well."""
+    """Expect that the close and the recording have ended, and every task has ended well."""
     expect(closing.done(), "the dispatcher does not close")
     expect(world.monitor.ended, "the recording has no end")
     left = [task.get_name() for task in world.loop.tasks if not task.done()]
@@ -111,7 +111,7 @@ def _expect_nothing_left(world: World, closing: asyncio.Task[None]) -> None:
 
 def _expect_ended_well(world: World, task: asyncio.Task[Any]) -> None:
     """Expect that a task raised nothing but a refusal, and that its exception was retrieved."""
-    unseen = task._log_traceback  # read first: to ask for the exception is to have seen it
+    unseen = task._log_traceback  # read first, because asking for the exception resets it
     exc = None if task.cancelled() else task.exception()
     if exc is not None:
         name = task.get_name()
@@ -120,7 +120,7 @@ def _expect_ended_well(world: World, task: asyncio.Task[Any]) -> None:
 
 
 def _expect_one_answer(world: World) -> None:
-    """Expect that callers who waited, the handle of a run, and the dispatcher all say what was published."""
+    """Expect waiting callers, handles and the dispatcher to agree with what was published."""
     monitor = world.monitor
     for task, run_id in world.waits.items():
         told = task.done() and not task.cancelled() and not task.exception()
@@ -143,7 +143,7 @@ def _expect_one_answer(world: World) -> None:
 
 
 def _expect_right_streams(world: World) -> None:
-    """Expect that a stream of a complete run gives what its turn has written, from any offset."""
+    """Expect a stream of a complete run to give what its turn has written, from any offset."""
     monitor = world.monitor
     for run_id, complete in monitor.published.items():
         if run_id in world.runs:
@@ -166,7 +166,7 @@ def _expect_right_streams(world: World) -> None:
 
 
 def _expect_right_messages(world: World, session: str) -> None:
-    """Expect that the store holds of each run what its RunComplete says: a prompt and a reply, or nothing."""
+    """Expect the store to agree with each RunComplete: a prompt and a reply, or nothing."""
     monitor = world.monitor
     messages = world.loop.call(world.store.list(session))
     users = Counter(message.run_id for message in messages if message.role == "user")

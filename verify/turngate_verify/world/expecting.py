@@ -1,7 +1,7 @@
-"""What the drivers raise when something is not as it should be.
+"""How the drivers report that something is wrong.
 
-They do not use `assert`: Python leaves assertions out when it optimises, and pytest rewrites them, so the
-message would not be the same everywhere.
+They do not use `assert`: Python removes assertions when it optimises, and pytest rewrites them, so the
+messages would differ.
 """
 
 from __future__ import annotations

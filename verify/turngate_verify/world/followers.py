@@ -1,7 +1,7 @@
-"""Those who follow what a dispatcher tells piece by piece: the text of a run, completions, messages.
+"""Followers of what a dispatcher gives piece by piece: the text of a run, completions, messages.
 
-A follower reads in tasks, which may be cancelled at any moment. It goes on with the next task, and must
-have lost nothing by it.
+A follower reads in tasks, which may be cancelled at any moment. It continues with the next task, and must
+not have lost anything.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from turngate_verify.world.virtual_loop import VirtualLoop
 
 @dataclass(eq=False)
 class Follower:
-    """Reads from where it has come to, in one task at a time."""
+    """Reads on from its place, in one task at a time."""
 
     reading: asyncio.Task[None] | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
-    """Whether there is nothing more to come."""
+    """Whether nothing more will come."""
 
     @property
     def waits(self) -> bool:
@@ -39,7 +39,7 @@ class Follower:
         return self.reading
 
     def read_rest(self, loop: VirtualLoop) -> None:
-        """Read what is left of something that has ended: to do so must not wait."""
+        """Read what is left of something that has ended; this must not wait."""
         expect(not self.waits, f"who follows {self} still waits")
         loop.call(self._read(to_end=True))
 
@@ -76,7 +76,7 @@ class TextFollower(Follower):
         expect(self.stream.offset == self.start + len(text), f"{self.stream} has read {len(text)} characters")
 
     def expect_awake(self, written: str) -> None:
-        """Expect that one who waits has read all that is written so far."""
+        """Expect that a waiting follower has read all that is written so far."""
         read = self.stream.offset
         slept = f"who follows {self} waits at {read}, though {len(written)} characters are written"
         expect(not self.waits or read >= len(written), slept)
@@ -87,7 +87,7 @@ class TextFollower(Follower):
 
 @dataclass(eq=False)
 class CompletionsFollower(Follower):
-    """Reads the completions that are kept and those to come. ``number`` says how many came before."""
+    """Reads the kept completions and those to come. ``number`` says how many came before."""
 
     stream: CompletionStream
     number: int
@@ -121,7 +121,7 @@ class CompletionsFollower(Follower):
         self.read_so_far.append(complete)
 
     def expect_awake(self) -> None:
-        """Expect that one who waits has read every completion there is."""
+        """Expect that a waiting follower has read every completion so far."""
         slept = f"who follows {self} waits, though there are {len(self.completed)}"
         expect(not self.waits or self.number == len(self.completed), slept)
 
@@ -131,7 +131,7 @@ class CompletionsFollower(Follower):
 
 @dataclass(eq=False)
 class MessagesFollower(Follower):
-    """Reads the messages of a session, page by page; while the session lives, the end is only for now."""
+    """Reads the messages of a session, page by page; more may come until the session has ended."""
 
     messages: Any
     """A store that pages."""
@@ -150,9 +150,9 @@ class MessagesFollower(Follower):
         self.ended = not page
 
     def wrong_about(self, should: list[Message]) -> str:
-        """Say what is wrong if the session has these messages in the end, in this order; empty if nothing is.
+        """Say what is wrong, given the session's messages in the end, in order; empty if nothing is.
 
-        A message that was read may have been written again since, but only in its place.
+        A message may have been rewritten after it was read, but only in its place.
         """
         read, there_are = ([message.id for message in each] for each in (self.read_so_far, should))
         return "" if read == there_are else f"who reads {self} gets {read}: there are {there_are}"
@@ -162,5 +162,5 @@ class MessagesFollower(Follower):
 
 
 def is_expired(number: int, completed: list[int], kept: int) -> bool:
-    """Return whether what comes behind the completion of this number is no longer all kept."""
+    """Return whether some completions after this number are no longer kept."""
     return number < len(completed) - kept

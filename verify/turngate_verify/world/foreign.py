@@ -1,4 +1,4 @@
-"""Other people's software around a dispatcher: task factories that misbehave, log handlers that raise."""
+"""Misbehaving third-party code around a dispatcher: task factories, and log handlers that raise."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def conducts(coroutine: Any) -> bool:
 class TaskFactory:
     """A task factory that misbehaves when a turn is started, or only when the ``only``-th turn is.
 
-    Of every other coroutine it makes a plain task.
+    For any other coroutine it makes a plain task.
     """
 
     def __init__(self, does: Callable[[Any, Any], Made], only: int | None = None) -> None:
@@ -89,7 +89,7 @@ class TaskFactory:
         self._does, self._only = does, only
 
     def __call__(self, loop: Any, coroutine: Any) -> Made:
-        """Make the task, as a loop asks its factory to."""
+        """Make a task, as the factory of a loop."""
         if conducts(coroutine):
             self.calls += 1
             if self._only in (None, self.calls):

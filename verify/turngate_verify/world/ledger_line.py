@@ -1,10 +1,10 @@
-"""What callers do to the prompts that wait on a ledger, and what they may count on afterwards.
+"""What callers do with waiting prompts on a ledger, and what they can rely on afterwards.
 
-Callers, in any process, send, hold, move and edit prompts, and are told the result. What is on record is
-judged elsewhere. Here three promises are judged by what callers and runners were told:
+Callers, in any process, send, hold, move and edit prompts, and get the results. What is on record is judged
+elsewhere. Here three promises are judged by what callers and runners were told:
 
 HELD       a run that a receipt names as held goes to no runner, until a call that may resume it begins
-AS_EDITED  a runner is given what was sent last: no acknowledged edit has replaced it, and it was not refused
+AS_EDITED  a runner is given the latest prompt: no acknowledged edit has replaced it, and it was not refused
 keys       calls under one idempotency key have one answer, and those for another request have none
 """
 
@@ -26,9 +26,9 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(eq=False)
 class _Call:
-    """A call and its repetitions: when it began, when it was first answered, and how often that is open.
+    """A call and its repetitions: when it began, when it was first answered, and how many are open.
 
-    A call whose answer a fault has swallowed stays open for ever.
+    A call whose answer is lost by a fault stays open forever.
     """
 
     began: int
@@ -37,11 +37,11 @@ class _Call:
 
     @property
     def may_count(self) -> bool:
-        """Whether it has done its work, or may have."""
+        """Whether it has done its work, or may have done it."""
         return self.ended is not None or self.open > 0
 
     def is_over_before(self, other: _Call) -> bool:
-        """Return whether it can do nothing any more once the other has begun."""
+        """Return whether its work was certainly over before the other call began."""
         return not self.open and (self.ended is None or self.ended < other.began)
 
 
@@ -53,7 +53,7 @@ class _Register:
     given: list[str] = field(default_factory=list)
 
     def wrong(self) -> Iterable[str]:
-        """Yield what was given and should not have been."""
+        """Yield the values that should not have been given."""
         for value in dict.fromkeys(self.given):
             calls = [call for sent, call in self.sent if sent == value and call.may_count]
             if not calls:
@@ -70,7 +70,7 @@ class _Register:
 
 @dataclass
 class _Key:
-    """What was asked under one key, and what was answered."""
+    """The requests under one key, and the answers."""
 
     requests: dict[str, _Call] = field(default_factory=dict)
     answers: set[tuple[str, str]] = field(default_factory=set)
@@ -79,7 +79,7 @@ class _Key:
 
 
 class LedgerLine:
-    """The callers of some dispatchers on one ledger who look after what waits."""
+    """Callers of some dispatchers on one ledger who manage the waiting prompts."""
 
     def __init__(self, dispatchers: list[DurableDispatcher]) -> None:
         self._dispatchers = dispatchers
@@ -91,16 +91,16 @@ class LedgerLine:
         self._resumes: dict[str, list[_Call]] = defaultdict(list)
         """By session, the calls that may have resumed something."""
         self._held: dict[str, dict[str, str]] = defaultdict(dict)
-        """By session, the runs that must be held, and who says so."""
+        """By session, the runs that must be held, and the call that held them."""
         self._keys: dict[str, _Key] = {}
         self._wrong: list[str] = []
         self.seen: Counter[str] = Counter()
-        """What has happened: how often each kind of call succeeded, or was refused, and why."""
+        """How many times each kind of call succeeded, or was refused, and why."""
 
     # Sending and editing.
 
     async def send(self, run_id: str, session: str, prompt: str, data: object, call: Awaitable[Run]) -> Run:
-        """Accept or submit a prompt; to do so again is no other prompt."""
+        """Accept or submit a prompt; a repetition does not make another prompt."""
         sent = json.dumps(data)
         known = self._accepts.get((run_id, sent))
         record = known or self._begin()
@@ -127,7 +127,7 @@ class LedgerLine:
     # Holding and resuming.
 
     async def hold(self, process: int, session: str, key: str | None = None) -> list[Run]:
-        """Hold what waits in a session."""
+        """Hold the waiting runs of a session."""
         record = self._record(key, "hold", session)
         holding = self._dispatchers[process].hold(session, key=key)
         runs = await self._keyed("hold", key, holding, record)
@@ -145,7 +145,7 @@ class LedgerLine:
     async def stop(
         self, process: int, session: str, turn: str | None = None, key: str | None = None
     ) -> Covered:
-        """Stop a session: cover its turn, and hold what waits."""
+        """Stop a session: cover its turn, and hold the waiting runs."""
         record = self._record(key, "stop", session, turn)
         stopping = self._dispatchers[process].stop(session, turn=turn, key=key)
         covered = await self._keyed("stop", key, stopping, record)
@@ -153,7 +153,7 @@ class LedgerLine:
         return covered
 
     async def resume(self, process: int, session: str, key: str | None = None) -> list[Run]:
-        """Resume what is held in a session."""
+        """Resume the held runs of a session."""
         record = self._resuming(session, key, "resume", session)
         resuming = self._dispatchers[process].resume(session, key=key)
         return await self._keyed("resume", key, resuming, record)
@@ -221,7 +221,7 @@ class LedgerLine:
                 wrong.append(f"key {name!r} is refused, and was used for one request alone")
         return wrong
 
-    # What the above is made of.
+    # Parts of the above.
 
     def _begin(self) -> _Call:
         return _Call(next(self._clock))
@@ -251,7 +251,7 @@ class LedgerLine:
     async def _keyed(
         self, operation: str, key: str | None, call: Awaitable[AnswerT], record: _Call
     ) -> AnswerT:
-        """Follow a call; note what is answered under its key."""
+        """Follow a call; note the answer under its key."""
         if key is None:
             return await self._follow(operation, call, record)
         kept = self._keys[key]
@@ -264,7 +264,7 @@ class LedgerLine:
         return answer
 
     async def _follow(self, operation: str, call: Awaitable[AnswerT], record: _Call) -> AnswerT:
-        """Await a call, and note how it ends; what a fault leaves open stays open."""
+        """Await a call, and note how it ends; a call whose answer is lost stays open."""
         record.open += 1
         try:
             answer = await call
@@ -282,7 +282,7 @@ class LedgerLine:
 
 
 def _told(answer: object) -> str:
-    """Return what an answer says: which runs it names."""
+    """Return the runs that an answer names."""
     if isinstance(answer, Covered):
         parts = (answer.runs, answer.held, answer.waiting)
         return repr([[run.run_id for run in part] for part in parts])

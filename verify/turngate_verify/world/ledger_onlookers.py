@@ -1,7 +1,8 @@
-"""Those who look on in a world of a ledger: they subscribe, follow cursors, wait, have hooks and callbacks.
+"""Onlookers in a world with a ledger: subscribers, readers of completions, waits, hooks and callbacks.
 
-What each of them was told is judged by what is on record at the end. A fault entitles a caller
-to an error, and a subscriber to be cut off. It never excuses a RunComplete that is told twice, or silence.
+What each of them received is judged by what is on record at the end. After a fault, a caller may get an
+error, and a subscriber may be cut off. But no RunComplete may be delivered twice, and none may be missing
+without an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from turngate_verify.world.memory_ledger import completions
 from turngate_verify.world.spoiled_ledger import PURPOSE
 
 _PATIENCE = 5
-"""A reader whose ledger fails this many times, from one fault, never learned what is wrong."""
+"""A reader that fails this many times because of one fault does not notice that the fault is over."""
 
 
 @dataclass(eq=False)
@@ -61,7 +62,7 @@ class _Subscriber:
 
 @dataclass(eq=False)
 class _Reader:
-    """Follows the completions; when a call fails, it goes on with the same iterator or with a new one."""
+    """Follows the completions; after a failed call, it continues with the same iterator or with a new one."""
 
     process: int
     done: int
@@ -89,22 +90,22 @@ class _Reader:
 
 
 class Onlookers:
-    """Everybody who looks on in a world."""
+    """All onlookers in a world."""
 
     def __init__(self, world: LedgerWorld, *, begin_late: bool = False, leaves_runs: bool = False) -> None:
         self.world = world
         self.begin_late = begin_late
         """Whether the ledger may not be able to say at once where a subscription begins."""
         self.leaves_runs = leaves_runs
-        """Whether a close may leave runs to other processes."""
+        """Whether a closing process may leave runs to other processes."""
         self._subscribers: list[_Subscriber] = []
         self._readers: list[_Reader] = []
         self._tasks: dict[asyncio.Task[Any], str] = {}
-        """All calls, and what each of them is."""
+        """All calls, each with a description."""
         self._waits: dict[asyncio.Task[Any], str] = {}
-        """Those of them that wait for a run."""
+        """The calls that wait for a run."""
         self._streams: dict[asyncio.Task[Any], str] = {}
-        """Those of them that read the text of a run."""
+        """The calls that read the text of a run."""
         self._asked: list[tuple[int, str]] = []
         """The process and the id of each run that was submitted, in order."""
         self._hooks: Counter[tuple[int, str]] = Counter()
@@ -113,7 +114,7 @@ class Onlookers:
         """The processes that are closed while others go on."""
 
     def call(self, about: str, coroutine: Any) -> asyncio.Task[Any]:
-        """Make a call that has to come to an end."""
+        """Make a call, which has to end."""
         task = self.world.loop.create_task(coroutine)
         self._tasks[task] = about
         return task
@@ -141,7 +142,7 @@ class Onlookers:
         self.call(f"the close of process {process}", self.world.dispatchers[process].aclose())
 
     async def from_now_on(self, process: int) -> None:
-        """Follow what completes from now on."""
+        """Follow the completions from now on."""
         reader = _Reader(process, len(self.world.tables.complete), renews=True)
         d = self.world.dispatchers[process]
         cursor = await d.end_cursor()
@@ -187,7 +188,7 @@ class Onlookers:
     def judge_quiet(self, *, entitled: bool) -> list[str]:
         """Return what is wrong when everything has completed, and nothing is closed yet.
 
-        Callers and subscribers are `entitled` to an error if there was a fault that concerns them.
+        Callers and subscribers are `entitled` to an error if there was a fault that affects them.
         """
         wrong = [
             f"{about} hangs"
@@ -225,7 +226,7 @@ class Onlookers:
             complete = on_record.get(run_id)
             if _succeeded(task) and complete is not None and complete.error is None:
                 text = complete.text if complete.message_id is not None else ""
-                if task.result().strip() != text.strip():  # the runners write it with a space
+                if task.result().strip() != text.strip():  # runners write a space after it
                     wrong.append(f"{self._tasks[task]} gave {task.result()!r}, not {text!r}")
         wrong += [
             f"the hook of {each} was called again" for each, number in self._hooks.items() if number > 1
@@ -277,7 +278,7 @@ class Onlookers:
         return self.leaves_runs and process in self._closed_early
 
     def _is_behind(self, subscriber: _Subscriber, position: int) -> bool:
-        """Return whether another process has done it before the ledger could be asked where to begin."""
+        """Return whether another process did it before the ledger could say where to begin."""
         if not self.begin_late:
             return False
         feed = self.world.dispatchers[subscriber.process]._feed
@@ -286,7 +287,7 @@ class Onlookers:
 
 
 def left_over(d: Any) -> list[str]:
-    """Return what a dispatcher holds that it should not hold while nothing is in flight."""
+    """Return what a dispatcher holds although nothing is in flight."""
     held = {
         "runs that are waited for": d._runs.waited_for,
         "runs to look for": d._runs.unlooked,
@@ -314,7 +315,7 @@ def _succeeded(task: asyncio.Task[Any]) -> bool:
 
 
 def _wrong_end(task: asyncio.Task[Any], about: str, *, entitled: bool, closed: bool) -> list[str]:
-    """Return what is wrong with how a call has ended: it may fail clearly, of the fault or of a close."""
+    """Return what is wrong with how a call ended: only a fault or a close excuses a clear error."""
     if task.cancelled():
         return [f"{about} was cancelled"]
     exc = task.exception()

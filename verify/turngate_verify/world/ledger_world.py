@@ -1,7 +1,7 @@
-"""A closed world of processes that share a ledger in memory: they do what a driver tells them, and can die.
+"""A closed world of processes that share a ledger in memory. A driver controls them, and can kill them.
 
-Every message to the ledger and back takes a step of the virtual loop. Nothing happens by itself but what
-follows from what was done, until the driver lets time pass.
+Every message to the ledger and back takes a step of the virtual loop. Nothing happens but the consequences of
+what the driver does, until the driver lets time pass.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 from turngate_verify.world.virtual_loop import VirtualLoop
 
 PROMPT = "p"
-"""What every prompt says until it is edited."""
+"""The text of every prompt until it is edited."""
 _ROUNDS = 80
 """How many times all processes look again before what is still in flight counts as stranded."""
 
 
 class Player:
-    """A runner that is being called, and waits for orders."""
+    """A runner that has been called, and waits for orders."""
 
     def __init__(self, process: int, turn: Turn, order: asyncio.Future[str]) -> None:
         self.process = process
@@ -70,7 +70,7 @@ class LedgerWorld:
         self.players: dict[str, Player] = {}
         self.acknowledged: set[str] = set()
         self.pages: dict[tuple[int, str], MessagesFollower] = {}
-        """Those who read the messages of a session page by page, by process and session."""
+        """The readers that page through the messages of a session, by process and session."""
         self.wrong: list[str] = []
         self._stubborn = stubborn
         with self.loop:
@@ -79,7 +79,7 @@ class LedgerWorld:
                 for process, ledger in enumerate(self.ledgers)
             ]
         self.line = LedgerLine(self.dispatchers)
-        """Those who look after what waits."""
+        """The callers who manage the waiting prompts."""
         opening = [self.start(d._stepper.ready()) for d in self.dispatchers]
         self.loop.settle()
         for task in opening:
@@ -140,7 +140,7 @@ class LedgerWorld:
             return self.loop.create_task(coroutine)
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Let a call come to its end, and return the answer; what it raises, as a value, if it refuses."""
+        """Run a call to its end, and return the answer; if it is refused, return the exception."""
         task = self.start(coroutine)
         self.loop.settle()
         if not task.done():
@@ -168,18 +168,18 @@ class LedgerWorld:
             self.acknowledged.add(run_id)
 
     async def enter(self, process: int, run_id: str) -> None:
-        """Enter a run, whichever process has accepted it."""
+        """Enter a run in the process that has accepted it."""
         d = self.dispatchers[process]
         if (run := await d.find(run_id)) is not None:
             await d.enter(run)
 
     async def release(self, process: int, run_id: str) -> None:
-        """Release a run, whichever process has accepted it."""
+        """Release a run in the process that has accepted it."""
         if (run := await self.dispatchers[process].find(run_id)) is not None:
             await run.close()
 
     async def page(self, process: int, session: str, limit: int = 1) -> None:
-        """Read one more page of the messages of a session, behind what was read in this process."""
+        """Read the next page of the messages of a session in this process."""
         reader = self.pages.get((process, session))
         if reader is None:
             messages = self.dispatchers[process].messages
@@ -189,7 +189,7 @@ class LedgerWorld:
             await reader._read(to_end=False)
 
     async def messages_of(self, process: int, run_id: str) -> None:
-        """Ask for the messages of a run, and expect the whole turn of one that was complete before."""
+        """Ask for the messages of a run; if it was complete before, expect those of its whole turn."""
         before = self.tables.complete.get(run_id)
         turn = await self.dispatchers[process].messages.of_run(run_id)
         right = not turn or (turn[-1].role == "assistant" and run_id in {each.run_id for each in turn})
@@ -208,19 +208,19 @@ class LedgerWorld:
         )
 
     def kill(self, process: int) -> None:
-        """Let a process die: nothing that it does counts any more, and its lease has expired."""
+        """Kill a process: nothing that it does counts any more, and its lease has expired."""
         self.ledgers[process].is_dead = True
         self.tables.workers.discard(self.dispatchers[process]._stepper.name)
         self.players = {lead: each for lead, each in self.players.items() if each.process != process}
 
     def expire(self, process: int) -> None:
-        """Let the lease of a process be over; it notices when it looks."""
+        """End the lease of a process; it notices at its next look."""
         self.tables.workers.discard(self.dispatchers[process]._stepper.name)
 
     # The end.
 
     def pass_time(self, seconds: float = 1.1) -> None:
-        """Let time pass, so that everybody looks after things."""
+        """Let time pass, so that every process polls."""
         with self.loop:
             for ledger in self.ledgers:
                 ledger.notice()
@@ -232,7 +232,7 @@ class LedgerWorld:
         return all(row.state is State.COMPLETE for row in self.tables.runs.values())
 
     def let_end(self) -> None:
-        """Have every runner end, everybody look, and what is held be resumed, until all is quiet."""
+        """End every runner, let every process poll, and resume held runs, until all is quiet."""
         for ledger in self.ledgers:
             ledger.is_away = False
         self.loop.settle()
@@ -246,7 +246,7 @@ class LedgerWorld:
             self.pass_time()
 
     def _resume_what_is_left(self) -> None:
-        """Resume the sessions in which nothing is left to do but what is held."""
+        """Resume the sessions in which only held runs are left."""
         flying = [row for row in self.tables.runs.values() if row.state is not State.COMPLETE]
         for session in dict.fromkeys(row.session_id for row in flying):
             if all(row.held for row in flying if row.session_id == session):
@@ -254,7 +254,7 @@ class LedgerWorld:
                 self.call(self.line.resume(process, session))
 
     def judge_pages(self) -> None:
-        """Expect that a reader of some pages has read the first messages of the session, in order."""
+        """Expect a reader of some pages to have read the first messages of the session, in order."""
         for (_, session), reader in self.pages.items():
             of_session = [each for each, _ in self.tables.messages.values() if each.session_id == session]
             if wrong := reader.wrong_about(of_session[: len(reader.read_so_far)]):

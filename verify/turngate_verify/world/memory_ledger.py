@@ -1,8 +1,8 @@
 """A ledger in memory, for the checks: `Tables` hold what is on record, and each process has a `MemoryLedger`.
 
 Load and save are two messages, as with a server, and the owner of the tables decides when each arrives and
-when it is answered. In between anything may happen: another process is faster, the process dies, its lease is
-lost, the answer is lost.
+when it is answered. In between anything may happen: another process is faster, the process dies, its lease
+is lost, or the answer is lost.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Gate:
     ask: Ask
     changes: Changes | None
     passed: asyncio.Future[bool]
-    """True when it arrives, False when it is lost."""
+    """True if it arrives, False if it is lost."""
 
 
 @dataclass
 class Tables:
-    """What is on record for all processes, and the messages on their way."""
+    """The records of all processes, and the messages on their way."""
 
     number: int = 0
     workers: set[int] = field(default_factory=set)
@@ -74,9 +74,9 @@ class Tables:
     keys: dict[tuple[str, str], KeyRow] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     gated: bool = False
-    """Whether messages wait until they are let pass; otherwise each takes one step of the loop."""
+    """Whether messages wait until they are let through; otherwise each takes one step of the loop."""
     remembers: bool = False
-    """Whether a process decides on its cached sessions before it loads, as with a server."""
+    """Whether a process first decides on its cached sessions, as with a server."""
     now: Callable[[], float] = lambda: 0.0
     trouble: Callable[[MemoryLedger, str], None] | None = None
     """Called with every message that arrives or is answered; an exception from it fails the message."""
@@ -147,7 +147,7 @@ class Tables:
         return Fate.SAVED, position
 
     def may_save(self, worker: int) -> bool:
-        """Return whether the worker is alive. The promises do not depend on it, only on version and fence."""
+        """Return whether the worker is alive. The promises depend only on version and fence, not on this."""
         return worker in self.workers
 
     def is_at(self, row: SessionRow | None, changes: Changes) -> bool:
@@ -226,7 +226,7 @@ class MemoryLedger:
     # Workers.
 
     async def register(self, lease: float) -> int:
-        """Return a name that no other has had."""
+        """Return a name that was never used before."""
         await self._hop()
         self.tables.names += 1
         self.tables.workers.add(self.tables.names)
@@ -238,7 +238,7 @@ class MemoryLedger:
         self.tables.workers.discard(worker)
 
     def keep_alive(self, worker: int, lease: float, lost: Callable[[int], None]) -> None:
-        """Remember what to call when the worker is dead."""
+        """Remember what to call once the worker is dead."""
         self._lost = worker, lost
 
     def has_lost(self) -> bool:
@@ -372,7 +372,7 @@ class MemoryLedger:
         yield 0
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Give no hints: everything works by polling."""
+        """Give no hints: everything also works by polling."""
 
     def has_listeners(self) -> bool:
         """Return whether another process listens."""
@@ -401,7 +401,7 @@ class MemoryLedger:
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Try overtaken steps again at once, without random pauses, so that every run is the same."""
+    """Retry overtaken steps at once, without random pauses, so that every execution is the same."""
     with patch.object(_swap, "pause", lambda attempt: 0.0):
         yield
 

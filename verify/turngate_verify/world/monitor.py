@@ -1,9 +1,9 @@
-"""The monitor of a closed world: it hears all that happens there, and says what is wrong.
+"""The monitor of a closed world: it observes everything there, and says what is wrong.
 
-It hears three things: the dispatcher's recording, what the runner and the store
-live through, and the events that subscribers and hooks receive. It passes them
+It observes three things: the dispatcher's recording, what happens to the runner
+and the store, and the events that subscribers and hooks receive. It passes them
 as events to the abstract session of the same name, which judges them. It also
-compares what the dispatcher says of itself with the abstract session.
+compares what the dispatcher reports about itself with the abstract session.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _DECLARED = {state.value: state for state in DeclaredState}
 _OF_SOME: dict[str, type[Cancel | Clear | Hold | Resume]] = {
     "cancel": Cancel, "clear": Clear, "hold": Hold, "resume": Resume,
 }  # fmt: skip
-"""What is done to a whole session, or to the runs that the entry names."""
+"""Entries about a whole session, or about the runs that they name."""
 _INTERNAL = (Property.REFINES, Property.DECLARED_MOVE)
 """Disagreements about the inside. The monitor raises them only if users lose nothing."""
 
 
 class Monitor:
-    """Hears everything about one dispatcher.
+    """Observes everything about one dispatcher.
 
-    ``claimed`` are the properties that a known-bad design is said to break. With it, the monitor raises for
-    these alone, whatever else the design breaks. ``turns_limit`` is that of the dispatcher.
+    ``claimed`` are the properties that a known-bad design is said to break. If given, the monitor raises only
+    for these, whatever else the design breaks. ``turns_limit`` is that of the dispatcher.
     """
 
     def __init__(  # noqa: PLR0915 - it is one list of what is kept
@@ -69,17 +69,17 @@ class Monitor:
         """Every run accepted, by id, in the order of acceptance."""
         self.sessions: dict[str, AbstractSession] = {}
         self.history: list[tuple[str, Event]] = []
-        """Every event heard so far, with its session."""
+        """Every event so far, with its session."""
         self.violations: list[Violation] = []
         self.errors: list[BaseException] = []
-        """What is wrong and breaks no property, and what the monitor itself raised."""
+        """Problems that break no property, and exceptions of the monitor itself."""
         self.published: dict[str, RunComplete] = {}
         self.delivered: list[RunComplete] = []
         """The RunCompletes that the subscribers to all sessions received."""
         self.prompts: dict[str, str] = {}
         """The prompt of each run, as accepted, or as it was last edited."""
         self.called_back: dict[int, list[RunComplete]] = {}
-        """What the done callback of each run was given, by the sequence of the run: one RunComplete."""
+        """What the done callback of each run received, by sequence. It should be one RunComplete."""
         self.hooked: list[RunComplete] = []
         """The RunCompletes that hooks received since ``read_published`` was last called."""
         self.deltas: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class Monitor:
         self.hooks: set[str] = set()
         """The runs that were accepted with a hook."""
         self.active: set[str] = set()
-        """The runs that were ever active or cancelled on entry. These leave messages."""
+        """The runs that were ever active or cancelled on entry, and so leave messages."""
         self.entered: set[str] = set()
         """The runs that have entered."""
         self.called: set[int] = set()
@@ -97,23 +97,23 @@ class Monitor:
         self.completed: list[int] = []
         """The sequences of the complete runs, in the order in which they became complete."""
         self.ended = False
-        """Whether the recording has come to its end."""
+        """Whether the recording has ended."""
         self._loop = loop
         self._declared = declared
         self._foldable: set[str] = set()
         self._queued: set[str] = set()
-        """The runs that were ever queued. These complete to the subscribers, with or without a hook."""
+        """The runs that were ever queued, and so complete to the subscribers, with or without a hook."""
         self._outcomes: dict[str, tuple[bool, str | None]] = {}
         """The outcome of each run, cancelled and error, as recorded."""
         self._unread_outcomes = False
         self._texts: dict[str, str] = {}
         """The text of each turn whose runner has ended, by its lead run."""
         self._streamed: dict[int, str] = {}
-        """What a stream should give of each, by the sequence of the lead run."""
+        """What a stream should give for each turn, by the sequence of the lead run."""
         self._kept: dict[int, object] = {}
-        """What the runner of each turn has kept last, likewise."""
+        """What the runner of each turn has kept last, by the sequence of the lead run."""
         self._lead_of: dict[int, int] = {}
-        """The sequence of the lead run for that of each folded run."""
+        """The sequence of the lead run, by that of each folded run."""
 
     def watch(self, dispatcher: Dispatcher) -> None:
         """Subscribe to a dispatcher that has just been made."""
@@ -131,7 +131,7 @@ class Monitor:
     # What the monitor receives.
 
     def announce(self, run_id: str, when_busy: WhenBusy, *, hook: bool = False) -> None:
-        """Note how a caller is about to offer a new prompt, which the recording does not say."""
+        """Note the options of a prompt that a caller is about to send, which the recording does not show."""
         if run_id in self.runs:
             return
         if when_busy == "fold":
@@ -140,13 +140,13 @@ class Monitor:
             self.hooks.add(run_id)
 
     def hear(self, entry: dict[str, Any]) -> None:
-        """Hear one entry of the dispatcher's recording."""
+        """Take one entry of the dispatcher's recording."""
         self.moves.recorded(entry)
         kind, run = entry["event"], entry.get("run", "")
         event: Event
         if kind == "accept":
             if run in self.runs:
-                return  # a known run_id is accepted again: that is the same run, whatever happens to it
+                return  # a known run_id is accepted again: this is the same run
             self.runs[run] = self._dispatcher._sessions.runs[run]
             self._texts.pop(run, None)
             self.prompts[run] = self.runs[run].prompt
@@ -199,7 +199,7 @@ class Monitor:
         self.observe(lead.session_id, Ended(lead.run_id))
 
     def lead_of(self, run: Run) -> str:
-        """Return the lead of the active turn that a run is part of; empty if it is part of none."""
+        """Return the lead of the active turn that a run is part of; empty if there is none."""
         abstract = self.sessions.get(run.session_id)
         part = abstract is not None and self.runs.get(run.run_id) is run and run.run_id in abstract.turn
         return abstract.lead if abstract is not None and part else ""
@@ -209,11 +209,11 @@ class Monitor:
         return self._kept.get(self._lead_of.get(complete.seq, complete.seq))
 
     def should_stream(self, complete: RunComplete) -> str:
-        """Return what a stream should give of a complete run: what was written, else what was returned."""
+        """Return what a stream of a complete run should give: what was written, else what was returned."""
         return self._streamed.get(self._lead_of.get(complete.seq, complete.seq), "")
 
     def saw_settling(self, lead: str) -> None:
-        """Note that a turn is about to be written. It waits for no place, also if it was never called."""
+        """Note that a turn is about to be written, so that it no longer waits for a place."""
         run = self.runs.get(lead)
         if run is None:
             return
@@ -230,7 +230,7 @@ class Monitor:
                 self.observe(message.session_id, Wrote(message.run_id, reason))
 
     def _expect_edited(self, run: str, prompt: str) -> None:
-        """Expect that the runner and the store are given the prompt of a run as it was last edited."""
+        """Expect the runner and the store to get the prompt of a run as it was last edited."""
         if prompt != self.prompts.get(run, prompt):
             wrong = f"{run} is given as {prompt!r}: it should be {self.prompts[run]!r}, as last edited"
             self.violate(Property.AS_EDITED, wrong)
@@ -247,11 +247,11 @@ class Monitor:
             if self.waiting is not None:
                 self.violations += self.waiting.observe(session, event, abstract)
         except Exception as exc:
-            # The dispatcher catches what a recording raises. The monitor raises it at the next check.
+            # The dispatcher would catch this here, so the monitor raises it at the next check.
             self.errors.append(exc)
 
     def rename(self, run_id: str, former: str) -> None:
-        """Give a run that the dispatcher has forgotten another name: a new run is going to take its id."""
+        """Rename a run that the dispatcher has forgotten, because a new run is about to take its id."""
         run = self.runs.pop(run_id)
         self.sessions[run.session_id].forget(run_id)
         self.published[former] = self.published.pop(run_id)
@@ -266,7 +266,7 @@ class Monitor:
     # What was published.
 
     def read_published(self) -> list[RunComplete]:
-        """Read what subscribers and hooks received; compare it with what was recorded."""
+        """Read what subscribers and hooks received, and compare it with the recording."""
         self.errors += map(AssertionError, self.moves.compare())
         unread = self.events._unread
         if not unread and not self.hooked and not self._unread_outcomes:
@@ -299,7 +299,7 @@ class Monitor:
                 self.violate(Property.LAST_WORD, late)
 
     def _take_complete(self, complete: RunComplete, *, to_hook: bool) -> None:
-        """Expect that a RunComplete is the first of its run, went where it should, and has the right text."""
+        """Expect a RunComplete to be its run's first, at the right receiver, with the right text."""
         run = complete.run_id
         if to_hook != (run in self.hooks - self._queued):
             whom = f"{run} completes to the wrong one: to its hook, unless it has none or was queued"
@@ -312,7 +312,7 @@ class Monitor:
             self.errors.append(AssertionError(f"{run} completes with {complete.text!r}, not {text!r}"))
 
     def _compare_with_recorded(self) -> None:
-        """Expect that exactly the runs recorded as complete are published, each with the recorded outcome."""
+        """Expect exactly the runs recorded as complete to be published, each with the recorded outcome."""
         recorded, published = set(self._outcomes), set(self.published)
         for run in sorted(recorded ^ published):
             differ = f"{run} is {'recorded' if run in recorded else 'published'} as complete, but not both"
@@ -322,10 +322,10 @@ class Monitor:
                 changed = f"{run} was complete as {self._outcomes[run]}, and is now {complete}"
                 self.violate(Property.TERMINAL_IS_FINAL, changed)
 
-    # What the dispatcher says of itself.
+    # What the dispatcher reports about itself.
 
     def compare(self) -> None:
-        """Compare what the dispatcher says of each session with the abstract session."""
+        """Compare what the dispatcher reports about each session with the abstract session."""
         held = self._dispatcher._sessions.cores
         for session, abstract in self.sessions.items():
             if not self.claimed:
@@ -335,7 +335,7 @@ class Monitor:
                 self.violate(Property.NO_RESIDUE, residue)
 
     def at_rest(self) -> None:
-        """Look for turns that wait for nothing, while the loop has nothing to do."""
+        """Look for turns that wait without a reason, while the loop has nothing to do."""
         if self.waiting is not None and not self.claimed:
             self.violations += self.waiting.at_rest(self._dispatcher)
 
@@ -348,7 +348,7 @@ class Monitor:
         if states != abstract.states:
             self._differ(session, "states", states, abstract.states)
         if session not in dispatcher._sessions.cores and abstract.quiet:
-            return  # the dispatcher holds nothing of this session, so it says that there is nothing
+            return  # the dispatcher does not hold this session, so it reports nothing
         queued = [run.run_id for run in dispatcher.queued(session)]
         if queued != abstract.queue:
             self._differ(session, "queued", queued, abstract.queue)
@@ -372,7 +372,7 @@ class Monitor:
     def raise_what_is_broken(self) -> None:
         """Raise Broken for the first violation, and AssertionError for anything else that is wrong.
 
-        A violation by which users lose something comes before a disagreement about the inside.
+        A violation that costs users something comes before a disagreement about the inside.
         """
         if self.claimed:
             broken = [each for each in self.violations if each.property in self.claimed]
@@ -389,6 +389,6 @@ class Monitor:
 
 
 def told_to(loop: VirtualLoop) -> str:
-    """Return in words what the exception handler of a loop received first."""
+    """Describe what the exception handler of a loop received first."""
     problem = loop.problems[0]
     return f"{problem['message']}: {problem.get('exception')!r}"

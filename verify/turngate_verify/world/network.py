@@ -1,7 +1,7 @@
-"""A network in memory between clients and a server: every byte goes over it, and a driver spoils it.
+"""A network in memory between clients and a server. Every byte goes over it, and a driver injects faults.
 
-The client's connection pool has one end of a connection, the protocol of the server the other, and both are
-the real ones. Bytes arrive a step of the loop later, in order, until a fault comes in between.
+One end of a connection belongs to the client's connection pool, the other to the protocol of the server; both
+are the real ones. Bytes arrive one step of the loop later, in order, unless a fault intervenes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAULTS: Final = (
 )  # fmt: skip
 """What can happen to an exchange.
 
-refused          no connection is made, and one that waits for a request is lost
+refused          no connection is made, and an idle one is lost
 request lost     the connection breaks before the request has arrived
 request cut      the connection breaks in the middle of the request
 request late     the request stays in the network until the driver lets it through
@@ -39,11 +39,11 @@ answer late      the answer stays in the network until the driver lets it throug
 """
 _BAD_GATEWAY: Final = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _END: Final = None
-"""Behind the last byte of a direction."""
+"""Stands after the last byte of a direction."""
 
 
 class NetworkLoop(VirtualLoop):
-    """A virtual loop that knows the process of every task, and ends generators that are dropped."""
+    """A virtual loop that knows the process of every task, and closes dropped generators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ class NetworkLoop(VirtualLoop):
     ) -> asyncio.Task[Any]:
         """Make a task, and note its process."""
         task = super().create_task(coro, name=name, context=context, **more)
-        maker = asyncio.current_task(self)  # its context says nothing if it goes on with what another did
+        maker = asyncio.current_task(self)  # its context may be that of another process
         self.process_of[task] = PROCESS.get() or (self.process_of.get(maker, 0) if maker is not None else 0)
         return task
 
     def end_process(self, process: int, more: Callable[[], Iterable[asyncio.Task[Any]]] = tuple) -> None:
-        """Have a process end as at a kill: its tasks, and `more`, are gone, and its timers never ring."""
+        """End a process as a kill would: its tasks, and `more`, are gone, and its timers never fire."""
         for _ in range(100):
             left = [task for task in self.tasks if self.process_of[task] == process and not task.done()]
             left += more()
@@ -88,7 +88,7 @@ class NetworkLoop(VirtualLoop):
 
 
 class Listener(Protocol):
-    """The process of a server that takes connections."""
+    """The process of a server that accepts connections."""
 
     process: int
     context: Context
@@ -99,14 +99,14 @@ class Listener(Protocol):
 
 
 class Fault(NamedTuple):
-    """What will happen to an exchange, and at which byte."""
+    """The fate of an exchange: the fault, and the byte at which it strikes."""
 
     kind: str
     at: int = 0
 
 
 class Network:
-    """Connects clients with the server that listens, if there is one."""
+    """Connects clients with the listening server, if there is one."""
 
     def __init__(self, loop: NetworkLoop, *, may_double: Callable[[bytes, int], bool]) -> None:
         self.loop = loop
@@ -115,16 +115,16 @@ class Network:
         """Whether no connection can be made."""
         self.connections: list[Connection] = []
         self.faults: deque[Fault] = deque()
-        """What will happen to the next exchanges."""
+        """The fates of the next exchanges."""
         self.late: list[Callable[[], None]] = []
-        """What the driver can let through."""
+        """Messages that the driver can let through."""
         self.struck: list[str] = []
-        """The faults that have happened."""
+        """The faults that have happened so far."""
         self._may_double = may_double
         """Says whether a request that went to one process may arrive a second time now."""
 
     def connect(self) -> Connection:
-        """Make a connection. Raises ConnectError if no server takes it."""
+        """Make a connection. Raises ConnectError if no server accepts it."""
         refused = bool(self.faults) and self.faults[0].kind == "refused"
         if self.server is None or self.is_down or refused:
             if refused:
@@ -135,7 +135,7 @@ class Network:
         return connection
 
     def next_fault(self) -> Fault:
-        """Return what happens to an exchange that begins."""
+        """Return the fate of an exchange that begins."""
         if not self.faults:
             return Fault("")
         fault = self.faults.popleft()
@@ -143,7 +143,7 @@ class Network:
         return fault
 
     def resend(self, request: bytes, process: int) -> None:
-        """Deliver a request once more; nobody waits for the answer."""
+        """Deliver a request once more; its answer is not read."""
         if self.server is None or not self._may_double(request, process):
             return
         again = Connection(self, self.server)
@@ -152,7 +152,7 @@ class Network:
         again.pass_on(request)
 
     def let_through(self, nth: int) -> None:
-        """Let something that is late arrive."""
+        """Let a late message arrive."""
         if self.late:
             self.late.pop(nth % len(self.late))()
 
@@ -164,7 +164,7 @@ class Network:
             connection.die()
 
     def break_lines(self, after: int | None) -> None:
-        """Break every connection, or each after some more bytes of its answer."""
+        """Break every connection, at once or after some more bytes of its answer."""
         for connection in [*self.connections]:
             if after is None:
                 connection.reset()
@@ -172,7 +172,7 @@ class Network:
                 connection.bytes_left = after
 
     def heal(self) -> None:
-        """Let everything through, and spoil nothing more."""
+        """Let everything through, and inject no more faults."""
         self.faults.clear()
         while self.late:
             self.let_through(0)
@@ -186,9 +186,9 @@ class Connection:
     def __init__(self, network: Network, server: Listener) -> None:
         self.server = server
         self.bytes_left: int | None = None
-        """How many bytes the client still receives before the connection breaks; None: all."""
+        """How many bytes the client still receives before the connection breaks; None means all."""
         self.is_copy = False
-        """Whether a doubled request came over it: then no client has the other end."""
+        """Whether it carries a doubled request, so that no client has the other end."""
         self._network = network
         self.client = ClientEnd(self)
         self.far = ServerEnd(self)
@@ -203,7 +203,7 @@ class Connection:
     # From the client.
 
     def write(self, data: bytes) -> None:
-        """Take bytes of a request; it goes on when it is whole."""
+        """Take bytes of a request, which is passed on once it is complete."""
         self._request += data
         if not _is_whole(self._request):
             return
@@ -247,18 +247,18 @@ class Connection:
         self._network.late.append(release)
 
     def pass_on(self, data: bytes | None) -> None:
-        """Send bytes, or the end of them, to the server."""
+        """Send bytes, or the end of the stream, to the server."""
         self._to_server.append(data)
         self._move()
 
     def hang_up(self) -> None:
-        """End the connection from the side of the client."""
+        """Close the connection from the side of the client."""
         self.pass_on(_END)
 
     # From the server.
 
     def answer(self, data: bytes | None) -> None:
-        """Send bytes, or the end of them, to the client."""
+        """Send bytes, or the end of the stream, to the client."""
         if self.is_copy:
             if data is not None:
                 self._network.loop.call_soon(self.hang_up)
@@ -274,7 +274,7 @@ class Connection:
     # On the way.
 
     def _move(self) -> None:
-        """Let what is not held arrive, each a step of the loop later."""
+        """Let everything that is not held arrive, each a step of the loop later."""
         loop = self._network.loop
         if not self._held["request"] and not self.far.is_paused:
             while self._to_server:
@@ -339,7 +339,7 @@ class Connection:
 
 
 class ClientEnd(httpcore2.AsyncNetworkStream):
-    """What the connection pool of a client reads and writes."""
+    """The stream that the connection pool of a client reads and writes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -350,7 +350,7 @@ class ClientEnd(httpcore2.AsyncNetworkStream):
         self._changed = asyncio.Event()
 
     def receive(self, data: bytes | None) -> None:
-        """Take bytes that have arrived, or the end of them."""
+        """Take bytes that have arrived, or the end of the stream."""
         if data is None:
             self._has_ended = True
         else:
@@ -358,7 +358,7 @@ class ClientEnd(httpcore2.AsyncNetworkStream):
         self._changed.set()
 
     def fail(self) -> None:
-        """Take note that the connection is broken; what has arrived can still be read."""
+        """Note that the connection is broken; what has arrived can still be read."""
         self._is_broken = True
         self._changed.set()
 
@@ -396,7 +396,7 @@ class ClientEnd(httpcore2.AsyncNetworkStream):
 
 
 class ServerEnd(asyncio.Transport):
-    """What the protocol of the server writes to."""
+    """The transport that the protocol of the server writes to."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ class ServerEnd(asyncio.Transport):
             self._connection.answer(bytes(data))
 
     def is_closing(self) -> bool:
-        """Return whether nothing more is sent."""
+        """Return whether the transport is closing."""
         return self.has_ended
 
     def close(self) -> None:
@@ -434,11 +434,11 @@ class ServerEnd(asyncio.Transport):
             self._connection.lost(reason)
 
     def pause_reading(self) -> None:
-        """Let nothing more arrive."""
+        """Pause reading: nothing more arrives."""
         self.is_paused = True
 
     def resume_reading(self) -> None:
-        """Let things arrive again."""
+        """Resume reading."""
         self.is_paused = False
         self._connection._move()
 

@@ -44,9 +44,9 @@ PROMPT = "p"
 _PATIENCE = 4.0
 """For how many seconds a client repeats a call."""
 _RING = 6
-"""How many events a reader may be behind."""
+"""How many events a reader may lag behind."""
 _ROUNDS = 60
-"""How many times time passes at the end, a few seconds each, before a caller that still waits hangs."""
+"""How many times a few seconds pass at the end before a caller that still waits counts as hanging."""
 _LIFE_HEADER = b"turngate-key-life:"
 _LIMIT = 20_000
 """The most configurations that the judge of a history visits."""
@@ -54,7 +54,7 @@ Restart = Literal["kill", "stop"]
 
 
 class Process:
-    """A process of the server: an application, its dispatcher, and the connections that it takes."""
+    """A process of the server: an application, its dispatcher, and the connections that it accepts."""
 
     def __init__(self, world: NetworkWorld, number: int) -> None:
         self.process = number
@@ -67,7 +67,7 @@ class Process:
         self.app = self.context.run(
             lambda: asgi_app(self.dispatcher, limits=Limits(ring_events=_RING), finish=0.0)
         )
-        self.app._has_lifespan = True  # this world begins and ends it
+        self.app._has_lifespan = True  # this world starts and stops it
         self._loop = world.loop
         self._config = uvicorn.Config(
             self.app,
@@ -89,7 +89,7 @@ class Process:
         return DurableDispatcher(runner, self.ledger, enter_timeout=5.0)
 
     def tasks(self) -> list[asyncio.Task[Any]]:
-        """Return the tasks that the dispatcher has made without asking the loop."""
+        """Return the tasks that the dispatcher has made without the loop."""
         d = self.dispatcher
         return [] if isinstance(d, Dispatcher) else [*d._stepper.tasks.tasks]
 
@@ -100,7 +100,7 @@ class Process:
 
 @dataclass
 class Asked:
-    """What a caller asked for: what it was, from when to when, and what came of it."""
+    """A request of a caller: what it was, from when to when, and its result."""
 
     kind: Literal["accept", "cancel", "clear"]
     session: str
@@ -116,7 +116,7 @@ class Asked:
 
 
 class Player:
-    """A runner that is being called, and waits for orders."""
+    """A runner that has been called, and waits for orders."""
 
     def __init__(self, process: Process, turn: Turn, order: asyncio.Future[str]) -> None:
         self.process = process
@@ -125,31 +125,31 @@ class Player:
 
 
 class Told(NamedTuple):
-    """A RunComplete, when it became known, and to whom."""
+    """A RunComplete, and when it became known."""
 
     at: float
     complete: RunComplete
     unheard: bool = False
-    """Whether the process died before a caller was told."""
+    """Whether the process died before a caller received it."""
 
 
 class Reader:
-    """A reader of events: what it was told since it knew how things are."""
+    """A reader of events: what it has received since its last snapshot."""
 
     def __init__(self, session: str | None) -> None:
         self.session = session
         self.since = inf
-        """When it was told last how things are, and that it may have missed something before."""
+        """When it last received a snapshot, with the notice that it may have missed events before."""
         self.told: list[Told] = []
         self.owed: set[str] = set()
-        """The runs that were in flight when it was told how things are."""
+        """The runs that were in flight in that snapshot."""
         self.twice: list[str] = []
         self.refused: TurngateError | None = None
 
 
 @dataclass
 class NetworkWorld:
-    """Clients, a network, and a server of which one process after another runs."""
+    """Clients, a network, and a server that runs as one process after another."""
 
     has_ledger: bool = False
     clients_count: int = 2
@@ -169,13 +169,13 @@ class NetworkWorld:
         self.players: dict[tuple[int, str], Player] = {}
         self.asked: list[Asked] = []
         self.lines: list[tuple[int, dict[str, Any]]] = []
-        """What runners saw, with the number of their process."""
+        """What runners saw, with the number of the process."""
         self.completes: dict[tuple[int, str], Told] = {}
         """The first RunComplete of each run, by the life in which its outcome is final."""
         self.readers: list[Reader] = []
         self.calls: list[asyncio.Task[Any]] = []
         self._reading: set[asyncio.Task[Any]] = set()
-        """The tasks that read events, which do so as long as their client is open."""
+        """The tasks that read events for as long as their client is open."""
         with self.loop:
             self.clients = [self._client() for _ in range(self.clients_count)]
         self.begin()
@@ -192,13 +192,13 @@ class NetworkWorld:
         self._stack.close()
 
     def _hear(self, record: logging.LogRecord) -> None:
-        """Take an error that the HTTP server logs for what it is, unless its process was killed."""
+        """Count an error that the HTTP server logs as a problem, unless its process was killed."""
         process = PROCESS.get()
         if process and self.processes[process - 1].ended == inf:
             self.wrong.append(f"the server logs: {record.getMessage().strip()} {record.exc_info}")
 
     def stamp(self) -> float:
-        """Return a moment that no other has."""
+        """Return a new, unique moment."""
         self._now += 1
         return float(self._now)
 
@@ -212,7 +212,7 @@ class NetworkWorld:
 
     @property
     def process(self) -> Process:
-        """The process that runs, or ran last."""
+        """The process that is running, or ran last."""
         return self.processes[-1]
 
     def begin(self) -> None:
@@ -226,7 +226,7 @@ class NetworkWorld:
         self.network.server = process
 
     def restart(self, how: Restart) -> None:
-        """Kill the process that runs, or close it as at a signal, and start another."""
+        """Kill the running process, or close it as on a signal, and start another."""
         old = self.process
         if how == "stop":
             self._stop(old)
@@ -241,7 +241,7 @@ class NetworkWorld:
         self.begin()
 
     def _note_unheard(self, process: Process) -> None:
-        """Note which runs were complete when a process without a ledger died: callers may not have heard."""
+        """Note which runs were complete when a process without a ledger died: callers may not know."""
         if isinstance(process.dispatcher, Dispatcher):
             now = self.stamp()
             for run in sorted({str(each.run) for each in self.asked if each.run}):
@@ -250,7 +250,7 @@ class NetworkWorld:
                     self.completes.setdefault((process.process, run), Told(now, found.complete, unheard=True))
 
     def _stop(self, process: Process) -> None:
-        """Close a process; what its clients have not read a moment later is lost with their connections."""
+        """Close a process; what its clients have not read after a moment is lost with their connections."""
         began = self.stamp()
         before = set() if self.tables is None else {*self.tables.complete}
         closing = process.context.run(self._task, process.app.end())
@@ -269,7 +269,7 @@ class NetworkWorld:
         self._note_unheard(process)
 
     def end_process(self, process: Process) -> None:
-        """Have a process be gone, with everything that it held."""
+        """Remove a process, with everything that it held."""
         for lead, player in [*self.players.items()]:
             if player.process is process:
                 self._ended(process, lead[1])
@@ -283,17 +283,17 @@ class NetworkWorld:
     # The network.
 
     def break_lines(self, after: int | None) -> None:
-        """Break every connection, or each after some more bytes of its answer."""
+        """Break every connection, at once or after some more bytes of its answer."""
         with self.loop:
             self.network.break_lines(after)
 
     def let_through(self, nth: int) -> None:
-        """Let something that is late arrive."""
+        """Let a late message arrive."""
         with self.loop:
             self.network.let_through(nth)
 
     def outage(self, seconds: float) -> None:
-        """Break every connection, and let none be made for a while."""
+        """Break every connection, and allow no new ones for a while."""
         self.break_lines(None)
         self.network.is_down = True
         self.pass_time(seconds)
@@ -302,13 +302,14 @@ class NetworkWorld:
     def _may_arrive_again(self, request: bytes, process: int) -> bool:
         """Return whether a request that was sent to a process may arrive at the one that runs now.
 
-        A call that says for which life it is may arrive in any. One that does not, because its client had
-        never had an answer, would be carried out again in another life, and no server could know that.
+        A call that names the life that it is meant for may arrive in any life. A call that does not, because
+        its client has never had an answer, would be carried out again in another life, and no server could
+        know that.
         """
         return self.has_ledger or process == self.process.process or _LIFE_HEADER in request.lower()
 
     def trouble_ledger(self, how: Literal["away", "odd"], nth: int) -> None:
-        """Have a call to the ledger fail: it cannot be reached, or something else is wrong."""
+        """Make a call to the ledger fail: it cannot be reached, or something else is wrong."""
         assert self.tables is not None
         left = nth
 
@@ -322,13 +323,13 @@ class NetworkWorld:
         self.tables.trouble = fail
 
     def life(self, process: int) -> int:
-        """Return the life that a process belongs to: on a ledger, all belong to one."""
+        """Return the life that a process belongs to. With a ledger, all processes belong to one."""
         return 0 if self.has_ledger else process
 
     # Runners.
 
     def runner(self, process: Process) -> Callable[[Turn], Coroutine[Any, Any, None]]:
-        """Return the runner of a process: it writes down what it sees, and does what it is ordered."""
+        """Return the runner of a process, which records what it sees and follows orders."""
 
         async def run(turn: Turn) -> None:
             lead = turn.run.run_id
@@ -365,7 +366,7 @@ class NetworkWorld:
         self.lines.append((process.process, {"event": "ended", "run": lead, "at": self.stamp()}))
 
     def order(self, nth: int, order: str) -> None:
-        """Tell one of the runners that wait what to do."""
+        """Give an order to one of the waiting runners."""
         waiting = [each for each in self.players.values() if not each.order.done()]
         if waiting:
             with self.loop:
@@ -382,7 +383,7 @@ class NetworkWorld:
         self.calls.append(self._task(coroutine))
 
     def finish_now(self, task: asyncio.Task[Any]) -> None:
-        """Let a task come to its end without time passing."""
+        """Run a task to its end without letting time pass."""
         self.loop.settle()
         task.result()
 
@@ -407,7 +408,7 @@ class NetworkWorld:
                 self.wrong.append(f"the text of {run} is {complete.text!r}, and its reader got {text.text!r}")
 
     async def _answer(self, asked: Asked, call: Coroutine[Any, Any, Any]) -> Any:
-        """Note what comes of a call; return what it returns, None if it is refused."""
+        """Note the result of a call, and return it; None if the call is refused."""
         try:
             answer = await call
         except (OutcomeUnknown, UnknownRun) as unknown:
@@ -448,13 +449,13 @@ class NetworkWorld:
             self.wrong.append(f"TERMINAL_IS_FINAL: {changed}")
 
     async def cancel(self, client: int, kind: Literal["cancel", "clear"], session: str, key: str) -> None:
-        """Cancel a session or clear its queue; with a key of the caller's, perhaps for the second time."""
+        """Cancel a session or clear its queue; with the caller's own key, perhaps for the second time."""
         known = next((each for each in self.asked if key and each.key == key), None)
         asked = known or Asked(kind, session, "", self.stamp(), key, client)
         if known is None:
             self.asked.append(asked)
         elif known.returned is not None:
-            asked = Asked(kind, session, "", self.stamp(), key, client)  # it changes nothing: no line says so
+            asked = Asked(kind, session, "", self.stamp(), key, client)  # not in the history
         caller = self.clients[client]
         named = key or None
         call = (
@@ -474,7 +475,7 @@ class NetworkWorld:
             self.reached.add("look: Unreachable")
 
     async def read(self, client: int, session: str | None) -> None:
-        """Read the events of a session, or of all, as long as the client is open."""
+        """Read the events of a session, or of all, for as long as the client is open."""
         reader = Reader(session)
         self.readers.append(reader)
         self._reading.add(cast("asyncio.Task[Any]", asyncio.current_task()))
@@ -505,7 +506,7 @@ class NetworkWorld:
     # The end.
 
     def finish(self) -> None:
-        """Spoil nothing more, let everything come to its end, and judge what was seen."""
+        """Inject no more faults, let every run complete, and judge what was seen."""
         with self.loop:
             self.network.heal()
         if self.process.ledger is not None:
@@ -530,7 +531,7 @@ class NetworkWorld:
         return task in self._reading
 
     def _let_end(self, calls: list[asyncio.Task[Any]]) -> None:
-        """Have runners end and time pass until every call has returned and the readers are up to date."""
+        """End runners and let time pass until every call has returned and the readers are up to date."""
         for done in range(_ROUNDS):
             self.loop.settle()
             for player in [*self.players.values()]:
@@ -554,7 +555,7 @@ class NetworkWorld:
             seconds -= step
 
     def _ask_for_outcomes(self) -> None:
-        """Ask once more for every run: whose answer was lost may have been accepted."""
+        """Ask once more for every run, because one whose answer was lost may have been accepted."""
         runs = sorted({each.run for each in self.asked if each.run})
 
         async def ask() -> None:
@@ -608,7 +609,7 @@ class NetworkWorld:
                 self.reached.add("undecided")
 
     def _history(self, life: int, processes: list[Process]) -> list[str]:
-        """Return what was seen of a life, as lines of a history with intervals."""
+        """Return the observations of a life as lines of a history with intervals."""
         began, ended = processes[0].began, processes[-1].ended
         numbers = {each.process for each in processes}
         told: list[dict[str, Any]] = []
@@ -645,7 +646,7 @@ class NetworkWorld:
         return lines
 
     def _judge_covered(self) -> None:
-        """Expect that every run that a cancel says it covers is cancelled."""
+        """Expect that every run in the answer of a cancel is cancelled."""
         for number, line in self.lines:
             known = self.completes.get((self.life(number), line.get("run", "")))
             covered = line["event"] == "covers" and line["kind"] == "cancel"
@@ -654,11 +655,11 @@ class NetworkWorld:
                 self.wrong.append(f"FULL_COVERAGE: {said}")
 
     def _expect_no_residue(self) -> None:
-        """Close the clients, expect that a server without them holds nothing, and close it too."""
+        """Close the clients, expect the server to hold nothing then, and close it too."""
         process, app = self.process, self.process.app
         closing = [self._task(client.aclose()) for client in self.clients]
         self.loop.settle()
-        self.pass_time(30.0)  # copies of requests, and connections that were kept alive
+        self.pass_time(30.0)  # for copies of requests, and connections that were kept alive
         self._expect(all(task.done() for task in closing), "a client does not close")
         left = [task.get_name() for task, of in self.loop.process_of.items() if not of and not task.done()]
         self._expect(not left, f"tasks of clients are left: {', '.join(left)}")
@@ -695,7 +696,7 @@ class NetworkWorld:
 
 @contextmanager
 def _heard(hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
-    """Give the errors of uvicorn to a function, and to nobody else."""
+    """Give the errors of uvicorn to a function, and to no other handler."""
     log = logging.getLogger("uvicorn.error")
 
     def take(record: logging.LogRecord) -> bool:
@@ -711,7 +712,7 @@ def _heard(hear: Callable[[logging.LogRecord], None]) -> Iterator[None]:
 
 
 class _Streamed(str):
-    """The id of a run whose prompt a text sends: when reading fails, it may have been accepted."""
+    """The id of the run whose text is read: if reading fails, its prompt may have been accepted."""
 
 
 async def _read(text: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Those who only look on: a subscriber to every move, a look at each session, a reader of each run's text.
+"""Onlookers: a subscriber to every move, a look at each session, and a reader of each run's text.
 
 They are there in every closed world. What they see must agree with the recording
 and with the abstract session at every moment, and with the runner at the end.
@@ -26,9 +26,9 @@ class MovesSubscriber:
             self._events = dispatcher.subscribe(moves=True)
         self._events._delta_limit = self._events._delta_bytes = self._events._complete_limit = sys.maxsize
         self._recorded: deque[tuple[Any, ...]] = deque()
-        """What was recorded and has not been compared yet."""
+        """Recorded entries that have not been compared yet."""
         self._leads: set[str] = set()
-        """The runs that lead a turn, as far as the moves say."""
+        """The runs that lead a turn, according to the moves."""
 
     def recorded(self, entry: dict[str, Any]) -> None:
         """Note an entry of the recording, which should be among the moves too."""
@@ -55,7 +55,7 @@ class MovesSubscriber:
             self._follow(event)
 
     def _follow(self, event: Event) -> None:
-        """Keep track of who leads a turn."""
+        """Keep track of which runs lead a turn."""
         if isinstance(event, RunComplete):
             self._leads.discard(event.run_id)
         elif isinstance(event, Moved) and (event.event == "handoff" or event.state is State.ACTIVE):
@@ -95,7 +95,7 @@ def compare_view(dispatcher: Dispatcher, session: str, abstract: AbstractSession
 
 
 def read_text(loop: VirtualLoop, dispatcher: Dispatcher, run_id: str, start: int) -> str | None:
-    """Return what a stream gives of a complete run from an offset on, None if the run is not kept."""
+    """Return what a stream of a complete run gives from an offset on; None if the run is not kept."""
     run = dispatcher.find(run_id)
     if run is None:
         return None

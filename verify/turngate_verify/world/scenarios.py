@@ -1,4 +1,4 @@
-"""Small scenarios: what callers, runner and store do around a dispatcher. They leave only the order open.
+"""Small scenarios: what callers, runner and store do around a dispatcher. Only the order is left open.
 
 An operation is spelled as in a told schedule: ``accept a``, ``accept a queue``
 (or interrupt, reject, hook), ``submit a``, ``enter a``, ``release a``,
@@ -37,16 +37,16 @@ class Scenario:
     runner: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """What the runner does when called for a lead run: fold, write, swallow, tidy, leave, finish, fail."""
     store: tuple[Plan, ...] = ()
-    """What the writes are like, one after the other; those after the last are immediate."""
+    """How the writes go, one after the other; those after the last are immediate."""
     answers: tuple[Answer, ...] = ("ok",)
     """How a slow write may go on. With ``late`` its time runs out, with ``half`` some of it passes."""
     sessions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """The sessions of the runs that are not of session s."""
     turns_limit: int | None = None
-    """How many runner calls may go on at once."""
+    """The limit on concurrent runner calls."""
 
     def session_of(self, run: str) -> str:
-        """Return the session that a run is of."""
+        """Return the session of a run."""
         return self.sessions.get(run, "s")
 
     def commands(self, lead: str) -> tuple[str, ...]:

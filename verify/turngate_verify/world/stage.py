@@ -33,11 +33,11 @@ RUN, CALL, TELL, ANSWER, LEFT = "run", "call", "tell", "answer", "left"
 Option: TypeAlias = tuple[str, Any, str]
 
 TAIL = 3
-"""From which character on a text is followed by who joins late."""
+"""The character from which a late reader follows a text."""
 PAGE = 1
 """How many messages are read at a time: a prompt and its reply are then on two pages."""
 MOST_TIMES = 3
-"""How often time may pass. A close that waits always has a next timer, so there must be a limit."""
+"""How many times time may pass. A waiting close always has a next timer, so there must be a limit."""
 _TIME = {"half": 0.6, "late": 1.0}
 """How much time passes, as a part of ``settle_timeout``."""
 RAISED: dict[str, type[BaseException]] = {
@@ -50,13 +50,13 @@ RAISED: dict[str, type[BaseException]] = {
 
 
 class PatientWorld(World):
-    """A world whose callers may have to wait. With a right dispatcher they never have to."""
+    """A world whose callers may have to wait. With a correct dispatcher they never have to."""
 
     blind = False
-    """Whether the recording has stopped: then the monitor cannot say what should be."""
+    """Whether the recording has stopped, so that the monitor does not know what should happen."""
 
     def call(self, coroutine: Coroutine[Any, Any, T], what: str) -> T:
-        """Run a caller's coroutine. If it waits, raise Waits: a task then has the rest of it."""
+        """Run a caller's coroutine. If it waits, raise Waits, and run the rest in a task."""
         return self.loop.begin(coroutine, what)
 
     def read(self) -> asyncio.Task[None]:
@@ -71,7 +71,7 @@ class PatientWorld(World):
         return self.loop.create_task(_hold(self.dispatcher, until), name="main"), until
 
     def abandon(self) -> None:
-        """Drop a world that may not have come to its end, without warnings and without garbage."""
+        """Drop a world that may not have ended, without warnings and without garbage."""
         # The parts of a world refer to each other in circles. Clear them, or they wait for the collector.
         dispatcher = self.dispatcher
         dispatcher._subscribers.to_completes.by_session.clear()
@@ -85,7 +85,7 @@ class PatientWorld(World):
         home._warns_if_dropped = False
         parts = (dispatcher._sessions, dispatcher._close, home.deadlocks, effects.turns, effects)
         for each in (*parts, dispatcher):
-            vars(each).clear()  # so that nothing follows from the turns that end here
+            vars(each).clear()  # so that the turns that end here have no consequences
         gone = GeneratorExit()
         for task in self.loop.tasks:
             if task.done():
@@ -125,7 +125,7 @@ class Stage:
         self, scenario: Scenario, mode: LoopMode, make: Make = Dispatcher, world: PatientWorld | None = None
     ) -> None:
         self.scenario = scenario
-        # A known-bad design may break anything. Only what it is said to break counts.
+        # A known-bad design may break anything. Only the properties that it is said to break count.
         claimed = getattr(make, "claimed", ())
         self.world = world or PatientWorld(make, claimed=claimed, turns_limit=scenario.turns_limit)
         self.world.store.plans.extend(scenario.store)
@@ -134,9 +134,9 @@ class Stage:
         self.times = 0
         """How often time has passed."""
         self.threads: set[int] = set()
-        """The numbers of the left-overs that have written as a thread does."""
+        """The numbers of the left-overs that have written like a thread."""
         self.told: dict[str, int] = {}
-        """How many commands the runner was given, by lead run."""
+        """How many commands the runner has received, by lead run."""
         self.given: list[BaseException] = []
         """The exceptions that the runner and the store raise on command."""
         self.waiters: dict[str, asyncio.Task[Any]] = {}
@@ -145,7 +145,7 @@ class Stage:
         self._held: asyncio.Future[None] = self.world.loop.create_future()
         self._any = mode == "any"
 
-    # What could be next.
+    # What could happen next.
 
     def options(self) -> list[Option]:
         """Return everything that could happen next; none when the scenario has ended."""
@@ -217,7 +217,7 @@ class Stage:
         self.world.loop.tidy()
 
     def finish(self) -> None:
-        """Let the world come to its end: the scenario has no more options."""
+        """End the world: the scenario has no more options."""
         for caller in [*self._busy]:
             if self._busy[caller].done():
                 self._look_at(caller, self._busy.pop(caller))
@@ -307,7 +307,7 @@ class Stage:
         self.world.accept(session, run, when_busy="fold" if hook else how, hook=hook)
 
     def _refused(self, caller: int, operation: str, refusal: TurngateError) -> None:
-        """Expect that the dispatcher was right to refuse. A caller whose prompt is refused stops there."""
+        """Expect the refusal to be right. A caller whose prompt is refused stops there."""
         verb, run = operation.split()[:2]
         abstract = self.world.monitor.sessions.get(self.scenario.session_of(run))
         match refusal:
@@ -350,10 +350,10 @@ class Stage:
         self.given.append(RAISED[name](why))
         return self.given[-1]
 
-    # Saying it.
+    # Descriptions.
 
     def label(self, option: Option) -> str:
-        """Say in domain words what an option is."""
+        """Describe an option in domain words."""
         kind, who, what = option
         match kind, what:
             case "run", _:
@@ -399,7 +399,7 @@ class Stage:
         return self.world.store.about[self.world.store.waiting[nth]]
 
     def seen_since(self, events: int) -> str:
-        """Say in domain words what has happened since there were this many events."""
+        """Describe in domain words what has happened since there were this many events."""
         return consequences(tuple(event for _, event in self.world.monitor.history[events:]))
 
 
@@ -414,7 +414,7 @@ _PRESENT = {
 
 
 def said_of(handle: asyncio.Handle) -> str:
-    """Say in domain words what a ready callback is."""
+    """Describe a ready callback in domain words."""
     callback: Any = handle._callback  # type: ignore[attr-defined]  # not in the stubs
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
@@ -429,7 +429,7 @@ def said_of(handle: asyncio.Handle) -> str:
 
 
 def turn_of(task: asyncio.Task[Any]) -> str | None:
-    """Return the lead run of the turn that a task conducts, None if it conducts none."""
+    """Return the lead run of the turn that a task conducts; None if there is none."""
     frame = getattr(task.get_coro(), "cr_frame", None)
     turn = frame.f_locals.get("turn") if frame else None
     return turn.run.run_id if turn is not None else None

@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Suspended(AssertionError):
-    """A call has waited that must never wait."""
+    """A call that must never wait has waited."""
 
 
 class Waits(Exception):
-    """A call waits. The task does the rest of it."""
+    """A call waits. The task does the rest."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         super().__init__(f"{task.get_name()} waits")
@@ -132,7 +132,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __del__(self) -> None:
         self.close()
 
-    # What asyncio asks of it.
+    # What asyncio requires.
 
     def time(self) -> float:
         """Return the virtual time."""
@@ -162,13 +162,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 async def _rest(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> T:
-    """Go on with a coroutine that waits. A task can be made of this one, which is new."""
+    """Continue a coroutine that waits. This new coroutine can be made a task."""
     return await _resumed(coroutine, waiting_for)
 
 
 @types.coroutine
 def _resumed(coroutine: Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits already. If it only let others go first, go on at once."""
+    """Continue a coroutine that is already waiting; at once, if it only let others go first."""
     go_on: Any = coroutine.send
     what: Any = None
     begun = waiting_for is None

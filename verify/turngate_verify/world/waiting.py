@@ -1,7 +1,7 @@
-"""Who waits for a place in a closed world: its turns are judged by the abstract places.
+"""Judges the turns that wait for a place in a closed world, by the abstract places.
 
-A turn is given its place in one step of the loop, and its task calls the runner in a later one. Between the
-two anything may happen, and of two turns that have a place either may be called first. So a call is right if
+A turn gets its place in one step of the loop, and its task calls the runner in a later one. Anything may
+happen between the two, and of two turns that have a place either may be called first. So a call is right if
 there is a place for it and for every turn that waits ahead of it.
 """
 
@@ -16,22 +16,22 @@ from turngate_model.history import Event
 
 
 class WaitingTurns:
-    """Judges the runner calls of a world whose dispatcher limits them; without a limit there is no such."""
+    """Judges the runner calls of a world whose dispatcher limits them."""
 
     def __init__(self, limit: int) -> None:
         self._places = AbstractPlaces(limit)
 
     def observe(self, session: str, event: Event, abstract: AbstractSession) -> list[Violation]:
-        """Take in an event that the abstract session has taken in, and return what it breaks."""
+        """Process an event after the abstract session has, and return what it breaks."""
         broken = list(self._places.broken_by(session, event))
         self._places = self._places.after(session, event, abstract)
         return broken
 
     def at_rest(self, dispatcher: Dispatcher) -> Iterator[Violation]:
-        """Yield what is wrong while the loop has nothing to do: a turn waits, and a place is free.
+        """Yield what is wrong if the loop has nothing to do: a turn waits although a place is free.
 
-        A turn that was to start when the loop seemed to come to its end keeps its place until a timer is due,
-        also if a cancel has covered it meanwhile. Until then nothing can be said.
+        A turn that should have started when the loop seemed to end keeps its place until a timer is due, even
+        if a cancel has covered it meanwhile. Until then nothing can be said.
         """
         if any(view.phase == "starting" for view in dispatcher.sessions()):
             return
@@ -46,5 +46,5 @@ class WaitingTurns:
         return session in self._places.waiting
 
     def key(self) -> Hashable:
-        """Return a value that is equal for two moments exactly if they judge every later event alike."""
+        """Return a value that is equal for two moments exactly if both judge every later event alike."""
         return self._places

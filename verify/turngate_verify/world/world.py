@@ -1,4 +1,4 @@
-"""A closed world: a real dispatcher whose callers, runner, store and loop do what a driver tells them.
+"""A closed world: a real dispatcher whose callers, runner, store and loop are controlled by a driver.
 
 A driver makes things happen by calling the methods of a ``World``. Nothing else
 happens, so the same calls always have the same consequences. After each of them
@@ -46,22 +46,22 @@ class World(Callers):
         self.runner = ScriptedRunner(loop, monitor)
         self.store = Store(loop, monitor)
         self.blocked = 0.0
-        """For how many seconds the loop was blocked, or had something to do and did not do it."""
+        """For how many seconds the loop was blocked, or left something undone."""
         if turns_limit is not None:
             options["turns_limit"] = turns_limit
         dispatcher = make(self.runner.run, messages=self.store, record=self.record, **options)
-        dispatcher._sessions._message_prefix = "msg-"  # otherwise it would be another one each time
+        dispatcher._sessions._message_prefix = "msg-"  # otherwise it would differ each time
         dispatcher._completions._name = "completions"  # so would this
         dispatcher._home._warns_if_dropped = False  # drivers drop many worlds before their end
         super().__init__(loop, dispatcher, monitor)
         monitor.watch(dispatcher)
 
     def record(self, entry: dict[str, Any]) -> None:
-        """Be the ``record`` of the dispatcher: pass the entry to the monitor."""
+        """Act as the ``record`` of the dispatcher: pass the entry to the monitor."""
         self.monitor.hear(entry)
 
     def pass_time(self, seconds: float, *, blocked: bool = False) -> None:
-        """Let time pass, but not beyond the next timer; on a blocked loop also beyond it."""
+        """Let time pass, but not beyond the next timer unless the loop is blocked."""
         until = self.loop.next_timer()
         if not blocked and until is not None:
             seconds = min(seconds, until - self.loop.time())
@@ -69,7 +69,7 @@ class World(Callers):
         self.loop.advance(seconds)
 
     def check(self) -> None:
-        """Raise the first thing that is wrong so far: Broken if a property does not hold."""
+        """Raise the first problem so far: Broken if a property does not hold."""
         for complete in self.monitor.read_published():
             self.store.since.pop(complete.run_id, None)
         if not self.loop.ready:
@@ -81,7 +81,7 @@ class World(Callers):
         self.monitor.raise_what_is_broken()
 
     def _expect_awake(self) -> None:
-        """Expect that no follower sleeps while there is something to read."""
+        """Expect no follower to sleep while there is something to read."""
         for follower in [] if self.monitor.claimed else self.followers:
             if isinstance(follower, CompletionsFollower):
                 follower.expect_awake()
@@ -91,7 +91,7 @@ class World(Callers):
                     follower.expect_awake("".join(self.runner.parts[lead]))
 
     def finish(self) -> None:
-        """Let everything come to its end, and close; raise if anything is owed or left over."""
+        """Let every run complete, and close; raise if anything is owed or left over."""
         ending.finish(self)
 
     def abandon(self) -> None:
@@ -114,7 +114,7 @@ def without_log() -> Iterator[None]:
 
 
 def dispatcher_option(make: Make) -> str:
-    """Return the option that has a command use this dispatcher; empty for Turngate's own."""
+    """Return the option that makes a command use this dispatcher; empty for Turngate's own."""
     if make is Dispatcher:
         return ""
     return f" --dispatcher {make.__module__}:{getattr(make, '__qualname__', make)}"

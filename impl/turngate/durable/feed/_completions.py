@@ -22,7 +22,7 @@ _DIGITS: Final = 19
 
 
 class LedgerCursor(NamedTuple):
-    """A place among the completions of an epoch, with what lies behind it and was passed all the same."""
+    """A place among the completions of an epoch, with later ones that were passed all the same."""
 
     epoch: str
     at: Place
@@ -30,7 +30,7 @@ class LedgerCursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> LedgerCursor:
-        """Read a cursor; raise CursorExpired if the text cannot be one of a ledger."""
+        """Parse a cursor; raise CursorExpired if the text cannot be one of a ledger."""
         epoch, *digits = str(text).split(".")
         if not all(each.isascii() and each.isdecimal() and len(each) < _DIGITS for each in digits):
             digits = []
@@ -49,14 +49,14 @@ class LedgerCursor(NamedTuple):
         return ".".join([place, str(self.passed.until), *map(str, sorted(self.passed.pending))])
 
     def reach(self) -> int:
-        """Return the last position that the cursor knows of."""
+        """Return the last position that the cursor includes."""
         return self.at[0] if self.passed is None else max(self.at[0], self.passed.until - 1)
 
 
 class LedgerCompletions:
     """The completions that the ledger keeps, in order, then those to come; see `completions`.
 
-    An async iterator. Cancelling a task that waits for the next one, say by a time-out, loses none.
+    An async iterator. Cancelling a task that waits for the next one, for instance by a time-out, loses none.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class LedgerCompletions:
         self._begun = first is not None
         self._at: Place = (-1, -1) if first is None else first.at
         self._passed = None if first is None else first.passed
-        """What was there already when the cursor was taken that this began with."""
+        """Completions that were already there when the first cursor was taken."""
         self._until = None if last is None else last.at
         self._epoch = ""
         self._page: list[CompletionRecord] = []
-        """What has been read, the next one last."""
+        """Completions that have been read; the next one is the last."""
 
     def __aiter__(self) -> Self:
         return self
@@ -107,7 +107,7 @@ class LedgerCompletions:
         return self._news.closed and not self._page
 
     async def _turn_page(self) -> None:
-        """Read on; if there is nothing, wait for a while. A dispatcher that is closing ends it."""
+        """Read on; if there is nothing, wait for a while. Ends when the dispatcher closes."""
         try:
             await self._read_page()
         except (DispatcherClosed, LedgerUnavailable):

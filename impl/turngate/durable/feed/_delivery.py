@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from turngate.durable._ledger import ReadPoint
 
 BEHIND: Final = 2**31 - 1
-"""An ordinal behind every other."""
+"""An ordinal after every other."""
 _COMPLETE_RUNS: Final = 4_096
 
 
 class Beginning(NamedTuple):
-    """Where a subscription begins: after what could be read at a moment, except steps then under way."""
+    """Where a subscription begins: after what could be read at some moment, except steps under way then."""
 
     moment: ReadPoint
     under_way: frozenset[int]
@@ -46,11 +46,11 @@ class Gap(NamedTuple):
 
 
 class Delivery:
-    """Delivers to each subscription from its beginning on, and what turns stream at its place in that order.
+    """Delivers to each subscription from its beginning on, with what turns stream in its right place.
 
     The gate of a turn holds back what the turn streams until everything before its start has been delivered.
-    All gates together hold back as much as one subscription may leave unread; the rest is dropped, and
-    counted by the subscriptions that would have received it.
+    All gates together hold back at most as much as one subscription may leave unread. The rest is dropped,
+    and counted by the subscriptions that would have received it.
     """
 
     def __init__(self, subscribers: Subscribers, delta_limit: int, delta_bytes: int) -> None:
@@ -71,13 +71,13 @@ class Delivery:
         yield from self.subscribers.to_moves
 
     def receivers(self, event: Event | Gap, *, for_hook: bool) -> Iterator[Subscription]:
-        """Yield the subscriptions to such an event; a RunComplete for a hook goes to those to moves alone."""
+        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with moves."""
         if isinstance(event, RunComplete | Gap) and not for_hook:
             yield from self.subscribers.to_completes.receivers(event.session_id)
         yield from self.subscribers.to_moves.receivers(event.session_id)
 
     def deliver(self, event: Event | Gap, position: int, *, for_hook: bool = False) -> None:
-        """Deliver an event of the ledger, after what turns have streamed that started before it."""
+        """Deliver an event of the ledger, after what earlier turns have streamed."""
         self.open_gates(position)
         if isinstance(event, RunComplete):
             self.complete_runs[event.run_id] = None
@@ -120,7 +120,7 @@ class Delivery:
         self.gates[run_id] = position, []
 
     def open_gates(self, below: float = math.inf) -> None:
-        """Deliver what was held back of the turns that started at a position below this one."""
+        """Deliver what was held back for turns that started at a position below this one."""
         for run_id, (position, events) in [*self.gates.items()]:
             if position < below:
                 del self.gates[run_id]

@@ -1,4 +1,4 @@
-"""The feed of a process: what its subscribers and readers of completions learn of the ledger."""
+"""The feed of a process: reads the ledger for its subscribers and readers of completions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PAUSE: Final = 0.01
 class News:
     """Wakes the tasks that read the ledger: there may be something new, or the feed has closed.
 
-    A task remembers `count` before it looks, and passes it to `wait`. So it misses nothing, although several
+    A task remembers `count` before it looks, and passes it to `wait`. So it misses nothing, even if several
     tasks wait.
     """
 
@@ -60,7 +60,7 @@ class News:
         self._event.set()
 
     async def wait(self, heard: int, within: float | None = None) -> None:
-        """Return once `count` is no longer `heard`, or after `within` seconds; by default, poll."""
+        """Return once `count` differs from `heard`, or after `within` seconds; by default, a poll."""
         if self.count != heard:
             return
         self._event.clear()
@@ -78,7 +78,7 @@ class News:
 
 @dataclass(eq=False, slots=True)
 class _Joiner:
-    """A subscription without a beginning, and the steps that were under way when it was made."""
+    """A subscription that has no beginning yet, and the steps that were under way when it was made."""
 
     reference: weakref.ref[Subscription]
     steps: list[PendingStep]
@@ -86,12 +86,12 @@ class _Joiner:
 
 
 class Feed:
-    """Tells the subscribers of one process what all processes do.
+    """Delivers to the subscribers of one process what all processes do.
 
     A subscription begins at a moment that the ledger names, which takes a while. Steps that this process
     sends after `subscribe` wait until that moment is known, so they come after it. Steps that were under way
-    then are delivered on whichever side of the moment they were saved: a run that this process believed to
-    be in flight when the subscription was made completes within the subscription.
+    at `subscribe` are delivered even if they were saved before the moment: a run that this process believed
+    to be in flight when the subscription was made completes within the subscription.
 
     has_hook  says whether an `on_complete` of this process waits for the RunComplete of a run
     """
@@ -115,7 +115,7 @@ class Feed:
         self.delivery = Delivery(self.subscribers, settings.delta_limit, settings.delta_bytes)
         self.relay = StreamRelay(stepper, self.delivery)
         self.hooked: dict[str, int] = {}
-        """Runs whose RunComplete a hook has received, with its position, until that has been read."""
+        """Runs whose RunComplete a hook has received, with its position, until it has been read."""
         self._task: Task[None] | None = None
         """Reads the ledger while there are subscriptions."""
         self._at: Place | None = None
@@ -125,9 +125,9 @@ class Feed:
         self._moment_known: Future[None] | None = None
         """Done when the ledger has named the moment of every subscription that steps must not overtake."""
         self._joined = Waiters()
-        """Tasks that wait for a subscription to have a beginning."""
+        """Tasks that wait for a subscription to get a beginning."""
 
-    # What callers of the dispatcher call.
+    # Calls from callers of the dispatcher.
 
     def subscribe(self, session_id: str | None, *, moves: bool) -> Subscription:
         """Receive the events of the session, or of all; see `DurableDispatcher.subscribe`."""
@@ -175,7 +175,7 @@ class Feed:
         await self._stepper.open()
         await self.until_joined()
 
-    # What steps and turns of this process need, and report.
+    # Calls from steps and turns of this process.
 
     def is_joining(self) -> bool:
         """Return whether there is a subscription that steps must not overtake."""
@@ -226,7 +226,7 @@ class Feed:
             try:
                 await self._stepper.open()
                 horizon = await self._read()
-            except Exception as exc:  # the ledger cannot be reached, or is broken: both may pass
+            except Exception as exc:  # the ledger cannot be reached, or is broken; either may be temporary
                 self._fail_joining(exc)
                 if not self._news.closed and not isinstance(exc, LedgerGone):
                     log_error(exc, "subscribers are not told yet what happens on the ledger")
@@ -303,18 +303,18 @@ class Feed:
     # Beginnings.
 
     def _fail_joining(self, why: Exception) -> None:
-        """Tell the steps that wait for the moment of a subscription that it is not known yet."""
+        """Fail the steps that wait for the moment of a subscription: it is not known yet."""
         if self._moment_known is None:
             return
         if not isinstance(why, TurngateError):
             cause, why = why, LedgerUnavailable(f"a subscription cannot begin: {describe(why)}")
             why.__cause__ = cause
         self._moment_known.set_exception(why)
-        self._moment_known.exception()  # no step may be waiting
+        self._moment_known.exception()  # perhaps no step is waiting
         self._moment_known = self._loop.check_loop().create_future()
 
     async def _let_join(self) -> None:
-        """Give all new subscriptions a beginning. What fails here is tried again with the next read."""
+        """Give all new subscriptions a beginning. A failure here is retried with the next read."""
         while self.joining:
             await self._learn_moment()
             joiner = self.joining[0]
@@ -348,7 +348,7 @@ class Feed:
     async def _saved_of(self, steps: list[PendingStep]) -> frozenset[int]:
         """Return the positions of those steps that were saved.
 
-        When the answer to a step is lost, its position is unknown; but a run that it completes can be found.
+        If the answer to a step is lost, its position is unknown, but the runs that it completed can be found.
         """
         positions = {await step.result() for step in steps}
         in_doubt = {run_id for step in steps if not step.position for run_id in step.completes}
@@ -378,7 +378,7 @@ class Feed:
     # Closing, in this order.
 
     async def flush(self) -> None:
-        """Send other processes what they have not been sent."""
+        """Send other processes what has not been sent yet."""
         await self.relay.flush()
 
     @property
@@ -389,8 +389,8 @@ class Feed:
     async def read_to(self, position: int, *, patience: float, answer_within: float | None) -> None:
         """Deliver everything up to this position, before the ledger is closed.
 
-        Failures are retried for `patience` seconds; if an answer has to come within some seconds, the first
-        failure counts. Subscriptions that cannot be told everything are cut off.
+        Failures are retried for `patience` seconds; if the ledger has a time limit for its answer, the first
+        failure counts. Subscriptions that cannot get everything are cut off.
         """
         why = "a transaction elsewhere held back what the ledger tells"
         loop = self._loop.check_loop()

@@ -56,7 +56,7 @@ async def history_pages(
 
 
 def _lines(step: HistoryStep, at: float, epoch: str) -> list[dict[str, Any]]:
-    """Return the lines of a step, each with its time; the last one has the cursor of the place behind it."""
+    """Return the lines of a step, each with its time; the last one has the cursor after the step."""
     lines = [{**entry, "at": at} for entry in step.entries]
     if lines:
         lines[-1]["cursor"] = str(LedgerCursor(epoch, (step.position, step.ordinal)))

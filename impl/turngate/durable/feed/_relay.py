@@ -3,7 +3,7 @@
 What is streamed is never saved. It is collected for a fifth of a second, sent in one piece to the processes
 that listen at that moment, and may be lost on the way. Offsets of text and numbers of notes show what is
 missing, which is counted in `dropped` of the subscriptions concerned. What arrives after the RunComplete has
-been delivered is too late, and is ignored.
+been delivered is ignored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Item = list[Any]
 _EVERY: Final = 0.2
 """Seconds for which items are collected."""
 _COLLECTED: Final = 262_144
-"""The characters that are collected at most; more is dropped."""
+"""The most characters that are collected; the rest is dropped."""
 _TURNS: Final = 10_000
-"""The number of turns elsewhere of which it is remembered what arrived last."""
+"""The number of turns elsewhere for which the relay remembers what arrived last."""
 _DELTA: Final = 4
-"""The length of an item that is a delta."""
+"""The number of fields of a delta."""
 
 
 class StreamRelay:
@@ -64,7 +64,7 @@ class StreamRelay:
         return self._ledger.has_listeners()
 
     def send(self, event: Delta | Note) -> None:
-        """Have other processes told what a turn has streamed, if any of them listens."""
+        """Collect what a turn has streamed for other processes, if any of them listens."""
         item: Item
         if isinstance(event, Note):
             number = self.notes[event.run_id] = self.notes.get(event.run_id, -1) + 1
@@ -101,7 +101,7 @@ class StreamRelay:
                 log_error(exc, "what turns have streamed could not be relayed")
 
     async def end_turn(self, run_id: str) -> None:
-        """Send the last of what a turn has streamed, and wait for that, but not for long."""
+        """Send the last of what a turn has streamed, and wait a short time for that."""
         self.notes.pop(run_id, None)
         if self.outbox:
             await asyncio.wait({self._start_flush()}, timeout=_EVERY)
