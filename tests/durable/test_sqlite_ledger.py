@@ -23,7 +23,7 @@ from dispatching import Agent, echo, in_loop
 from operating import NOBODY, PYTHONPATH, Child, turns, until
 from turngate import Delta, Message, Run, SqliteMessages, Subscription, Turn
 from turngate._sqlite_file import OpenedFile
-from turngate.durable import DurableDispatcher, LedgerUnavailable, OutcomeUnknown, SqliteLedger
+from turngate.durable import DurableDispatcher, LedgerUnavailable, OutcomeUnknown, SqliteLedger, _sqlite
 from turngate.durable._sqlite_workers import refuse_shared_file_system
 
 
@@ -651,3 +651,45 @@ def test_a_listener_that_raises_gets_the_next_message(
 
     check()
     assert "could not be heard" in caplog.text
+
+
+def test_a_file_that_is_locked_for_a_moment_is_opened_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate, codes = _sqlite._migrate, [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_SNAPSHOT]
+
+    def locked(*about: Any) -> None:
+        if codes:
+            problem = sqlite3.OperationalError("database is locked")
+            problem.sqlite_errorcode = codes.pop()
+            raise problem
+        migrate(*about)
+
+    monkeypatch.setattr(_sqlite, "_migrate", locked)
+
+    @in_loop
+    async def check() -> None:
+        ledger = SqliteLedger(tmp_path / "ledger.db")
+        await ledger.open()
+        await ledger.close()
+
+    check()
+    assert not codes
+
+
+def test_a_worker_that_retires_leaves_no_lock_file(tmp_path: Path) -> None:
+    def locks() -> int:
+        return sum("-worker-" in name for name in os.listdir(tmp_path))
+
+    @in_loop
+    async def check() -> None:
+        ledger = SqliteLedger(tmp_path / "ledger.db")
+        await ledger.open()
+        worker = await ledger.register(5.0)
+        assert locks() == 1
+        await ledger.retire(worker)
+        assert locks() == 0
+        assert await ledger.expire_keys(3600.0, 10) == 0
+        await ledger.close()
+
+    check()
