@@ -36,6 +36,8 @@ from turngate_verify.conform import (
     play,
     replay,
 )
+from turngate_verify.conform.judge import Judge
+from turngate_verify.conform.players import outcome
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -682,23 +684,20 @@ def test_a_turn_whose_runner_waits_for_a_place_is_not_said_to_be_over() -> None:
     assert (played.violations, played.late) == ((), ())
 
 
-class EndsBetween(Able):
-    """Ends a turn by itself, after the fourth operation and before the fifth is asked for."""
-
+class AbleInRealTime(Able):
     features = Features(two_phase=True, real_time=True)
     timing = Timing(quiet=0.0)
-    asked = 0
-
-    def observe(self) -> Sequence[Observed]:
-        self.asked += 1
-        if self.asked == 9:  # each operation looks once before and once after
-            self.end(self.lane("s1"), error="took too long")
-        return super().observe()
 
 
 def test_what_a_real_time_subject_shows_late_belongs_before_the_next_operation() -> None:
-    program = parsed("accept a, enter a, accept b, enter b, cancel")
-    played = play(EndsBetween, program, ProgramLimits())
+    *before, cancel = parsed("accept a, enter a, accept b, enter b, cancel")
+    subject = AbleInRealTime()
+    judge = Judge(subject)
+    for op in before:
+        judge.take(op)
+    subject.end(subject.lane("s1"), error="took too long")
+    judge.take(cancel)
+    played = outcome(judge, ProgramLimits())
     assert (played.violations, played.late) == ((), ())
     assert str(played.steps[3]) == "enter b: queued"
     assert played.steps[3].events[-2:] == (Complete("a", False, "took too long"), Handoff("b"))
