@@ -106,7 +106,7 @@ GUARD_MEANINGS = {
     Guard.VACATED: "no turn is active: the turn before it has ended, and its runs are complete",
     Guard.JOINABLE: "the session has a running turn that no cancel covers",
     Guard.FOLDABLE: "the run may join a turn that is already active",
-    Guard.CLEARED: "the queue was cleared while the run was in it, or the run is for one turn and that turn has ended",
+    Guard.CLEARED: "the queue was cleared while the run was in it, or the one turn that it is for has ended",
     Guard.SETTLED: "the messages of the run are written, or writing them has failed",
     Guard.HELD: "a hold came while the run waited, and the run has not been resumed since",
     Guard.BOUND: "the run is for one turn alone, and may not have a turn of its own",

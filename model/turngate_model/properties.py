@@ -74,7 +74,8 @@ _SENTENCES = {
         "the run is resumed; it does not keep a run that is accepted later."
     ),
     Property.AS_EDITED: (
-        "The runner is given what the last acknowledged edit says; once the run is active, an edit is refused."
+        "The runner is given what the last acknowledged edit says; once the run is active, "
+        "an edit is refused."
     ),
     Property.DECLARED_MOVE: "Every state change of a run is one that the machine declares.",
     Property.REFINES: "Every state of the mechanism maps to the state of the abstract session beside it.",

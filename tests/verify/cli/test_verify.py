@@ -101,7 +101,7 @@ def see_that_it_holds_and_counts(thoroughness: command.Thoroughness, code: int, 
     for each, checked in told["properties"].items():
         assert checked["verdict"] == "holds"
         checks = (
-            {"processes"} if each in map(str, DurableProperty) else {"line", "proof", "lockstep", "rules"}
+            {"processes"} if each in map(str, DurableProperty) else {"waiting", "proof", "lockstep", "rules"}
         )
         if each not in NOT_ON_LEDGERS:
             checks |= {"ledger rules", "ledger faults", "ledger schedules"}
@@ -449,7 +449,7 @@ def untested_model(bounds: DurableBounds) -> Exploration[DurableBounds]:
         ("hold", hold, "holds", "FENCED holds, model only"),
         ("refuted", unrefuted, "violated", "no-fence not refuted"),
         ("hold", broken_model, "violated", "ADOPTED violated"),
-        ("hold", untested_model, "unknown", "within these bounds nothing puts DURABLE, ADOPTED to the test"),
+        ("hold", untested_model, "unknown", "DURABLE, ADOPTED"),
     ],
 )
 def test_what_the_model_of_processes_says_decides(
@@ -479,7 +479,7 @@ def test_what_the_model_of_processes_says_decides(
 
 def test_where_only_the_model_was_looked_at_the_verdict_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     verification = Verification()
-    verification.checks[Property.HELD]["line"] = {"states": 7}
+    verification.checks[Property.HELD]["waiting"] = {"states": 7}
     verification.checks[Property.FIFO] |= {"model": {"states": 7}, "rules": {"examples": 3}}
     print_verification(verification)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -489,7 +489,7 @@ def test_where_only_the_model_was_looked_at_the_verdict_says_so(capsys: pytest.C
 
 DRIVERS = [
     "model",
-    "line",
+    "waiting",
     "proof",
     "lockstep",
     "rules",
@@ -501,7 +501,7 @@ DRIVERS = [
     "ledger",
     "designs",
     "sabotage",
-    "limbs",
+    "clients",
     "network",
     "processes",
     "diagrams",

@@ -36,6 +36,7 @@ from turngate_verify.conform import (
     written,
 )
 from turngate_verify.conform.programs import part_of
+from turngate_verify.conform.result import UNTESTED
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -153,10 +154,10 @@ def test_what_a_subject_cannot_do_is_left_out_and_listed() -> None:
     assert result.verdict == "holds"
 
 
-def test_what_was_never_put_to_the_test_is_unknown() -> None:
+def test_what_was_never_tested_is_unknown() -> None:
     result = check(Plain, effort=Effort(programs=0, examples=0))
     assert result.verdict == "unknown"
-    assert result.why_unknown(Property.FIFO) == "nothing has put it to the test"
+    assert result.why_unknown(Property.FIFO) == UNTESTED
 
 
 def test_an_operation_that_ends_in_an_offence_says_nothing_of_what_it_does_not_break() -> None:
@@ -164,8 +165,8 @@ def test_an_operation_that_ends_in_an_offence_says_nothing_of_what_it_does_not_b
         flawed("starts again"), effort=Effort(programs=1500, examples=0), limits=ProgramLimits(2, 1, 1)
     )
     assert result.verdict_of(Property.TERMINAL_IS_FINAL) == "violated"
-    # Every handoff is such an operation, and nothing else puts LAST_WORD to the test.
-    assert result.why_unknown(Property.LAST_WORD) == "nothing has put it to the test"
+    # Every handoff is such an operation, and nothing else tests LAST_WORD.
+    assert result.why_unknown(Property.LAST_WORD) == UNTESTED
 
 
 class Unruly(Plain):
