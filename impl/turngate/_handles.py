@@ -543,8 +543,8 @@ class Covered:
     """The runs that a cancel covered, in sequence order; false when nothing was in flight.
 
     `known` is false when a cancel was for one run and the dispatcher does not know that run (any more). After
-    `stop` and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, in line
-    order.
+    `stop` and `send_now`, `held` are the runs that this call held, and `waiting` all that still wait, in the
+    order of their positions.
     """
 
     runs: list[Run]
@@ -563,7 +563,7 @@ class SessionView(NamedTuple):
     turn has written so far, `covered` says whether a cancel covers it, `since` when it became active (in
     seconds since the epoch), `phase` is "waiting" (for a place, see `turns_limit`), "starting", "running" or
     "settling". `accepted` have not entered, `settling` were cancelled on entry and are being written down.
-    `waiting` are the accepted and the queued runs together, in line order.
+    `waiting` are the accepted and the queued runs together, in order.
     """
 
     session_id: str

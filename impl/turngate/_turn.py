@@ -151,8 +151,8 @@ class TurnRunner:
     def _end_at_once(self, turn: Turn) -> None:
         """End a turn on a closed loop.
 
-        Its place goes to the next turn in line, and its session to its successor. These turns end one after
-        the other, not one inside the other, because there may be many.
+        Its place goes to the next turn that waits for one, and its session to its successor. These turns end
+        one after the other, not one inside the other, because there may be many.
         """
         self._to_end.append(turn)
         if self._is_ending:
@@ -179,7 +179,7 @@ class TurnRunner:
             guard("cancelling a turn's task", execution.made.cancel)
 
     def leave_line(self, turn: Turn) -> None:
-        """Take a turn that will not run here out of the line for a place."""
+        """Let a turn that will not run here wait for a place no longer."""
         if self._places is not None:
             self._places.leave_line(turn)
 

@@ -71,7 +71,7 @@ class Delivery:
         yield from self.subscribers.to_moves
 
     def receivers(self, event: Event | Gap, *, for_hook: bool) -> Iterator[Subscription]:
-        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with moves."""
+        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with `moves`."""
         if isinstance(event, RunComplete | Gap) and not for_hook:
             yield from self.subscribers.to_completes.receivers(event.session_id)
         yield from self.subscribers.to_moves.receivers(event.session_id)
@@ -134,7 +134,7 @@ class Delivery:
         for subscription in self:
             beginning = self.beginnings.get(subscription)
             if beginning is None or position >= beginning.first():
-                subscription.cut_off("RunCompletes or moves were purged before they were told")
+                subscription.cut_off("RunCompletes or decisions were purged before they were delivered")
 
     def cut_off(self, why: str) -> None:
         """Cut off every subscription."""

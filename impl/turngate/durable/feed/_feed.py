@@ -285,7 +285,7 @@ class Feed:
         return event.run_id in self.hooked or self._has_hook(event.run_id)
 
     async def _events_of(self, steps: list[HistoryStep]) -> list[tuple[int, Event | Gap]]:
-        """Return the moves and RunCompletes of these steps, with their positions."""
+        """Return the decisions and RunCompletes of these steps, with their positions."""
         entries = [(step, entry) for step in steps for entry in step.entries]
         completed = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
         found = await self._ledger.find(completed) if completed else []
