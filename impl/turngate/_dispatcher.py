@@ -238,7 +238,7 @@ class Dispatcher:
             return await run.wait()
         complete = self._completions.find(run_id)
         if complete is None:
-            raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
+            raise UnknownRun(f"run {run_id!r} is unknown, or its completion is no longer kept")
         return complete
 
     # Cancelling.
@@ -678,5 +678,5 @@ class Dispatcher:
         if run is None and run_id in self._completions:
             raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
         if run is None:
-            raise UnknownRun(f"run {run_id!r} is not known, or its completion is no longer kept")
+            raise UnknownRun(f"run {run_id!r} is unknown, or its completion is no longer kept")
         return run

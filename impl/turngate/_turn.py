@@ -194,7 +194,7 @@ class TurnRunner:
             await _pause()
         task = turn.task = current_task()
         if task is None:
-            raise RuntimeError("the task factory runs the turn outside of any task")
+            raise RuntimeError("the task factory runs the turn outside any task")
         if execution.made is task:
             task.remove_done_callback(execution.is_over)
         elif execution.made is not None:

@@ -149,7 +149,7 @@ class Wire:
                     return
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write a message, unless the client is gone."""
+        """Write a message, unless the client has disconnected."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 

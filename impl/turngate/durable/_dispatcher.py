@@ -90,7 +90,7 @@ class LedgerMessages:
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Refuse: a message is part of the step that completes its run."""
-        raise TypeError("the messages of a ledger are written by its steps alone")
+        raise TypeError("the messages of a ledger are written by its steps only")
 
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int | None = None
@@ -285,7 +285,7 @@ class DurableDispatcher:
                 return decided
             known = step.loaded.known
             if known is None:
-                raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+                raise UnknownRun(f"run {run_id!r} is unknown, or no longer kept")
             raise AlreadyEntered(f"run {run_id} is {known.row.state}")
 
         return await self._stepper.step(run.session_id, let_in, run_id=run_id)
@@ -299,7 +299,7 @@ class DurableDispatcher:
         self._loop.check_loop()
         run = self._runs.handles.get(run_id) or await self.find(run_id)
         if run is None:
-            raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+            raise UnknownRun(f"run {run_id!r} is unknown, or no longer kept")
         return await run.wait()
 
     # Cancelling.
@@ -477,7 +477,7 @@ class DurableDispatcher:
             if known.complete is not None:
                 raise NotWaiting(f"run {run_id} is complete: it does not wait any more", COMPLETE)
             return known
-        raise UnknownRun(f"run {run_id!r} is not known, or no longer")
+        raise UnknownRun(f"run {run_id!r} is unknown, or no longer kept")
 
     async def key_life(self) -> str:
         """Return a name for the period in which keys are remembered: the epoch of the ledger.

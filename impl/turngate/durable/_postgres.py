@@ -127,7 +127,7 @@ class PostgresLedger(SqlLedger):
     def _working(self) -> Server:
         if self._process not in (0, os.getpid()):
             raise LedgerUnavailable(
-                "the ledger was opened before this process was forked off; open another one"
+                "the ledger was opened before this process was forked; open it again here"
             )
         if self._server is None:
             raise LedgerUnavailable("the ledger is not open")

@@ -236,7 +236,7 @@ def test_a_proof_that_cannot_be_made_is_named(
     monkeypatch.setattr(command, "what_to_install", lambda: "cvc5 not installed")
     code, told = verify(capsys)
     see_that_it_holds_and_counts(SMALL, code, told)
-    assert "the proof for any number of runs: cvc5 not installed" in told["unchecked"]
+    assert any("cvc5 not installed" in each for each in told["unchecked"])
 
 
 def proving(**about: Any) -> Callable[[Any], Proof]:
@@ -560,5 +560,5 @@ def test_clients_that_are_not_installed_are_named(
     monkeypatch.setattr(command, "check_network", lambda _examples, *, has_ledger: lacking)
     code, told = verify(capsys)
     assert code == 0
-    assert "clients and a server over a network: httpx2 is not installed" in told["unchecked"]
+    assert any("httpx2 is not installed" in each for each in told["unchecked"])
     assert "network" not in told["properties"]["NO_RESIDUE"]["checks"]

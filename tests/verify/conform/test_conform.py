@@ -150,7 +150,8 @@ def test_what_a_subject_cannot_do_is_left_out_and_listed() -> None:
         "send_now",
         "into",
     ]
-    assert result.why_unknown(Property.FULL_COVERAGE) == "the subject cannot be cancelled"
+    assert result.verdict_of(Property.FULL_COVERAGE) == "unknown"
+    assert result.why_unknown(Property.FULL_COVERAGE)
     assert result.verdict == "holds"
 
 
@@ -298,6 +299,7 @@ def test_a_search_that_runs_out_of_time_is_unknown_and_begins_nothing_more(
         return made[-1]
 
     result = check(slow, effort=effort._replace(seconds=1.95))
-    assert (result.verdict, result.gave_up) == ("unknown", "time ran out after 1.95 s")
+    assert result.verdict == "unknown"
+    assert "1.95 s" in result.gave_up
     # A program that was begun in time is played to its end, again with one session or no idle cancel.
     assert 20 <= len(made) < 26

@@ -229,7 +229,7 @@ class Feed:
             except Exception as exc:  # the ledger cannot be reached, or is broken; either may be temporary
                 self._fail_joining(exc)
                 if not self._news.closed and not isinstance(exc, LedgerGone):
-                    log_error(exc, "subscribers are not told yet what happens on the ledger")
+                    log_error(exc, "the events of the ledger cannot be delivered yet")
             # A transaction that is open elsewhere may hold the horizon back for a long time.
             pause = _SHORTEST if horizon != reached else min(2 * pause, _LONGEST)
             reached = horizon
@@ -406,7 +406,7 @@ class Feed:
                 if answer_within is not None or loop.time() >= deadline:
                     break
             await asyncio.sleep(_PAUSE)
-        log_error(None, "subscribers are not told the last of what this process has done: %s", why)
+        log_error(None, "subscribers miss the last events of this process: %s", why)
         self.delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
 
     def stop(self) -> None:
