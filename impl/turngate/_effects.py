@@ -167,7 +167,7 @@ class Journal:
 
 
 class Effects:
-    """Performs effects, and hears from the turns that it has started; see `TurnHost`.
+    """Performs effects, and is called by the turns that it has started; see `TurnHost`.
 
     `drawn_prefix` begins the run ids that the dispatcher itself draws.
     """

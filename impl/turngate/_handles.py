@@ -93,7 +93,7 @@ class Home(Protocol):
 class Run:
     """The life of one prompt, from accept to its RunComplete. Read it and await it; do not change it.
 
-    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make anew for a
+    `complete` is the RunComplete, None until there is one. In a handle that `find` had to make for a
     complete run, `prompt` and `attachments` are empty.
     """
 
@@ -392,7 +392,7 @@ class Turn:
         """Take in the queued follow-ups that may join this turn, and return them; none once it is cancelled.
 
         In memory it never waits, so it is never cancelled half-way. On a ledger, if it is cancelled while it
-        waits, follow-ups that were taken in on record are among `runs` all the same; it raises TurnEnded if
+        waits, follow-ups that were taken in on record are among `runs` anyway; it raises TurnEnded if
         the turn was given up.
         """
         return await self.home.fold(self)

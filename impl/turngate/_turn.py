@@ -7,7 +7,7 @@ The task factory of the loop, whatever that is, makes the task. There are three 
 2. The task ends without taking its first step: it was cancelled before that, or the factory never ran it.
 Then
    a plain task ends the turn, without the runner.
-3. There is no task: the factory raised, or returned something else. It may have made one all the same, so one
+3. There is no task: the factory raised, or returned something else. It may have made one anyway, so one
    step of the loop later this becomes case 1 or case 2. On a closed loop the turn ends at once.
 
 Both dispatchers run their turns here. Where they differ, they implement `TurnHost`.

@@ -507,7 +507,7 @@ async def test_lines_that_are_no_messages(tmp_path: Path) -> None:
         for line in (b'{"id": 1}', b'{"id": 1, "method": 2}', b'{"id": 1, "method": null}'):
             client.heard.clear()
             client.line(line)
-            answer = await client.hear()  # whoever waits for this id hears of it
+            answer = await client.hear()  # the runner that waits for this id learns of it
             assert (answer["id"], answer["error"]["code"]) == (1, -32600), line
         client.line(b"")
         client.line(b"   ")

@@ -62,7 +62,7 @@ async def test_one_task_listens_to_what_concerns_this_process() -> None:
     said = line.notifications
     said.set_worker(3)
     await steps(5)
-    assert line.listening == []  # nobody has asked for hints
+    assert line.listening == []  # no caller has asked for hints
     said.listen(line.wake)
     await steps(5)
     assert line.listening == [["turngate_s", "turngate_s_3"]]

@@ -1,4 +1,4 @@
-"""One step by itself: a session as it is loaded, an input, and what is to be saved."""
+"""One step by itself: a session as it is loaded, an input, and what must be saved."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Wire:
                 yield line
 
     async def _skip_line(self) -> None:
-        """Read the rest of a line, or the client could not send it, and would hear of nothing else."""
+        """Read the rest of a line; otherwise the client could not send it, and would never read an answer."""
         with contextlib.suppress(TimeoutError, OSError):
             while True:
                 async with asyncio.timeout(REST):

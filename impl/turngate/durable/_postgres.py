@@ -317,7 +317,7 @@ class Saves:
         """Save a step if its session is still at its version and the worker is alive.
 
         Returns the result, and the position. If the caller is cancelled before the step is sent, it is not
-        saved; afterwards it is saved all the same.
+        saved; afterwards it is saved anyway.
         """
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))

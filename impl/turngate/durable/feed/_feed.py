@@ -428,7 +428,7 @@ class Feed:
                     break
             await asyncio.sleep(_PAUSE)
         log_error(None, "subscribers miss the last events of this process: %s", why)
-        self.delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
+        self.delivery.cut_off(f"the dispatcher was closed before everything was delivered: {why}")
 
     def stop(self) -> None:
         """Stop reading: the ledger is about to be closed."""
