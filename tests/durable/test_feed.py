@@ -504,7 +504,7 @@ async def test_while_a_gate_is_closed_it_looks_again_soon_and_then_less_often(
         *(0.01, 0.02),
         None,  # the gates are open
     ]
-    assert caplog.text.count("subscribers are not told yet what happens on the ledger") == 1
+    assert len(caplog.records) == 1
 
 
 @in_loop
@@ -533,7 +533,7 @@ async def test_an_event_that_cannot_be_delivered_does_not_keep_back_the_others(
 
     feed.delivery.deliver = fail  # type: ignore[method-assign,assignment]
     feed._deliver(complete("r"), 1)
-    assert "delivering an event raised" in caplog.text
+    assert "broken" in caplog.text
 
 
 def test_the_bytes_held_back_are_added_up() -> None:
