@@ -355,6 +355,8 @@ async def test_a_cancelled_runner_that_goes_on_is_waited_for_and_interrupted_aga
     at.turn(4)  # not covered as far as this process knows
     at.later(25, at.part.over, 3)
     at.later(25, at.part.over, 4)
+    at.part.under_way = 1
+    at.later(25, setattr, at.part, "under_way", 0)
     await at.closed()
     reminders = at.part.at("interrupt 3")
     assert [round(each) for each in reminders] == [*range(2, 25, 2)]
@@ -378,23 +380,27 @@ async def test_a_runner_that_is_settling_is_not_interrupted(
 async def test_turns_whose_end_cannot_be_written_are_left_to_others(
     at: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at.part.settings.lease = 4.0
+    at.part.settings.lease, at.part.settings.poll = 4.5, 100.0
     close = LedgerClose(*(at.part, at.part, at.part, at.feed, at.part))  # type: ignore[arg-type]  # stand-ins
     at.close = close
     at.turn(3, is_over=True)
     at.turn(4)
     at.part.running = {4}
     at.part.wrong = {"cancel r4": [LedgerUnavailable("away")]}
-    at.later(1 + 4 + 3, at.part.running.clear)
+    at.later(1 + 4.5 + 3, at.part.running.clear)
     at.feed.following = True
     await at.closed(finish=1)
     # The ledger has as long as a lease, if that is short, and the runner may then end.
-    assert at.part.at("abandon 3") == at.part.at("abandon 4") == pytest.approx([5], abs=0.2)
+    assert at.part.at("abandon 3") == at.part.at("abandon 4") == pytest.approx([5.5], abs=0.11)
     # What was not delivered is not waited for, and the ledger has a moment to answer.
-    last = ["read to 42 within 4, 1.0"]
+    last = ["read to 42 within 4.5, 1.0"]
     assert at.part.calls[-9:] == ["abandon 4", "stop recovery", *last, *CLOSED[2:], *TOLD][-9:]
     assert "flush" not in at.part.calls
-    assert at.loop.time() == pytest.approx(8, abs=0.2)
+    assert at.loop.time() == pytest.approx(8.5, abs=0.11)  # nothing waits for the next try any more
+    (left,) = [
+        each.getMessage() for each in caplog.records if each.levelname == "ERROR" and not each.exc_info
+    ]
+    assert "r3, r4" in left
 
 
 @on_bench
@@ -414,6 +420,39 @@ async def test_a_ledger_that_never_answers_is_not_waited_for(
     assert at.loop.time() == pytest.approx(1 + 2 * _close._PATIENCE + 2 * _close._MOMENT, abs=0.3)
     assert at.part.calls == [*[each for each in CLOSED if each not in {"flush", "retire 7"}], *TOLD]
     assert not at.part.at("abandon 3")
+    # It says that it waits no longer, that the name is not retired, and that the step has not ended.
+    assert [bool(each.exc_info) for each in caplog.records if each.levelname == "ERROR"] == [
+        *(False, True, False)
+    ]
+
+
+@on_bench
+async def test_a_close_in_a_hurry_gives_up_too(at: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    at.turn(3, is_over=True)
+    at.close.hasten()
+    await at.closed(finish=60)
+    assert at.part.at("abandon 3") == pytest.approx([_close._PATIENCE], abs=0.11)
+
+
+@on_bench
+async def test_a_runner_that_ends_after_a_long_time_is_given_up_at_once_if_that_cannot_be_written(
+    at: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    at.turn(3, covered=True)
+    at.later(25, lambda: setattr(at.part.owned[3], "is_over", lambda: True))
+    await at.closed()
+    assert at.part.at("abandon 3") == pytest.approx([25], abs=0.11)
+
+
+@on_bench
+async def test_a_clock_that_jumps_does_not_keep_a_close_from_naming_what_it_waits_for(
+    at: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    at.turn(3)
+    at.later(1.0, lambda: setattr(at.loop, "_now", 30.0))
+    at.later(40, at.part.over, 3)
+    await at.closed(finish=60)
+    assert [each.getMessage().count("r3") for each in caplog.records] == [1] * 5
 
 
 @on_bench
