@@ -11,7 +11,7 @@ import pytest
 
 from dispatching import in_loop
 from stepping import SteppingLoop, in_steps
-from turngate import RunComplete, TurnEnded
+from turngate import RunComplete, TurnEnded, WrongLoop
 from turngate._core import ACCEPTED, ACTIVE, COMPLETE, QUEUED, RUNNING, SETTLING, STARTING, WAITING
 from turngate._events import Waiters
 from turngate._loop import HomeLoop
@@ -358,6 +358,21 @@ async def test_what_a_fold_would_take_is_the_head_of_the_line_that_is_not_held()
     assert turn.checked == ["fold into"] * 2
 
 
+def test_a_fold_from_elsewhere_is_refused() -> None:
+    told = Told([])
+    turns, turn = turns_on(told), Turn()
+
+    async def belong() -> None:
+        told.loop.check_loop()
+
+    asyncio.run(belong())
+    with pytest.raises(WrongLoop):
+        turns.foldable(turn)
+    with pytest.raises(WrongLoop):
+        asyncio.run(turns.fold(turn))
+    assert told.asked == turn.checked == []
+
+
 def test_a_cancel_interrupts_a_runner_once_and_reaches_a_turn_that_has_not_started_yet() -> None:
     turns = turns_on(Told())
     running, starting = Turn(5), Turn(6)
@@ -395,10 +410,14 @@ def test_a_turn_is_over_once_its_runner_has_ended_or_will_not_be_called() -> Non
     turn = Turn()
     owned = own(turns_on(Told()), turn)
     assert not owned.is_over()
+    assert owned.checkpoint == (0, None)  # the ledger has nothing of its text
     turn.record.phase = SETTLING
     assert owned.is_over()
     turn.record.phase, turn.given_up = RUNNING, True
     assert owned.is_over()
+
+
+FILE = '["notes.txt"]'
 
 
 def row(run_id: str = "r", seq: int = 1, state: Any = ACCEPTED, **more: Any) -> RunRow:
@@ -429,23 +448,47 @@ def test_only_runs_that_are_not_complete_are_looked_for() -> None:
     assert runs.elsewhere() == []
     runs.is_purged(going_on)
     assert (runs.waited_for, runs.unlooked, going_on.state) == ({}, set(), COMPLETE)
+    waiting = runs.handle_of(row("waiting", 3, QUEUED))
+    runs.watch(waiting)
+    assert runs.unlooked == {"waiting"}
 
 
+@pytest.mark.parametrize("what", ["nothing", "a hook", "a callback"])
+def test_a_run_that_was_purged_ends_its_waits_and_says_which_calls_are_missing(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, loop = Runs(), SteppingLoop()
+    run = runs.handle_of(row())
+    waits = asyncio.Future[None](loop=loop)
+    run.waiters = Waiters({waits: None})
+    if what == "a hook":
+        run.on_complete = lambda _: None
+    elif what == "a callback":
+        run.callbacks = (lambda _: None,)
+    runs.is_purged(run)
+    assert (run.state, run.on_complete, run.callbacks, run.context) == (COMPLETE, None, (), None)
+    assert waits.done()
+    assert "r" not in runs.handles
+    assert len(caplog.records) == (what != "nothing")
+    loop.close()
+
+
+@pytest.mark.parametrize("seq", [1, 3])
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_run_whose_id_was_purged_and_used_again_has_a_handle_of_its_own(
-    is_complete: bool, caplog: pytest.LogCaptureFixture
+    is_complete: bool, seq: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = Runs()
-    before = runs.handle_of(row())
+    before = runs.handle_of(row(seq=2))
     before.callbacks = (lambda _: pytest.fail("it was purged"),)
     if is_complete:
         before.callbacks = ()
         runs.complete(completion())
-    after = runs.handle_of(row(seq=2))
+    after = runs.handle_of(row(seq=seq))
     assert after is not before
-    assert runs.handle_of(row(seq=2)) is after
+    assert runs.handle_of(row(seq=seq)) is after
     assert (before.state, before.complete is None) == (COMPLETE, not is_complete)
-    assert (after.state, after.seq) == (ACCEPTED, 2)
+    assert (after.state, after.seq) == (ACCEPTED, seq)
     assert len(caplog.records) == (not is_complete)  # its callback will never be called
 
 
@@ -459,8 +502,10 @@ def test_a_handle_never_goes_back() -> None:
     runs.handle_of(row(state=QUEUED, prompt="new", held=True, rank=7, bound="lead", data="1"))
     assert (run.prompt, run.record.held, run.record.rank, run.record.into) == ("new", True, 7, "lead")
     assert run.record.data == "1"
-    runs.handle_of(row(state=ACTIVE, covered=True))
-    assert (run.state, run.covered) == (ACTIVE, True)
+    runs.handle_of(row(state=ACTIVE, covered=True, attachments=FILE))
+    assert (run.state, run.covered, run.attachments) == (ACTIVE, True, ("notes.txt",))
+    runs.handle_of(row(state=QUEUED, prompt="older", covered=True))
+    assert (run.prompt, run.attachments) == ("p", ("notes.txt",))
     runs.handle_of(row(state=COMPLETE))  # without its RunComplete it is not complete here
     assert (run.state, run.covered) == (ACTIVE, True)
     runs.handle_of(row(state=COMPLETE), completion(), 9)
@@ -482,8 +527,9 @@ def test_a_run_that_is_queued_completes_to_the_subscribers() -> None:
 
 def test_what_is_accepted_here_is_known_with_what_only_this_process_has() -> None:
     runs, context, hook = Runs(), object(), lambda _: None
-    before = runs.handle_of(row("a", 1))
+    before = runs.handle_of(row("a", 3))  # a purge has forgotten its session, which began again
     pending = PendingAccept(context, hook)  # type: ignore[arg-type]  # it is only kept
+    assert pending.handle is None
     step: Any = SimpleNamespace(accepted={"a": pending, "b": None}, rows={"a": row("a", 3), "b": row("b", 4)})
     runs.accept(step)
     run = runs.handles["a"]
@@ -499,7 +545,12 @@ def test_a_run_is_complete_once_and_wakes_what_waits_for_it() -> None:
     run = runs.handle_of(row(state=ACTIVE, held=True))
     runs.watch(run)
     run.callbacks = (called.append,)
+    loop = SteppingLoop()
+    waits = asyncio.Future[None](loop=loop)
+    run.waiters = Waiters({waits: None})
     runs.complete(completion(text=""), 3)
+    assert waits.done()
+    loop.close()
     assert (run.state, run.pieces, run.record.held) == (COMPLETE, (), False)
     runs.complete(completion(text="again"), 4)
     runs.complete(completion("unknown"), 4)
@@ -511,6 +562,19 @@ def test_a_run_is_complete_once_and_wakes_what_waits_for_it() -> None:
     written = runs.handle_of(row("t", 2))
     runs.complete(completion("t"))
     assert written.pieces == ("done",)
+
+
+@pytest.mark.parametrize("by_look", [True, False])
+def test_a_hook_is_called_once_and_told_to_the_feed(by_look: bool) -> None:
+    runs, called = Runs(), list[RunComplete]()
+    run = runs.handle_of(row())
+    run.on_complete = called.append
+    if by_look:
+        runs.handle_of(row(state=COMPLETE), completion())
+    else:
+        runs.complete(completion())
+    assert (called, runs.hooked) == ([completion()], [("r", 0)])
+    assert not runs.has_hook("r")
 
 
 def test_a_run_that_only_a_key_remembers_is_complete() -> None:
@@ -544,8 +608,9 @@ def test_a_step_brings_the_handles_up_to_date_unless_a_later_one_has() -> None:
     runs = Runs()
     run = runs.handle_of(row())
     run.on_complete = lambda _: None
-    runs.see(seen(runs, r=row(prompt="new", covered=True), unknown=row("unknown")), 4)
+    runs.see(seen(runs, r=row(prompt="new", covered=True, attachments=FILE), unknown=row("unknown")), 4)
     assert (run.version, run.prompt, run.covered, runs.has_hook("r")) == (4, "new", True, True)
+    assert run.attachments == ("notes.txt",)
     runs.see(seen(runs, r=row(prompt="older")), 3)
     assert (run.version, run.prompt) == (4, "new")
     runs.see(seen(runs, r=row(state=QUEUED, prompt="same")), 4)
