@@ -12,6 +12,7 @@ import pytest
 
 from dispatching import HANG, Agent, echo, in_loop
 from ledgers import MakeLedger, ledgers, on_each, still
+from stepping import SteppingLoop, in_steps
 from turngate import (
     CursorExpired,
     Delta,
@@ -22,6 +23,7 @@ from turngate import (
     SubscriberCutOff,
     Subscription,
     Turn,
+    WrongLoop,
 )
 from turngate._events import Event, Subscribers
 from turngate._loop import HomeLoop
@@ -32,6 +34,7 @@ from turngate.durable._stepper import PendingStep
 from turngate.durable.feed import Feed, _feed
 from turngate.durable.feed._completions import LedgerCursor
 from turngate.durable.feed._delivery import BEHIND, Beginning, Delivery, Gap
+from turngate.durable.feed._feed import News
 from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 
@@ -423,6 +426,7 @@ async def test_steps_that_wait_for_a_subscription_learn_why_it_cannot_begin() ->
         assert (raised.value is gone) == (wrong is gone)
         assert wrong in (raised.value, raised.value.__cause__)
         assert feed.is_joining()  # the next step waits again
+    feed._fail_joining(OSError("no step waits"))
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -471,7 +475,7 @@ async def test_while_a_gate_is_closed_it_looks_again_soon_and_then_less_often(
         *(0.01, 0.02),
         None,  # the gates are open
     ]
-    assert caplog.text.count("subscribers are not told yet what happens on the ledger") == 1
+    assert [type(each.exc_info[1]) for each in caplog.records if each.exc_info] == [OSError]
 
 
 @in_loop
@@ -481,8 +485,10 @@ async def test_a_turn_has_a_gate_only_where_the_ledger_is_read_for_subscribers()
     feed.begin_turn("r", 1)
     assert not feed.delivery.gates
     feed._task = asyncio.create_task(asyncio.sleep(0))
+    heard = feed._news.count
     feed.begin_turn("r", 1)
     assert feed.delivery.gates
+    assert feed._news.count > heard  # the ledger is read soon, which opens it
     feed.subscribers.listen = lambda: False  # type: ignore[method-assign]
     feed.begin_turn("q", 1)
     assert len(feed.delivery.gates) == 1
@@ -681,8 +687,8 @@ async def test_many_steps_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch)
     feed, ledger = await idle()
     events = feed.subscribe(None, moves=True)
     await feed._read()
-    for _ in range(5):
-        save(ledger.tables, CLEAR)
+    for event in ("hold", *["clear"] * 4):  # a hold of a session names no run
+        save(ledger.tables, {"event": event})
     reads: list[Any] = []
     read = ledger.history_after
 
@@ -695,7 +701,7 @@ async def test_many_steps_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch)
     feed.delivery.gate("r", 5)
     assert await feed._read() == 6
     assert reads == [((0, BEHIND), 2), ((2, 0), 2), ((4, 0), 2)]
-    assert unread(events) == [cleared()] * 5
+    assert [event.session_id for event in unread(events)] == ["s"] * 5
     assert feed.hooked == {"new": 6}  # whatever completes below the horizon has been read
     assert not feed.delivery.gates
     assert await feed._read() == 6
@@ -745,7 +751,10 @@ async def test_the_steps_that_were_under_way_are_found_by_their_answers_or_their
 
 @pytest.mark.parametrize("moves", [True, False])
 @in_loop
-async def test_a_subscription_gets_what_was_under_way_and_delivered_before_it_began(moves: bool) -> None:
+async def test_a_subscription_gets_what_was_under_way_and_delivered_before_it_began(
+    moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_feed, "_PAGE", 1)
     feed, ledger = await idle()
     tables = ledger.tables
     early = feed.subscribe(None, moves=True)
@@ -797,7 +806,7 @@ async def test_a_close_reads_what_is_left_until_its_patience_ends(monkeypatch: p
 
     told(away, 5, away, 6)
     assert (await cut_off(), reads) == (False, [])
-    told(5, 5, 5, 5, 6)  # a transaction elsewhere holds it back
+    told(5, 4, 5, 5, 6)  # a transaction elsewhere holds it back
     assert (await cut_off(), reads) == (True, [6])
     told(away, 6)
     assert (await cut_off(patience=0.0), reads) == (True, [6])
@@ -831,3 +840,185 @@ async def test_stopping_a_feed_ends_its_reading_and_all_that_waits_for_it() -> N
     with pytest.raises(DispatcherClosed):
         await beginning
     assert events.closed
+
+
+@in_loop
+async def test_what_is_delivered_in_part_is_not_missed_twice() -> None:
+    feed, ledger = await idle()
+    events = feed.subscribe(None, moves=True)
+    position = save(ledger.tables, CLEAR)
+    first = ledger.tables.history[-1]
+    after = [{"event": "clear", "session": "t"}]
+    ledger.tables.history.append(first._replace(ordinal=1, session_id="t", entries=after))
+    assert await feed._missed(events, frozenset({position})) == []  # nothing was delivered yet
+    feed._at = (position, 0)
+    assert await feed._missed(events, frozenset({position, position + 1})) == [cleared()]
+
+
+@in_loop
+async def test_a_first_subscription_is_told_what_comes_after_it_began() -> None:
+    feed, ledger = await idle()
+    for _ in range(6):
+        save(ledger.tables, CLEAR)
+    reads: list[Any] = []
+    read = ledger.history_after
+
+    async def noted(after: Any, limit: int) -> Any:
+        if not reads:
+            second.append(feed.subscribe(None, moves=True))
+        reads.append(after)
+        return await read(after, limit)
+
+    second = list[Subscription]()
+    ledger.history_after = noted  # type: ignore[method-assign]
+    heard = feed._news.count
+    first = feed.subscribe(None, moves=True)
+    assert feed._news.count > heard  # so that it begins soon
+    await feed._read()
+    assert reads == [(6, BEHIND)]
+    assert first in feed.delivery.beginnings
+    assert second[0] in feed.delivery.beginnings  # what was read meanwhile is not delivered without one
+
+
+@in_loop
+async def test_a_moment_is_asked_for_once() -> None:
+    feed, ledger = await idle()
+    events = feed.subscribe(None, moves=True)
+    await feed._learn_moment()
+    ledger.is_away = True
+    await feed._learn_moment()
+    assert not feed.is_joining()
+    events.close()
+
+
+@in_loop
+async def test_the_cursor_of_this_moment_waits_for_subscriptions_and_for_the_ledger() -> None:
+    feed, ledger = await idle()
+    save(ledger.tables, CLEAR)
+    events = feed.subscribe(None, moves=True)
+    asking = asyncio.create_task(feed.end_cursor())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    await feed._read()
+    assert LedgerCursor.parse(await asking).at == (1, BEHIND)
+    events.close()
+    feed._stepper.is_closed = True
+    with pytest.raises(DispatcherClosed):
+        await feed.end_cursor()
+
+
+@in_loop
+async def test_readers_belong_to_the_loop_of_the_dispatcher() -> None:
+    feed, ledger = await idle()
+    save(ledger.tables, CLEAR)
+    feed._loop.check_loop()
+    for read in (lambda: feed.completions(None, None), lambda: feed.history(None, follow=False)):
+        with pytest.raises(WrongLoop):
+            await asyncio.to_thread(read)
+    pages = [page async for page in feed.history(None, follow=False)]
+    assert [line["event"] for page in pages for line in page] == ["clear"]
+
+
+@in_loop
+async def test_what_turns_stream_goes_to_other_processes_too() -> None:
+    feed, _ = await idle()
+    sent: list[Any] = []
+
+    async def note(*about: Any) -> None:
+        sent.append(about)
+
+    feed.relay.send = sent.append  # type: ignore[method-assign,assignment]
+    feed.relay.end_turn = feed.relay.flush = note  # type: ignore[method-assign,assignment]
+    delta = Delta("s", "r", "text", 0)
+    feed.stream(delta, 4)
+    await feed.end_turn("r")
+    await feed.flush()
+    assert sent == [delta, ("r",), ()]
+
+
+@in_loop
+async def test_the_last_subscription_that_closes_before_it_began_has_no_beginning() -> None:
+    feed, _ = await idle()
+    events = feed.subscribe(None, moves=True)
+    beginning = asyncio.create_task(feed.beginning(events))
+    await asyncio.sleep(0)
+    events.close()
+    feed._stop_following()
+    with pytest.raises(DispatcherClosed):
+        await beginning
+
+
+@in_loop
+async def test_a_ledger_that_is_not_open_is_opened_to_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    feed, _ = await idle()
+    opened: list[None] = []
+
+    async def open_later() -> None:
+        opened.append(None)
+        if len(opened) == 1:
+            raise OSError("unplugged")
+        feed._news.close()
+
+    feed._stepper.open = open_later  # type: ignore[method-assign]
+    events = feed.subscribe(None, moves=True)
+    feed._news.count += 1  # so that nothing is waited for
+
+    async def no_wait(*_: Any) -> None:
+        pass
+
+    feed._news.wait = no_wait  # type: ignore[method-assign,assignment]
+    await feed._follow()
+    assert len(opened) == 2
+    assert [str(each.exc_info[1]) for each in caplog.records if each.exc_info] == ["unplugged"]
+    events.close()
+
+
+def test_a_reader_waits_for_news_or_for_a_while() -> None:
+    async def check(loop: SteppingLoop) -> None:
+        news = News(poll=7.0)
+        await news.wait(news.count)
+        assert loop.time() == 7
+        await news.wait(news.count, 2.0)
+        assert loop.time() == 9
+        heard = news.count
+        news.wake()
+        await news.wait(heard)
+        assert loop.time() == 9  # it came before the wait
+        await news.wait(news.count)
+        assert loop.time() == 16  # and is no news any more
+        loop.call_later(1, news.wake)
+        await news.wait(news.count)
+        assert loop.time() == 17
+        loop.call_later(1, news.close)
+        await news.wait(news.count)
+        assert loop.time() == 18
+        assert news.stopping
+        assert news.closed
+
+    in_steps(check)
+
+
+def test_a_close_does_not_wait_for_a_ledger_longer_than_it_is_told_to(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_feed, "_PAUSE", 1.0)
+
+    async def check(loop: SteppingLoop) -> None:
+        feed, _ = await idle()
+        assert feed._task is not None
+        feed._task.cancel()
+        events = feed._subscription(session_id=None, moves=True)
+        feed.delivery.beginnings[events] = Beginning(ReadPoint(1, 1), frozenset())
+
+        async def away() -> int:
+            raise LedgerUnavailable("unplugged")
+
+        feed._read = away  # type: ignore[method-assign]
+        await feed.read_to(5, patience=4.5, answer_within=None)
+        assert loop.time() == 5
+        with pytest.raises(SubscriberCutOff, match="unplugged"):
+            await anext(events)
+
+    in_steps(check)
+    assert [bool(each.exc_info) for each in caplog.records] == [*[True] * 6, False]
