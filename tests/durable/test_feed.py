@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ from turngate._events import Event, Subscribers
 from turngate._loop import HomeLoop
 from turngate.durable import DurableDispatcher, LedgerUnavailable
 from turngate.durable._ledger import CompletionRecord, HistoryStep, LedgerGone, ReadPoint
-from turngate.durable._records import RunRow
+from turngate.durable._records import Ask, Decide, Decision, RunRow
 from turngate.durable._stepper import PendingStep
 from turngate.durable.feed import Feed, _feed
 from turngate.durable.feed._completions import LedgerCursor
@@ -61,7 +61,7 @@ class Delivering:
         self.subscribers = Subscribers()
         self.delivery = Delivery(self.subscribers, delta_limit, 1_000)
 
-    def subscribe(self, until: int, under_way: frozenset[int] = frozenset(), **more: Any) -> Subscription:
+    def subscribe(self, until: int, under_way: Mapping[str, int] = {}, **more: Any) -> Subscription:
         options: dict[str, Any] = {"session_id": None, "moves": False, **more}
         options |= {"delta_limit": 100, "delta_bytes": 10_000, "complete_limit": 100}
         subscription = Subscription(HomeLoop(), self.subscribers, **options)
@@ -69,16 +69,17 @@ class Delivering:
         return subscription
 
 
-def test_a_subscription_receives_what_is_saved_after_its_beginning_or_was_under_way_then() -> None:
+def test_a_subscription_receives_what_is_saved_after_its_beginning_or_from_a_step_under_way_then() -> None:
     told = Delivering()
-    early, late, under_way = told.subscribe(1), told.subscribe(5), told.subscribe(5, frozenset({3}))
+    early, late, under_way = told.subscribe(1), told.subscribe(6), told.subscribe(6, {"s": 3})
     other = told.subscribe(1, session_id="other")
-    events = {position: complete(str(position)) for position in (2, 3, 5)}
+    events = {position: complete(str(position)) for position in (2, 3, 5, 6)}
     for position, event in events.items():
         told.delivery.deliver(event, position)
-    assert unread(early) == [*events.values()]
-    assert unread(late) == [events[5]]
-    assert unread(under_way) == [events[3], events[5]]
+    told.delivery.deliver(complete("elsewhere", "another"), 5)
+    assert unread(early) == [*events.values(), complete("elsewhere", "another")]
+    assert unread(late) == [events[6]]
+    assert unread(under_way) == [events[3], events[5], events[6]]
     assert unread(other) == []
 
 
@@ -100,7 +101,7 @@ def test_what_a_turn_streams_is_delivered_between_what_was_saved_before_and_afte
 
 def test_a_purge_cuts_off_only_the_subscriptions_that_may_have_missed_something() -> None:
     told = Delivering()
-    early, late, under_way = told.subscribe(1), told.subscribe(9), told.subscribe(9, frozenset({4}))
+    early, late, under_way = told.subscribe(1), told.subscribe(9), told.subscribe(9, {"s": 4})
     told.delivery.cut_off_purged(7)
     assert [each.closed for each in (early, late, under_way)] == [True, False, True]
 
@@ -143,8 +144,9 @@ async def test_a_feed_needs_no_dispatcher() -> None:
     events = feed.subscribe(None, moves=True)
     assert feed.is_joining()
     await feed.until_joined()
-    brings = await feed.beginning(events)
-    assert brings(f"{await ledger.epoch()}.{(await ledger.read_point()).until}.0")
+    start = await feed.beginning(events)
+    assert start.brings(f"{await ledger.epoch()}.{(await ledger.read_point()).until}.0", "s")
+    assert not start.brings(start.cursor, "s")
     delta = Delta("s", "r", "text", 0)
     feed.begin_turn("r", -1)
     feed.stream(delta, 4)
@@ -160,6 +162,40 @@ async def test_a_feed_needs_no_dispatcher() -> None:
     with pytest.raises(StopAsyncIteration):
         await waits
     await ledger.close()
+
+
+@in_loop
+async def test_a_run_that_was_being_accepted_completes_within_the_subscription_whoever_ends_it() -> None:
+    """Another process ends it before the subscription has begun, and before its accept has returned."""
+    tables = Tables()
+    slow, hold = MemoryLedger(tables), asyncio.Event()
+    take_step = slow.step
+
+    async def step(ask: Ask, decide: Decide) -> Decision:
+        decision = await take_step(ask, decide)
+        await hold.wait()
+        return decision
+
+    agent = Agent()
+    async with DurableDispatcher(agent, slow) as one, DurableDispatcher(agent, MemoryLedger(tables)) as two:
+        first = await two.submit("s", "p", run_id="first")
+        slow.step = step  # type: ignore[method-assign]  # to have the answer of a step come late
+        submitting = asyncio.create_task(one.submit("s", "p", run_id="a"))
+        while await two.find("a") is None:
+            await asyncio.sleep(0)
+        await two.cancel_run("a")
+        async with one.subscribe(moves=True) as moves, one.subscribe() as completes:
+            await asyncio.sleep(0.01)
+            hold.set()
+            run = await submitting
+            async with asyncio.timeout(HANG):
+                seen = [await anext(moves) for _ in range(4)]
+                complete = await anext(completes)
+            assert [each.event for each in seen if isinstance(each, Moved)] == ["accept", "enter", "cancel"]
+            assert seen[-1] == complete == await run
+            assert complete.cancelled
+        agent.finish(first)
+        await first
 
 
 @in_loop
@@ -588,8 +624,9 @@ async def test_whoever_waits_for_a_beginning_has_it_once_the_ledger_was_read() -
     await asyncio.sleep(0)
     assert not waiting.done()
     assert await feed._read() == 1
-    has_begun = await waiting
-    assert [has_begun(f"memory.{position}.0") for position in (0, 1)] == [False, True]
+    start = await waiting
+    assert [start.brings(f"memory.{position}.0", "s") for position in (0, 1)] == [False, True]
+    assert LedgerCursor.parse(start.cursor).at == (0, BEHIND)
     closed = feed.subscribe(None, moves=True)
     closed.close()
     with pytest.raises(DispatcherClosed):
@@ -726,8 +763,8 @@ async def test_a_purge_below_the_place_of_a_subscription_is_no_loss() -> None:
     assert feed._at == (4, 0)
 
 
-def under_way(position: int | None, *completes: str) -> PendingStep:
-    step = PendingStep()
+def under_way(position: int | None, *completes: str, session_id: str = "s") -> PendingStep:
+    step = PendingStep(session_id)
     step.position, step.completes = position, {*completes}
     return step
 
@@ -736,8 +773,14 @@ def under_way(position: int | None, *completes: str) -> PendingStep:
 async def test_the_steps_that_were_under_way_are_found_by_their_answers_or_their_runs() -> None:
     feed, ledger = await idle()
     save_complete(ledger.tables, "lost")
-    steps = [under_way(0, "lost"), under_way(0, "unknown"), under_way(0), under_way(7, "known")]
-    assert await feed._saved_of(steps) == {1, 7}
+    steps = [
+        under_way(4),
+        under_way(0, "lost"),
+        under_way(3),
+        *(under_way(0, "unknown", session_id="u"), under_way(0, session_id="v")),
+        *(under_way(7, "known", session_id="t"), under_way(9, session_id="t")),
+    ]
+    assert await feed._saved_of(steps) == {"s": 1, "t": 7}
     asked: list[Any] = []
 
     async def find(run_ids: Sequence[str]) -> list[Any]:
@@ -745,7 +788,7 @@ async def test_the_steps_that_were_under_way_are_found_by_their_answers_or_their
         return []
 
     ledger.find = find  # type: ignore[method-assign]
-    assert await feed._saved_of([under_way(7, "known")]) == {7}
+    assert await feed._saved_of([under_way(7, "known"), under_way(0)]) == {"s": 7}
     assert asked == []
 
 
@@ -759,21 +802,18 @@ async def test_a_subscription_gets_what_was_under_way_and_delivered_before_it_be
     tables = ledger.tables
     early = feed.subscribe(None, moves=True)
     await feed._read()
-    positions = {
-        save(tables, CLEAR),
-        save_complete(tables, "r"),
-        save(tables, {"event": "complete", "run": "purged"}),
-        save_complete(tables, "hooked"),
-        save_complete(tables, "other", session_id="t"),
-    }
     save(tables, CLEAR)  # it was not under way
+    first = save(tables, CLEAR)
+    save_complete(tables, "r")
+    save(tables, {"event": "complete", "run": "purged"})
+    save_complete(tables, "hooked")
+    of_other = save_complete(tables, "other", session_id="t")
     feed.hooked["hooked"] = 99
     await feed._read()
     assert early.closed  # it should have received a completion that was purged
     late = feed.subscribe("s", moves=moves)
-    feed.joining[0].steps = [under_way(position) for position in positions]
-    later = save_complete(tables, "later")
-    feed.joining[0].steps.append(under_way(later))
+    feed.joining[0].steps = [under_way(first), under_way(of_other, session_id="t")]
+    save_complete(tables, "later")
     await feed._read()
     expected = [complete("r"), complete("later")]
     assert unread(late) == ([cleared(), expected[0], complete("hooked"), expected[1]] if moves else expected)
@@ -800,7 +840,7 @@ async def test_a_close_reads_what_is_left_until_its_patience_ends(monkeypatch: p
 
     async def cut_off(*, patience: float = 9.0, answer_within: float | None = None) -> bool:
         events = feed.subscribe(None, moves=True)
-        feed.delivery.beginnings[events] = Beginning(ReadPoint(1, 1), frozenset())
+        feed.delivery.beginnings[events] = Beginning(ReadPoint(1, 1), {})
         await feed.read_to(5, patience=patience, answer_within=answer_within)
         return events.closed
 
@@ -850,9 +890,12 @@ async def test_what_is_delivered_in_part_is_not_missed_twice() -> None:
     first = ledger.tables.history[-1]
     after = [{"event": "clear", "session": "t"}]
     ledger.tables.history.append(first._replace(ordinal=1, session_id="t", entries=after))
-    assert await feed._missed(events, frozenset({position})) == []  # nothing was delivered yet
+    since = {"s": position, "t": position}
+    assert await feed._missed(events, since) == []  # nothing was delivered yet
     feed._at = (position, 0)
-    assert await feed._missed(events, frozenset({position, position + 1})) == [cleared()]
+    assert await feed._missed(events, since) == [cleared()]
+    assert await feed._missed(events, {}) == []
+    assert await feed._missed(events, {"t": position}) == []
 
 
 @in_loop
@@ -1009,7 +1052,7 @@ def test_a_close_does_not_wait_for_a_ledger_longer_than_it_is_told_to(
         assert feed._task is not None
         feed._task.cancel()
         events = feed._subscription(session_id=None, moves=True)
-        feed.delivery.beginnings[events] = Beginning(ReadPoint(1, 1), frozenset())
+        feed.delivery.beginnings[events] = Beginning(ReadPoint(1, 1), {})
 
         async def away() -> int:
             raise LedgerUnavailable("unplugged")

@@ -150,7 +150,8 @@ class Ask(NamedTuple):
 class Loaded(NamedTuple):
     """A session as a step finds it: its row, its accepted and active runs, and what the `Ask` asked for.
 
-    fresh        a number higher than any used before in the session: for a fence, or for a first version
+    fresh        a number that no other step has, higher than any used before in the session: for a fence, or
+                 for a first version
     now          the time by the ledger's clock
     owner_lives  whether the owner of the turn is alive
     text, kept   what the owner has checkpointed of the turn
