@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from turngate_model.history import Complete, Enter, Fold
 from turngate_model.lifecycle import DeclaredState
 from turngate_verify.conform.operations import Operations
-from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed
+from turngate_verify.conform.port import Features, Given, Observed, Refused, SubjectFailed, SubjectHangs
 from turngate_verify.conform.programs import Op, run_of
 from turngate_verify.conform.timing import Timing
 from turngate_verify.world.failures import RunnerFailed
@@ -188,7 +188,7 @@ class RealtimeSubject(Operations):
             return calling.result(seconds)
         except concurrent.futures.TimeoutError:
             calling.cancel()
-            raise SubjectFailed(f"it hangs: a call does not return within {seconds:g} s") from None
+            raise SubjectHangs(f"it hangs: a call does not return within {seconds:g} s") from None
         except SubjectFailed:
             raise
         except Exception as error:

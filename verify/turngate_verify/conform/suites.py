@@ -30,6 +30,7 @@ from turngate_verify.conform.programs import LINE, Program, gaps, written
 from turngate_verify.conform.result import Conformance, Effort, FlakyFinding, Played
 from turngate_verify.conform.shrinking import keep_short
 from turngate_verify.conform.walks import walk
+from turngate_verify.conform.watchdog import WATCHDOG
 from turngate_verify.pipeline.situations import of_steps
 
 REPLAYS = 3
@@ -407,14 +408,16 @@ def _worked(
     suite = Suite(make, name or getattr(make, "__name__", str(make)), effort, limits, enough)
     result = suite.result
     try:
-        with suite.players.judge() as first:
-            result.features = first.features
-            suite.stepped = first.stepped
-        result.left_out = result.features.left_out
-        work(suite)
+        with WATCHDOG.watching():
+            with suite.players.judge() as first:
+                result.features = first.features
+                suite.stepped = first.stepped
+            result.left_out = result.features.left_out
+            work(suite)
     except SubjectFailed as failed:
         result.failed = failed
     finally:
         suite.players.close()
+    result.failed = result.failed or suite.players.hangs_in_close
     result.seconds = time.monotonic() - suite.began
     return result
