@@ -1,4 +1,4 @@
-"""Recordings of Turngate whose callers hold, resume, move, edit and send what waits, as lines with moments."""
+"""Recordings of Turngate whose callers hold, resume, move, edit and send what waits: lines with moments."""
 
 from __future__ import annotations
 
