@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -130,29 +133,46 @@ def test_a_dispatcher_that_blocks_its_thread_is_reported(
     kind: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "TICK", 0.02)
-    before = signal.getsignal(signal.SIGALRM)
     result = check(flights.flight(kind), effort=QUICK)
     assert result.failed is not None
     assert "it hangs: a callback blocks the thread" in result.failed.what
     assert result.verdict == "unknown"
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 
 
-def test_the_watchdog_stays_away_from_alarms_of_others_and_from_other_threads() -> None:
+def test_the_watchdog_stays_away_from_signals_of_others_and_from_other_threads() -> None:
     dog, seen = Watchdog(), []
 
     def watch() -> None:
         with dog.watching():
-            seen.append(signal.getitimer(signal.ITIMER_REAL)[1])
+            seen.append(dog.is_watching)
 
-    previous = signal.signal(signal.SIGALRM, lambda *_: None)
+    previous = signal.signal(signal.SIGURG, lambda *_: None)
     try:
         watch()
     finally:
-        signal.signal(signal.SIGALRM, previous)
+        signal.signal(signal.SIGURG, previous)
     thread = threading.Thread(target=watch)
     thread.start()
     thread.join()
     watch()
-    assert seen == [0.0, 0.0, watchdog.TICK]
+    assert seen == [False, False, True]
+
+
+def test_the_command_ends_although_a_subject_blocks_its_thread(tmp_path: Path) -> None:
+    (tmp_path / "blocks.py").write_text(
+        """
+import threading
+from turngate_verify.conform import AsyncioSubject, watchdog
+
+watchdog.TICK = 0.02
+
+class Blocks(AsyncioSubject):
+    async def do_accept(self, session, run):
+        threading.Event().wait()
+"""
+    )
+    command = [sys.executable, "-m", "turngate", "conform", "blocks.py:Blocks"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 3
+    assert "at accept a: it hangs" in done.stdout
