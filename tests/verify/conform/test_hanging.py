@@ -159,9 +159,7 @@ def test_the_watchdog_stays_away_from_signals_of_others_and_from_other_threads()
     assert seen == [False, False, True]
 
 
-def test_the_command_ends_although_a_subject_blocks_its_thread(tmp_path: Path) -> None:
-    (tmp_path / "blocks.py").write_text(
-        """
+BLOCKS = """
 import threading
 from turngate_verify.conform import AsyncioSubject, watchdog
 
@@ -171,8 +169,30 @@ class Blocks(AsyncioSubject):
     async def do_accept(self, session, run):
         threading.Event().wait()
 """
-    )
-    command = [sys.executable, "-m", "turngate", "conform", "blocks.py:Blocks"]
+LEAVES_A_THREAD = """
+import threading
+from turngate_verify.conform import RealtimeSubject, Timing
+
+class LeavesAThread(RealtimeSubject):
+    timing = Timing(answers=0.1)
+
+    async def do_accept(self, session, run):
+        thread = threading.Thread(target=threading.Event().wait)
+        thread.start()
+        thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("Blocks", BLOCKS), ("LeavesAThread", LEAVES_A_THREAD)],
+    ids=["Blocks", "LeavesAThread"],
+)
+def test_the_command_ends_although_a_thread_of_the_subject_does_not(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "subject.py").write_text(text)
+    command = [sys.executable, "-m", "turngate", "conform", f"subject.py:{name}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 3
+    assert done.returncode == 3, done.stdout + done.stderr
     assert "at accept a: it hangs" in done.stdout
