@@ -213,6 +213,14 @@ BAD = {
         "line 1: start of run 'a', which was never",
     ),
     "backwards": ('{"event": "cancel", "session": "s", "call": 2, "return": 1}', "ends before it begins"),
+    "a state that is no string": (
+        '{"event": "enter", "run": "a", "state": {}, "call": 1}',
+        "line 1: enter needs a state",
+    ),
+    "a number that is too large": (
+        f'{{"event": "cancel", "session": "s", "call": {10**400}}}',
+        "line 1: call must be a number",
+    ),
     "a hold of nothing": ('{"event": "hold", "call": 1}', "line 1: hold needs session"),
     "a hold of an unknown run": ('{"event": "hold", "runs": ["a"], "call": 1}', "hold of run 'a', which was"),
     "a move before an unknown run": (

@@ -151,7 +151,7 @@ class _Reader:
         match kind:
             case "enter":
                 state = record.get("state")
-                if state not in _ENTERED:
+                if not isinstance(state, str) or state not in _ENTERED:
                     raise self._bad(f"enter needs a state: one of {', '.join(_ENTERED)}")
                 return line._replace(state=_ENTERED[state])
             case "fold" | "accept":
@@ -198,9 +198,15 @@ class _Reader:
         value = record.get(key)
         if value is None and not required:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._bad(f"{key} must be a number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = inf
+        if not isfinite(number):
+            raise self._bad(f"{key} must be a number, and not too large")
+        return number
 
     def _text(self, record: dict[str, Any], key: str, *, required: bool) -> str:
         value = record.get(key)
