@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal, NamedTuple, TypeAlias
 
+from turngate_verify.acp.agent import AgentGone
 from turngate_verify.acp.rig import Prompt, Rig
 from turngate_verify.conform.port import SubjectFailed
 
@@ -36,7 +37,8 @@ class Probed(NamedTuple):
 async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
     """Have an agent answer one prompt; find out what happens to a prompt behind a busy session, if asked to.
 
-    Raises Unusable if it does not answer, or never asks the stub model.
+    Raises Unusable if it does not answer, or never asks the stub model. Once it has answered, an agent that
+    fails is judged, as far as it gets.
     """
     session = await rig.open_session()
     notes = await _first_answer(rig, session)
@@ -44,7 +46,10 @@ async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
         notes.append(f"lines on its standard output that are no messages, such as {rig.agent.first_noise!r}")
     if not has_policy:
         return Probed("unknown", notes)
-    seen: set[Policy] = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
+    try:
+        seen: set[Policy] = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
+    except AgentGone:  # whatever is tried next says why
+        return Probed("unknown", notes)
     policy: Policy = seen.pop() if len(seen) == 1 else "unknown"
     notes.append(
         f"a prompt behind a busy session {IN_WORDS[policy]}: the protocol does not say what it should do"
