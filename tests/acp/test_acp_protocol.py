@@ -527,7 +527,12 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
         no_ids: tuple[Any, ...] = (None, 5, True, [], {"a": 1})
         for wrong_id in no_ids:
             assert (await refused("session/prompt", sessionId=wrong_id, prompt=text))[0] == -32602
+            assert (await refused("session/cancel", sessionId=wrong_id))[0] == -32602
         assert (await refused("session/prompt", prompt=text))[0] == -32602
+        assert (await refused("session/cancel"))[0] == -32602
+        assert (await refused("$/cancel_request"))[0] == -32602
+        for wrong_id in (True, [], 1.5):
+            assert (await refused("$/cancel_request", requestId=wrong_id))[0] == -32602
         assert await refused("session/load", sessionId="x", cwd="/", mcpServers=[]) == (
             -32002,
             {"sessionId": "x"},

@@ -64,7 +64,7 @@ def parse(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RpcError(Code.INVALID_REQUEST, "a message must be an object")
     number = message.get("id")
-    if isinstance(number, bool) or not isinstance(number, str | int | None):
+    if not is_id(number):
         raise RpcError(Code.INVALID_REQUEST, "an id must be a string or an integer")
     if not isinstance(message.get("method", ""), str):
         raise RpcError(Code.INVALID_REQUEST, "a method must be a string").about(number)
@@ -73,6 +73,11 @@ def parse(line: bytes) -> dict[str, Any]:
             number
         )
     return message
+
+
+def is_id(number: object) -> bool:
+    """Return whether a request can have this id."""
+    return isinstance(number, str | int | None) and not isinstance(number, bool)
 
 
 def _refuse(constant: str) -> NoReturn:

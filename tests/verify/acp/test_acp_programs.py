@@ -33,7 +33,7 @@ def test_what_becomes_of_a_prompt_behind_a_busy_session(
     """It is found out, and never judged: whichever it is, the same programs hold."""
     monkeypatch.setenv("BUSY", does)
 
-    async def probed() -> Policy:
+    async def probed() -> Policy | None:
         rig = Rig(Setting(flawed(), grace=20.0))
         try:
             await rig.start()

@@ -37,6 +37,13 @@ def test_a_finding_on_the_wire_is_printed_and_can_be_replayed(capsys: pytest.Cap
     assert "  replay: turngate conform --acp --replay 'wire cancel asked' -- " in out
 
 
+def test_one_scenario_says_nothing_of_what_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even why: what happens behind a busy session is not found out for one scenario."""
+    _, out, _ = conform(capsys, "--replay", "wire prompt", "--json", "--", *flawed())
+    told = json.loads(out)["properties"]
+    assert told["FIFO"]["why"] == told["IDLE_CANCEL"]["why"]
+
+
 def test_a_sound_agent_in_one_round(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = conform(capsys, *WIRE_ALONE, "--json", "--", *flawed())
     told = json.loads(out)

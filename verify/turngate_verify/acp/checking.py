@@ -104,7 +104,7 @@ def _checked(
             result.told = [str(step) for step in wire.last.steps]
         if rig.setting.has_stub and not isinstance(asked, Scenario):
             left = effort._replace(seconds=max(1.0, float(round(effort.seconds - wire.spent))), workers=1)
-            make: SubjectFactory = functools.partial(AcpSubject, rig, probed.policy)
+            make: SubjectFactory = functools.partial(AcpSubject, rig, probed.policy or "unknown")
             result = replay(make, name, asked, effort=left) if asked else check(make, name, effort=left)
     except SubjectFailed as failed:
         result.failed = failed
@@ -136,7 +136,7 @@ def _merge(result: Conformance, wire: WireDriver) -> None:
             result.flaky[broken] = flaky
 
 
-def _hidden(rig: Rig, policy: Policy) -> dict[AnyProperty, str]:
+def _hidden(rig: Rig, policy: Policy | None) -> dict[AnyProperty, str]:
     """Return the properties that cannot be shown here, and why."""
     if not rig.setting.has_stub:
         why = "without the stub model, the kit does not decide what the model answers"
@@ -149,6 +149,6 @@ def _hidden(rig: Rig, policy: Policy) -> dict[AnyProperty, str]:
             Property.ISOLATION,
         )
         return dict.fromkeys([each for each in Property if each not in shown], why)
-    if policy in ("queue", "fold"):
+    if policy in ("queue", "fold", None):
         return {}
     return {Property.FIFO: _SERIAL.format(IN_WORDS[policy])}

@@ -30,7 +30,8 @@ class Unusable(SubjectFailed):
 class Probed(NamedTuple):
     """What was found out."""
 
-    policy: Policy
+    policy: Policy | None
+    """What happens to a prompt behind a busy session; None if that was not tried."""
     notes: list[str]
 
 
@@ -45,11 +46,11 @@ async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
     if rig.agent.noise:
         notes.append(f"lines on its standard output that are no messages, such as {rig.agent.first_noise!r}")
     if not has_policy:
-        return Probed("unknown", notes)
+        return Probed(None, notes)
     try:
         seen: set[Policy] = {await _behind_a_busy_session(rig) for _ in range(_PROBES)}
     except AgentGone:  # whatever is tried next says why
-        return Probed("unknown", notes)
+        return Probed(None, notes)
     policy: Policy = seen.pop() if len(seen) == 1 else "unknown"
     notes.append(
         f"a prompt behind a busy session {IN_WORDS[policy]}: the protocol does not say what it should do"
