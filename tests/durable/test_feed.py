@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from turngate._events import Event, Subscribers
 from turngate._loop import HomeLoop
 from turngate.durable import DurableDispatcher, LedgerUnavailable
 from turngate.durable._ledger import LedgerGone, ReadPoint
+from turngate.durable._records import Ask, Decide, Decision
 from turngate.durable.feed import Feed
 from turngate.durable.feed._completions import LedgerCursor
 from turngate.durable.feed._delivery import Beginning, Delivery, Gap
@@ -54,7 +55,7 @@ class Delivering:
         self.subscribers = Subscribers()
         self.delivery = Delivery(self.subscribers, delta_limit, 1_000)
 
-    def subscribe(self, until: int, under_way: frozenset[int] = frozenset(), **more: Any) -> Subscription:
+    def subscribe(self, until: int, under_way: Mapping[str, int] = {}, **more: Any) -> Subscription:
         options: dict[str, Any] = {"session_id": None, "moves": False, **more}
         options |= {"delta_limit": 100, "delta_bytes": 10_000, "complete_limit": 100}
         subscription = Subscription(HomeLoop(), self.subscribers, **options)
@@ -62,16 +63,17 @@ class Delivering:
         return subscription
 
 
-def test_a_subscription_receives_what_is_saved_after_its_beginning_or_was_under_way_then() -> None:
+def test_a_subscription_receives_what_is_saved_after_its_beginning_or_from_a_step_under_way_then() -> None:
     told = Delivering()
-    early, late, under_way = told.subscribe(1), told.subscribe(5), told.subscribe(5, frozenset({3}))
+    early, late, under_way = told.subscribe(1), told.subscribe(6), told.subscribe(6, {"s": 3})
     other = told.subscribe(1, session_id="other")
-    events = {position: complete(str(position)) for position in (2, 3, 5)}
+    events = {position: complete(str(position)) for position in (2, 3, 5, 6)}
     for position, event in events.items():
         told.delivery.deliver(event, position)
-    assert unread(early) == [*events.values()]
-    assert unread(late) == [events[5]]
-    assert unread(under_way) == [events[3], events[5]]
+    told.delivery.deliver(complete("elsewhere", "another"), 5)
+    assert unread(early) == [*events.values(), complete("elsewhere", "another")]
+    assert unread(late) == [events[6]]
+    assert unread(under_way) == [events[3], events[5], events[6]]
     assert unread(other) == []
 
 
@@ -93,7 +95,7 @@ def test_what_a_turn_streams_is_delivered_between_what_was_saved_before_and_afte
 
 def test_a_purge_cuts_off_only_the_subscriptions_that_may_have_missed_something() -> None:
     told = Delivering()
-    early, late, under_way = told.subscribe(1), told.subscribe(9), told.subscribe(9, frozenset({4}))
+    early, late, under_way = told.subscribe(1), told.subscribe(9), told.subscribe(9, {"s": 4})
     told.delivery.cut_off_purged(7)
     assert [each.closed for each in (early, late, under_way)] == [True, False, True]
 
@@ -136,8 +138,9 @@ async def test_a_feed_needs_no_dispatcher() -> None:
     events = feed.subscribe(None, moves=True)
     assert feed.is_joining()
     await feed.until_joined()
-    brings = await feed.beginning(events)
-    assert brings(f"{await ledger.epoch()}.{(await ledger.read_point()).until}.0")
+    start = await feed.beginning(events)
+    assert start.brings(f"{await ledger.epoch()}.{(await ledger.read_point()).until}.0", "s")
+    assert not start.brings(start.cursor, "s")
     delta = Delta("s", "r", "text", 0)
     feed.begin_turn("r", -1)
     feed.stream(delta, 4)
@@ -153,6 +156,40 @@ async def test_a_feed_needs_no_dispatcher() -> None:
     with pytest.raises(StopAsyncIteration):
         await waits
     await ledger.close()
+
+
+@in_loop
+async def test_a_run_that_was_being_accepted_completes_within_the_subscription_whoever_ends_it() -> None:
+    """Another process ends it before the subscription has begun, and before its accept has returned."""
+    tables = Tables()
+    slow, hold = MemoryLedger(tables), asyncio.Event()
+    take_step = slow.step
+
+    async def step(ask: Ask, decide: Decide) -> Decision:
+        decision = await take_step(ask, decide)
+        await hold.wait()
+        return decision
+
+    agent = Agent()
+    async with DurableDispatcher(agent, slow) as one, DurableDispatcher(agent, MemoryLedger(tables)) as two:
+        first = await two.submit("s", "p", run_id="first")
+        slow.step = step  # type: ignore[method-assign]  # to have the answer of a step come late
+        submitting = asyncio.create_task(one.submit("s", "p", run_id="a"))
+        while await two.find("a") is None:
+            await asyncio.sleep(0)
+        await two.cancel_run("a")
+        async with one.subscribe(moves=True) as moves, one.subscribe() as completes:
+            await asyncio.sleep(0.01)
+            hold.set()
+            run = await submitting
+            async with asyncio.timeout(HANG):
+                seen = [await anext(moves) for _ in range(4)]
+                complete = await anext(completes)
+            assert [each.event for each in seen if isinstance(each, Moved)] == ["accept", "enter", "cancel"]
+            assert seen[-1] == complete == await run
+            assert complete.cancelled
+        agent.finish(first)
+        await first
 
 
 @in_loop

@@ -477,8 +477,8 @@ class OnLedger:
     async def settled_cursor(self) -> str:
         return "0"
 
-    async def beginning(self, events: Any) -> Callable[[str], bool]:
-        return lambda cursor: False
+    async def beginning(self, events: Any) -> Any:
+        return SimpleNamespace(cursor="0", brings=lambda cursor, session_id: False)
 
     async def sessions(self) -> list[Any]:
         return []

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from turngate.durable._records import Known, Loaded
     from turngate.durable._step import Step
     from turngate.durable._stepper import Stepper
-    from turngate.durable.feed import LedgerCompletions
+    from turngate.durable.feed import LedgerCompletions, Start
 
 _LONGEST_NAME: Final = 512
 """The most characters of the id of a session or a run; databases cannot index longer ones."""
@@ -686,12 +686,12 @@ class DurableDispatcher:
         """
         return self._feed.subscribe(session_id, moves=moves)
 
-    async def beginning(self, subscription: Subscription) -> Callable[[str], bool]:
-        """Wait until it is known where a subscription begins; return a function that says what it delivers.
+    async def beginning(self, subscription: Subscription) -> Start:
+        """Wait until it is known where a subscription begins among the completions, and return that.
 
-        The function takes a cursor of `completions`, and returns whether the subscription delivers the
-        RunComplete that came with it. Raises DispatcherClosed when the subscription is closed before it has
-        begun.
+        Its `cursor` is one of `completions`, before everything that the subscription delivers;
+        `brings(cursor, session_id)` says whether the subscription delivers the RunComplete that came with a
+        cursor. Raises DispatcherClosed when the subscription is closed before it has begun.
         """
         return await self._feed.beginning(subscription)
 

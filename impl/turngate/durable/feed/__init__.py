@@ -7,11 +7,12 @@ delivered at once, but after everything that was saved before the turn started.
 `Feed`               the whole, which a dispatcher has: reads the ledger for the subscriptions
 `Delivery`           decides which subscription receives what, from which point on, in which order
 `StreamRelay`        carries what turns stream from process to process
+`Start`              where a subscription begins, in terms of the completions
 `LedgerCompletions`  the completions, which can be read from any cursor on
 """
 
 from turngate.durable.feed._completions import LedgerCompletions, LedgerCursor
 from turngate.durable.feed._delivery import BEHIND
-from turngate.durable.feed._feed import Feed
+from turngate.durable.feed._feed import Feed, Start
 
-__all__ = ["BEHIND", "Feed", "LedgerCompletions", "LedgerCursor"]
+__all__ = ["BEHIND", "Feed", "LedgerCompletions", "LedgerCursor", "Start"]
