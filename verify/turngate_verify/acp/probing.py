@@ -9,13 +9,14 @@ from turngate_verify.acp.agent import AgentGone
 from turngate_verify.acp.rig import Prompt, Rig
 from turngate_verify.conform.port import SubjectFailed
 
-Policy: TypeAlias = Literal["queue", "fold", "interrupt", "refuse", "parallel", "unknown"]
+Policy: TypeAlias = Literal["queue", "fold", "interrupt", "refuse", "parallel", "unanswered", "unknown"]
 IN_WORDS: dict[Policy, str] = {
     "queue": "waits for its turn",
     "fold": "joins the turn that is active",
     "interrupt": "ends the turn that is active",
     "refuse": "is refused",
     "parallel": "runs beside the turn that is active",
+    "unanswered": "is not answered",
     "unknown": "did not meet the same fate each time",
 }
 _SETTLES = 2.0
@@ -52,9 +53,8 @@ async def probe(rig: Rig, *, has_policy: bool = True) -> Probed:
     except AgentGone:  # whatever is tried next says why
         return Probed(None, notes)
     policy: Policy = seen.pop() if len(seen) == 1 else "unknown"
-    notes.append(
-        f"a prompt behind a busy session {IN_WORDS[policy]}: the protocol does not say what it should do"
-    )
+    open_ = "" if policy == "unanswered" else ": the protocol does not say what it should do"
+    notes.append(f"a prompt behind a busy session {IN_WORDS[policy]}{open_}")
     return Probed(policy, notes)
 
 
@@ -110,7 +110,7 @@ async def _policy(rig: Rig, a: Prompt, b: Prompt) -> Policy:
     a.release()
     await _until(lambda: b.is_answered or bool(b.calls), rig, rig.setting.grace)
     if not b.calls:
-        return "fold" if b.is_answered else "unknown"
+        return "fold" if b.is_answered else "unanswered"
     await _until(lambda: a.is_answered, rig, _SETTLES)
     return "queue" if a.is_answered else "fold"
 
