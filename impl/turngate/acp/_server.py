@@ -192,7 +192,7 @@ class AcpServer:
             case _:  # a notification that came as a request
                 if method == "session/cancel":
                     _session_id(params)
-                elif not is_id(params.get("requestId", False)):
+                elif "requestId" not in params or not is_id(params["requestId"]):
                     raise RpcError(Code.INVALID_PARAMS, "requestId must be a string or an integer")
                 await self._notice(method, params)
                 return {}

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import stat
 import sys
 import threading
@@ -108,10 +109,14 @@ class Wire:
     @classmethod
     async def connect(cls, source: int, target: int) -> Wire:
         """Connect to two file descriptors, which are closed in the end."""
+        mode = os.fstat(source).st_mode
+        if stat.S_ISSOCK(mode) and os.path.sameopenfile(source, target):
+            os.close(target)
+            both = socket.socket(fileno=source)
+            return cls(*await asyncio.open_connection(sock=both, limit=LINE_LIMIT), None)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
         from_client = None
-        mode = os.fstat(source).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(source):
             from_client, _ = await loop.connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", 0)
