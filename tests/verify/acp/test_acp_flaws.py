@@ -50,7 +50,7 @@ FLAWS: dict[str, tuple[Property, tuple[str, ...]]] = {
 }
 WAITING: dict[str, tuple[Property, tuple[str, ...]]] = {
     "never-answers-a-cancel": (Property.EXACTLY_ONE_COMPLETE, ("wire cancel asked",)),
-    "loses-what-waits": (Property.EXACTLY_ONE_COMPLETE, ("wire behind",)),
+    "loses-what-waits": (Property.NO_STRAND, ("wire behind",)),
     "ignores-cancels": (Property.FULL_COVERAGE, ("wire cancel asked",)),
     "stuck-after-failure": (Property.NO_STRAND, ("wire fail",)),
     "leaves-model-calls-open": (Property.ONE_TURN, ("wire cancel asked",)),

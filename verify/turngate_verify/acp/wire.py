@@ -145,11 +145,11 @@ class WirePlay:
         await self._quiet()
         self._finish(a)
         b.release()
-        for each in (a, b):
-            self.exercised.add(Property.EXACTLY_ONE_COMPLETE)
+        for each, broken in ((a, Property.EXACTLY_ONE_COMPLETE), (b, Property.NO_STRAND)):
+            self.exercised |= {Property.EXACTLY_ONE_COMPLETE, broken}
             if await self._outcome(each) == NO_RESPONSE:
                 behind = f", which was sent behind {a.name}," if each is b else ""
-                self._break(Property.EXACTLY_ONE_COMPLETE, f"{each.name}{behind} is never answered")
+                self._break(broken, f"{each.name}{behind} is never answered")
                 return
         await self._quiet()
         await self._plain(session, Property.NO_STRAND)
