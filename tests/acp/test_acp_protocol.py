@@ -373,6 +373,19 @@ async def test_a_permission_is_resolved_once_although_a_cancel_comes(tmp_path: P
             assert sum("method" in said and "id" in said for said in client.heard) == 1
 
 
+@on_both
+@in_loop
+async def test_a_permission_is_not_granted_after_a_cancel_from_elsewhere(kind: str, tmp_path: Path) -> None:
+    dispatcher = dispatcher_of(kind, tmp_path)
+    async with connected(dispatcher) as (client, _):
+        session = await client.new_session()
+        number = client.prompt(session, "shielded:t hold")
+        await client.question()
+        await dispatcher.cancel(session)
+        assert await client.outcome(number) == "cancelled"
+        assert client.text(session) == "t=None again=None "
+
+
 @in_loop
 async def test_a_permission_that_outlives_its_turn_is_not_granted() -> None:
     asking: list[asyncio.Task[str | None]] = []
@@ -527,7 +540,12 @@ async def test_requests_that_cannot_be_met(tmp_path: Path) -> None:
         no_ids: tuple[Any, ...] = (None, 5, True, [], {"a": 1})
         for wrong_id in no_ids:
             assert (await refused("session/prompt", sessionId=wrong_id, prompt=text))[0] == -32602
+            assert (await refused("session/cancel", sessionId=wrong_id))[0] == -32602
         assert (await refused("session/prompt", prompt=text))[0] == -32602
+        assert (await refused("session/cancel"))[0] == -32602
+        assert (await refused("$/cancel_request"))[0] == -32602
+        for wrong_id in (True, [], 1.5):
+            assert (await refused("$/cancel_request", requestId=wrong_id))[0] == -32602
         assert await refused("session/load", sessionId="x", cwd="/", mcpServers=[]) == (
             -32002,
             {"sessionId": "x"},

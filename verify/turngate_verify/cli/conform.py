@@ -202,6 +202,8 @@ def conform(
         raise click.UsageError("--stub-port, --no-stub and --home go with --acp")
     if acp and (target or workers > 1):
         raise click.UsageError("--acp takes '-- COMMAND...', and one worker")
+    if acp and doubt:
+        raise click.UsageError("--doubt wraps an adapter, so it does not go with --acp")
     if no_stub and (stub_port or home):
         raise click.UsageError("--stub-port and --home prepare a stub, so they do not go with --no-stub")
     timing = Timing(grace=grace)
