@@ -388,4 +388,3 @@ async def test_a_member_of_an_enumeration_of_strings_is_its_value() -> None:
         assert (await d.stop(Word.ROOM, turn=Word.NAME)).runs == [first]
         assert await d.clear_queue(Word.ROOM) == [waiting]
         assert [(await run).session_id for run in (first, waiting)] == ["room", "room"]
-        assert [each.session_id for each in await d.messages.of_run("first")] == ["room", "room"]
