@@ -53,7 +53,7 @@ class Client:
         transport: Any = None,
     ) -> None:
         # In UTF-8, as servers expect it: a token need not be ASCII.
-        headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
+        headers = {} if token is None else {b"Authorization": f"Bearer {token}".encode()}
         limits = httpx2.Limits(max_connections=None)
         self._http = httpx2.AsyncClient(
             base_url=url.rstrip("/") + "/",
