@@ -306,14 +306,14 @@ class Dispatcher:
         not held. Cancels, clears and limits treat held runs like any other. Never waits. `key` is an
         idempotency key, as for `cancel`.
         """
-        return self._hold_or_resume("hold", session_id, None, key)
+        return self._hold_or_resume("hold", session_id, key)
 
     async def hold_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
         """Hold this run, as `hold` does; return it in a list, which is empty if it was held already.
 
         Raises UnknownRun, or NotWaiting if it is not accepted or queued.
         """
-        return self._hold_or_resume("hold", None, run_id, key)
+        return self._hold_or_resume("hold", "", key, run_id)
 
     async def resume(self, session_id: str, *, key: str | None = None) -> list[Run]:
         """Resume every held run of the session, and return them in order. Never waits.
@@ -321,14 +321,14 @@ class Dispatcher:
         If no turn is active, the first queued run that is not held starts. `key` is an idempotency key, as
         for `cancel`.
         """
-        return self._hold_or_resume("resume", session_id, None, key)
+        return self._hold_or_resume("resume", session_id, key)
 
     async def resume_run(self, run_id: str, *, key: str | None = None) -> list[Run]:
         """Resume this run, as `resume` does; return it in a list, which is empty if it was not held.
 
         Raises UnknownRun, or NotWaiting if it is not accepted or queued.
         """
-        return self._hold_or_resume("resume", None, run_id, key)
+        return self._hold_or_resume("resume", "", key, run_id)
 
     async def stop(self, session_id: str, *, turn: str | None = None, key: str | None = None) -> Covered:
         """Cover the active turn alone and hold what waits, in one step. Never waits.
@@ -651,13 +651,13 @@ class Dispatcher:
         return Covered(self._effects.perform_for(core, *core.cancel()))
 
     def _hold_or_resume(
-        self, which: Literal["hold", "resume"], session_id: str | None, run_id: str | None, key: str | None
+        self, which: Literal["hold", "resume"], session_id: str, key: str | None, run_id: str | None = None
     ) -> list[Run]:
         self._loop.check_loop()
 
         def call() -> Covered:
             run = None if run_id is None else self._in_flight(run_id)
-            core = self._sessions.core(str(session_id) if run is None else run.session_id)
+            core = self._sessions.core(session_id if run is None else run.session_id)
             step = core.hold if which == "hold" else core.resume
             return Covered(self._effects.perform_for(core, *step(None if run is None else run.record)))
 

@@ -19,7 +19,7 @@ from turngate._errors import TurnEnded, TurngateError, UnknownRun
 from turngate._events import Delta, Note, Waiters
 from turngate._log import call_back, guard
 from turngate._loop import clean_up
-from turngate._prompt import check_callback, decode, encode, seconds, whole_number
+from turngate._prompt import check_callback, decode, encode, plain, seconds, whole_number
 from turngate._turn import current_turn
 
 if TYPE_CHECKING:
@@ -347,6 +347,7 @@ class Turn:
         """
         if not isinstance(text, str):
             raise TypeError(f"a turn writes strings, not {type(text).__name__}")
+        text = plain(text)
         with self._lock:
             self.check_open("write to")
             if text:
@@ -367,7 +368,7 @@ class Turn:
         """
         if not isinstance(kind, str):
             raise TypeError(f"the kind of a note must be a string, not {type(kind).__name__}")
-        text = encode(data, "turn.emit")
+        kind, text = plain(kind), encode(data, "turn.emit")
         run = self.run.record
         note = Note(run.session_id, run.run_id, kind, decode(text))
         with self._lock:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from turngate._core import SETTLING
 from turngate._log import describe, guard, log_error, log_or_propagate, raise_in_loop
 from turngate._loop import StandIn
+from turngate._prompt import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -210,7 +211,9 @@ class TurnRunner:
             try:
                 if unbegun is None and await host.begin(turn):
                     text = await self._runner(turn)
-                    if text is not None and not isinstance(text, str):
+                    if isinstance(text, str):
+                        text = plain(text)
+                    elif text is not None:
                         text, error = None, f"the runner returned {type(text).__name__}, not str or None"
             except BaseException as exc:
                 error, stopped_by = _failure(exc, turn)

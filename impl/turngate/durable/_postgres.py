@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 from weakref import WeakValueDictionary
 
 from turngate._log import log, log_error
+from turngate._prompt import plain
 from turngate.durable._ledger import LedgerUnavailable, NotStorable, ReadPoint
 from turngate.durable._postgres_notifications import Notifications
 from turngate.durable._records import (
@@ -420,9 +421,14 @@ def _as_arrays(batch: list[_Save]) -> list[list[list[str | None]]]:
         if changes.entries:
             entries.append((number, session_id, json.dumps(changes.entries)))
     return [
-        [[None if value is None else str(value) for value in row] for row in rows]
+        [[None if value is None else _as_text(value) for value in row] for row in rows]
         for rows in (sessions, accepted, moved, done, messages, entries)
     ]
+
+
+def _as_text(value: object) -> str:
+    """Return the value as text; a member of an enumeration of strings is its value, not its name."""
+    return plain(value) if isinstance(value, str) else str(value)
 
 
 class Schema:

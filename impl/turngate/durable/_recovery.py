@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from turngate._core import QUEUED, RUNNING, State
+from turngate._core import QUEUED, RUNNING, WAITING, State
 from turngate._errors import counted
 from turngate._keys import KEPT_ON_A_LEDGER
 from turngate._log import log, log_error
@@ -177,7 +177,7 @@ class Recovery:
                 continue  # it has ended meanwhile
             mine = on_record.get(turn.fence)
             if mine is None:
-                if turn.record.phase is RUNNING:
+                if turn.record.phase in (WAITING, RUNNING):  # otherwise it is about to find out by itself
                     self._turns.give_up(turn)
             elif mine.covered:
                 self._turns.cover(turn.fence, name)
