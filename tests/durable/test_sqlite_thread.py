@@ -152,7 +152,7 @@ def test_the_pause_between_failures_grows_until_it_gives_up(
         for _ in range(thread_module._FAILURES_LIMIT):
             with pytest.raises(LedgerUnavailable, match="the ledger failed"):
                 await thread.do(nothing)
-        with pytest.raises(LedgerGone, match="10 times in a row"):
+        with pytest.raises(LedgerGone, match="10"):
             await thread.do(nothing)
         await thread.end()
 

@@ -64,7 +64,7 @@ class SessionRow(NamedTuple):
 class RunRow(NamedTuple):
     """A run; `place` is its place in its turn, `holder` the worker that accepted it.
 
-    While it waits, `rank` orders the line, and `bound` is the lead of the one turn that it may join.
+    While it waits, `rank` gives its position, and `bound` is the lead of the one turn that it may join.
     `data` is JSON. An empty text means None.
     """
 
