@@ -49,7 +49,7 @@ _DRILLS = 0.6
 _WALKS = 0.8
 """Random programs are begun until this share of the time is over."""
 _FEWEST_WALKS = 3
-"""So many random programs are played however slow the subject is, if so many are asked for."""
+"""The number of random programs that even a slow subject plays, unless fewer are asked for."""
 _REMEMBERED = 10_000
 _HEARS_LATE = (
     "a call of the adapter hears of a RunComplete after the next turn has started; "
