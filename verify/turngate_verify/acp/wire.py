@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, PlayedStep, consequences
-from turngate_model.history import Complete, Enter, Event
+from turngate_model.history import Accept, Cancel, Complete, Enter, Event
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
 from turngate_model.properties import AnyProperty, Property, Violation
@@ -156,6 +156,7 @@ class WirePlay:
 
     async def _idle_cancel(self, session: str, moment: str) -> None:
         self._say(0, Action("caller", "cancel"), "cancel of an idle session")
+        self._said[-1].events.append(Cancel())
         self.rig.cancel(session)
         if DELAYS[moment]:
             await asyncio.sleep(DELAYS[moment])
@@ -279,6 +280,7 @@ class WirePlay:
         place = self._sessions.index(session)
         self._say(place, Action("caller", "accept", name, "fold"), f"accept {name}")
         first = self._said[-1]
+        first.events.append(Accept(name))
 
         def called(_: ModelCall) -> None:
             if not prompt.calls[1:] and not prompt.is_answered:
@@ -297,6 +299,7 @@ class WirePlay:
 
     def _cancel(self, session: str, a: Prompt, moment: str) -> None:
         self._say(self._sessions.index(session), Action("caller", "cancel"), "cancel")
+        self._said[-1].events.append(Cancel())
         if moment == "end":
             for call in a.open_calls:
                 call.finish(a.reply)
