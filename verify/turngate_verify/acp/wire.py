@@ -142,14 +142,16 @@ class WirePlay:
             self.skipped = "a prompt was done before the next one was sent"
             return
         b = self._prompt(session)
+        sent = self._said[-1]
         await self._quiet()
         self._finish(a)
         b.release()
         for each, broken in ((a, Property.EXACTLY_ONE_COMPLETE), (b, Property.NO_STRAND)):
             self.exercised |= {Property.EXACTLY_ONE_COMPLETE, broken}
             if await self._outcome(each) == NO_RESPONSE:
-                behind = f", which was sent behind {a.name}," if each is b else ""
-                self._break(broken, f"{each.name}{behind} is never answered")
+                if each is b:
+                    sent.events.append(Enter(b.name, DeclaredState.QUEUED))
+                self._break(broken, f"{each.name} is never answered")
                 return
         await self._quiet()
         await self._plain(session, Property.NO_STRAND)
