@@ -128,7 +128,7 @@ class PostgresLedger(SqlLedger):
     def _working(self) -> Server:
         if self._process not in (0, os.getpid()):
             raise LedgerUnavailable(
-                "the ledger was opened before this process was forked off; open another one"
+                "the ledger was opened before this process was forked; open it again here"
             )
         if self._server is None:
             raise LedgerUnavailable("the ledger is not open")
@@ -318,7 +318,7 @@ class Saves:
         """Save a step if its session is still at its version and the worker is alive.
 
         Returns the result, and the position. If the caller is cancelled before the step is sent, it is not
-        saved; afterwards it is saved all the same.
+        saved; afterwards it is saved anyway.
         """
         answer: Future[tuple[Fate, int]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Save(worker, changes, answer))

@@ -139,7 +139,7 @@ class RunBody(Body):
 
 
 class SessionBody(Body):
-    """A session at one moment; `waiting` are the ids of the accepted and queued runs, in line order."""
+    """A session at one moment; `waiting` are the ids of the accepted and queued runs, in order."""
 
     session_id: str
     accepted: list[RunBody]
@@ -241,7 +241,7 @@ EVENTS: Final[dict[str, type[Struct]]] = {
         {"session_id": str | None, "run_id": None},
     ),
 }
-"""The data of each event of the stream. A move has the fields of `Moved` that its model names."""
+"""The data of each event of the stream. A decision has the fields of `Moved` that its model names."""
 
 _encoder: Final = json.JSONEncoder(separators=(",", ":"))
 # In ASCII: an event of the stream ends with its line, and not every string has a UTF-8 form.

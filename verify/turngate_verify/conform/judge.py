@@ -19,7 +19,15 @@ from turngate_model.history import Complete, Ended, Enter, Event, Fold, Handoff,
 from turngate_model.lifecycle import WAITING, DeclaredState
 from turngate_model.properties import AnyViolation, DurableProperty, DurableViolation, Property, Violation
 from turngate_verify.conform.enabling import ProgramLimits, bursts, enabled
-from turngate_verify.conform.port import Given, Observed, Refused, Subject, SubjectFailed, is_refused
+from turngate_verify.conform.port import (
+    Given,
+    Observed,
+    Refused,
+    Subject,
+    SubjectFailed,
+    SubjectHangs,
+    is_refused,
+)
 from turngate_verify.conform.programs import ABOUT_ALL, LINE, REST, TAKING_IN, Op, Program
 from turngate_verify.conform.rest import at_work, settled, told_of, waited_for
 from turngate_verify.conform.sessions import Sessions
@@ -56,6 +64,8 @@ class Judge:
         self.states[0].waited = waited_for(subject)
         self.stepped = hasattr(subject, "begin_window")
         """Whether operations can be called between two callbacks of the subject."""
+        self.hangs_in_close: SubjectFailed | None = None
+        """What is wrong if closing did not return, although nothing was in flight."""
         self.undecided = ""
         """Why what happened could not be judged; empty if it could."""
         self.doubt = ""
@@ -89,9 +99,14 @@ class Judge:
         return run in self._refused
 
     def close(self) -> None:
-        """Close the subject. What it raises then changes no verdict."""
+        """Close the subject. What it raises changes no verdict, unless it hangs with nothing in flight."""
+        quiet = not any(session.in_flight for session in self.sessions.each)
         with suppress(Exception, SystemExit):
-            self.subject.close()
+            try:
+                self.subject.close()
+            except SubjectHangs as hangs:
+                if quiet:
+                    self.hangs_in_close = self._failed_at("close", hangs.what, ())
 
     def enabled(self, limits: ProgramLimits) -> list[Op]:
         """Return the operations that make sense now, in a fixed order."""
@@ -265,9 +280,12 @@ class Judge:
         return shown
 
     def _failed(self, what: str, conversation: Sequence[str]) -> SubjectFailed:
+        return self._failed_at(str(self.program[-1]), what, conversation)
+
+    def _failed_at(self, at: str, what: str, conversation: Sequence[str]) -> SubjectFailed:
         told = conversation or getattr(self.subject, "conversation", ())
         told = told or [f"{number}  {op}" for number, op in enumerate(self.program, 1)]
-        return SubjectFailed(f"at {self.program[-1]!s}: {what}", told)
+        return SubjectFailed(f"at {at}: {what}", told)
 
     # Judging it.
 
