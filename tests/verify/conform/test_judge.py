@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,6 @@ from turngate_verify.conform import (
     Effort,
     Features,
     Handoff,
-    Observed,
     ProgramLimits,
     RealtimeSubject,
     RunnerFailed,
