@@ -18,7 +18,6 @@ from turngate_model import (
     LIMB_DESIGNS,
     LINE_DESIGNS,
     Property,
-    model_only,
 )
 from turngate_model.checker import Bounds, DurableBounds, Exploration, Explorer, MemoryModel
 from turngate_model.pictures import generate, refute, stale
@@ -157,7 +156,6 @@ def run_drivers(verification: Verification, thoroughness: Thoroughness, *, quiet
             yield one
         verification.drivers.append(one)
 
-    verification.unchecked.append(model_only.UNCHECKED)
     with Workers() as workers:
         drivers = _started(thoroughness, workers)
         for name, check in drivers.items():
