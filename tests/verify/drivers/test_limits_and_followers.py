@@ -15,7 +15,7 @@ from turngate_verify.world.world import World
 FOUND_BY_RULES = {  # soon with this seed, and what is said of it
     "CallsOneTooMany": (0, "no place is free: it should wait"),
     "StarvesOthers": (6, "is called ahead of the turn of session"),
-    "KeepsThePlaceWhileItSettles": (4, "waits for a place although one is free"),
+    "KeepsThePlaceWhileItSettles": (0, "waits for a place although one is free"),
     "LosesThePlaceOfTheCancelled": (3, "waits for a place although one is free"),
     "CallsTheCancelled": (3, "which waits for no place: it should not be"),
     "TakesBackTheCalled": (3, "does something: it should change nothing"),
@@ -38,7 +38,6 @@ RARE = {"ClosesAStepLater"}
 )
 def test_the_rules_find_a_mistake(name: str) -> None:
     seed, said = FOUND_BY_RULES[name]
-    # It takes some hundred examples; which ones a seed gives depends on the modules that are loaded.
     rules = run_rules(2_000, make=getattr(broken_followers, name), seed=seed)
     assert said in (rules.violation.what if rules.violation else rules.error)
     with pytest.raises(AssertionError):

@@ -89,7 +89,7 @@ LINE = Bounds(2, 1, 1, holds=1, moves=1, into=True)
 QUICK = Thoroughness(
     Bounds(3, 2),
     Bounds(2, 1),
-    examples=400,
+    examples=250,
     seeds=1,
     scenarios=SMALL,
     places=(WITH_PLACES,),
@@ -461,7 +461,13 @@ def look_for(name: str, seed: int) -> Rules:
     sabotage = IN_MEMORY[name]
     examples = LINE_EXAMPLES if name in LINE_DESIGNS else EXAMPLES
     for search in range(SEARCHES):
-        found = run_rules(examples, make=sabotage.make, seed=seed + search * 1_000, claimed=sabotage.breaks)
+        found = run_rules(
+            examples,
+            make=sabotage.make,
+            seed=seed + search * 1_000,
+            claimed=sabotage.breaks,
+            shrinks=False,
+        )
         if found.violation is not None:
             break
     return found
