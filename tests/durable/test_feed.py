@@ -193,6 +193,7 @@ async def test_a_run_that_was_being_accepted_completes_within_the_subscription_w
                 complete = await anext(completes)
             assert [each.event for each in seen if isinstance(each, Moved)] == ["accept", "enter", "cancel"]
             assert seen[-1] == complete == await run
+            assert isinstance(complete, RunComplete)
             assert complete.cancelled
         agent.finish(first)
         await first

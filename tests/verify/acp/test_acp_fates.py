@@ -201,12 +201,10 @@ def test_the_sleep_of_the_kit_is_not_taken_for_silence(monkeypatch: pytest.Monke
 def test_an_agent_that_was_stopped_does_not_hang() -> None:
     async def work() -> None:
         agent = Agent((), {}, None)  # type: ignore[arg-type]  # nothing is sent to it
-        process, _ = await asyncio.get_running_loop().subprocess_exec(
-            asyncio.SubprocessProtocol,
-            *(sys.executable, "-c", "import time; time.sleep(3600)"),
-            start_new_session=True,
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "import time; time.sleep(3600)", start_new_session=True
         )
-        agent._process = process
+        agent._process = process._transport  # type: ignore[attr-defined]
         try:
             while await agent.is_computing():  # until it has started
                 pass
@@ -215,7 +213,7 @@ def test_an_agent_that_was_stopped_does_not_hang() -> None:
                 pass
         finally:
             process.kill()
-            process.close()
+            await process.wait()
 
     asyncio.run(work())
 

@@ -38,6 +38,31 @@ def test_a_finding_on_the_wire_is_printed_and_can_be_replayed(capsys: pytest.Cap
     assert "  replay: turngate conform --acp --replay 'wire cancel asked' -- " in out
 
 
+@pytest.mark.parametrize(
+    ("flaw", "scenario"),
+    [
+        ("end-turn-to-a-cancel", "cancel asked"),
+        ("poisons-the-next-prompt", "cancel at-once warm"),
+        ("remembers-an-idle-cancel", "idle-cancel at-once"),
+        ("loses-what-waits", "behind"),
+        ("answers-twice", "cancel streaming"),
+        ("update-after-response", "prompt"),
+        ("cancels-other-sessions", "two-sessions"),
+    ],
+)
+def test_a_finding_on_the_wire_has_a_picture(
+    flaw: str, scenario: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It shows the runs, the cancels, and what a sound dispatcher does instead."""
+    page = ("--report", str(tmp_path))
+    code, _, _ = conform(capsys, *page, "--grace", "1", "--replay", f"wire {scenario}", "--", *flawed(flaw))
+    assert code == 1
+    said = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "<svg" in said
+    assert "run a" in said
+    assert f"wire {scenario}" in said
+
+
 def test_one_scenario_says_nothing_of_what_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
     """Not even why: what happens behind a busy session is not found out for one scenario."""
     _, out, _ = conform(capsys, "--replay", "wire prompt", "--json", "--", *flawed())

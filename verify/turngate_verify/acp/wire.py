@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from turngate_model.checker.counterexample import Counterexample, PlayedStep, consequences
-from turngate_model.history import Complete, Enter, Event
+from turngate_model.history import Accept, Cancel, Complete, Enter, Event
 from turngate_model.lifecycle import DeclaredState
 from turngate_model.mechanism import Action
 from turngate_model.properties import AnyProperty, Property, Violation
@@ -142,20 +142,23 @@ class WirePlay:
             self.skipped = "a prompt was done before the next one was sent"
             return
         b = self._prompt(session)
+        sent = self._said[-1]
         await self._quiet()
         self._finish(a)
         b.release()
         for each, broken in ((a, Property.EXACTLY_ONE_COMPLETE), (b, Property.NO_STRAND)):
             self.exercised |= {Property.EXACTLY_ONE_COMPLETE, broken}
             if await self._outcome(each) == NO_RESPONSE:
-                behind = f", which was sent behind {a.name}," if each is b else ""
-                self._break(broken, f"{each.name}{behind} is never answered")
+                if each is b:
+                    sent.events.append(Enter(b.name, DeclaredState.QUEUED))
+                self._break(broken, f"{each.name} is never answered")
                 return
         await self._quiet()
         await self._plain(session, Property.NO_STRAND)
 
     async def _idle_cancel(self, session: str, moment: str) -> None:
         self._say(0, Action("caller", "cancel"), "cancel of an idle session")
+        self._said[-1].events.append(Cancel())
         self.rig.cancel(session)
         if DELAYS[moment]:
             await asyncio.sleep(DELAYS[moment])
@@ -279,6 +282,7 @@ class WirePlay:
         place = self._sessions.index(session)
         self._say(place, Action("caller", "accept", name, "fold"), f"accept {name}")
         first = self._said[-1]
+        first.events.append(Accept(name))
 
         def called(_: ModelCall) -> None:
             if not prompt.calls[1:] and not prompt.is_answered:
@@ -297,6 +301,7 @@ class WirePlay:
 
     def _cancel(self, session: str, a: Prompt, moment: str) -> None:
         self._say(self._sessions.index(session), Action("caller", "cancel"), "cancel")
+        self._said[-1].events.append(Cancel())
         if moment == "end":
             for call in a.open_calls:
                 call.finish(a.reply)
