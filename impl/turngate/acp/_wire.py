@@ -110,7 +110,7 @@ class Wire:
     async def connect(cls, source: int, target: int) -> Wire:
         """Connect to two file descriptors, which are closed in the end."""
         mode = os.fstat(source).st_mode
-        if stat.S_ISSOCK(mode) and os.path.sameopenfile(source, target):
+        if stat.S_ISSOCK(mode) and os.path.samestat(os.fstat(source), os.fstat(target)):
             os.close(target)
             both = socket.socket(fileno=source)
             return cls(*await asyncio.open_connection(sock=both, limit=LINE_LIMIT), None)
