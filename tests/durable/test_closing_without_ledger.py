@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +19,9 @@ from dispatching import HANG, Agent, echo, in_loop
 from old_ledgers import ask_postgres
 from operating import Child, turns, until
 from postgres import cluster
-from turngate import DispatcherClosed, Turn
+from turngate import DispatcherClosed, State, Turn
 from turngate.durable import DurableDispatcher, LedgerUnavailable, PostgresLedger, SqliteLedger, _close
+from turngate_verify.world.memory_ledger import MemoryLedger, Tables
 
 FINISH = {"finish": 0.2}
 
@@ -192,3 +194,42 @@ async def test_a_close_that_gives_up_leaves_no_task_behind(
     async with asyncio.timeout(20):
         while d._stepper.tasks.tasks:
             await asyncio.sleep(0.01)
+
+
+# Turns that wait for a place.
+
+
+@pytest.mark.requirement("ONE_TURN")
+@pytest.mark.parametrize("ends_after", range(12))
+def test_a_close_leaves_no_runner_behind_that_gets_a_place_meanwhile(ends_after: int) -> None:
+    """A turn that is given up to other processes is no longer in line, whenever the turn before it ends."""
+
+    @in_loop
+    async def check() -> None:
+        working: list[str] = []
+        over = asyncio.Event()
+
+        async def agent(turn: Turn) -> None:
+            working.append(turn.run.run_id)
+            try:
+                await (over if turn.run.run_id == "holder" else asyncio.Event()).wait()
+            finally:
+                working.remove(turn.run.run_id)
+
+        tables = Tables(now=time.time)
+        d = DurableDispatcher(agent, MemoryLedger(tables), turns_limit=1)
+        async with d:
+            await d.submit("s", "p", run_id="holder")
+            while not working:
+                await asyncio.sleep(0)
+            in_line = await d.submit("t", "p", run_id="in line")
+            assert in_line.state is State.ACTIVE
+            d.begin_close()
+            for _ in range(ends_after):
+                await asyncio.sleep(0)
+            over.set()
+        assert working == []
+        owner = tables.sessions["t"].owner
+        assert owner is None or tables.sessions["t"].lead is None
+
+    check()

@@ -28,7 +28,7 @@ from turngate import (
 from turngate._events import Event, Subscribers
 from turngate._loop import HomeLoop
 from turngate.durable import DurableDispatcher, LedgerUnavailable
-from turngate.durable._ledger import CompletionRecord, HistoryStep, LedgerGone, ReadPoint
+from turngate.durable._ledger import CompletionRecord, HistoryStep, LedgerGone, Place, ReadPoint
 from turngate.durable._records import Ask, Decide, Decision, RunRow
 from turngate.durable._stepper import PendingStep
 from turngate.durable.feed import Feed, _feed
@@ -193,6 +193,7 @@ async def test_a_run_that_was_being_accepted_completes_within_the_subscription_w
                 complete = await anext(completes)
             assert [each.event for each in seen if isinstance(each, Moved)] == ["accept", "enter", "cancel"]
             assert seen[-1] == complete == await run
+            assert isinstance(complete, RunComplete)
             assert complete.cancelled
         agent.finish(first)
         await first
@@ -792,13 +793,20 @@ async def test_the_steps_that_were_under_way_are_found_by_their_answers_or_their
     assert asked == []
 
 
-@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize(("moves", "page"), [(True, 1), (True, 2), (False, 1), (False, 500)])
 @in_loop
 async def test_a_subscription_gets_what_was_under_way_and_delivered_before_it_began(
-    moves: bool, monkeypatch: pytest.MonkeyPatch
+    moves: bool, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_feed, "_PAGE", 1)
+    monkeypatch.setattr(_feed, "_PAGE", page)
     feed, ledger = await idle()
+    read = ledger.history_after
+
+    async def checked(after: Place, limit: int) -> Any:
+        position, ordinal = after
+        return await read((position, ordinal), limit)
+
+    ledger.history_after = checked  # type: ignore[method-assign]
     tables = ledger.tables
     early = feed.subscribe(None, moves=True)
     await feed._read()
@@ -894,14 +902,16 @@ async def test_what_is_delivered_in_part_is_not_missed_twice() -> None:
     assert await feed._missed(events, since) == []  # nothing was delivered yet
     feed._at = (position, 0)
     assert await feed._missed(events, since) == [cleared()]
+    feed._at = (position, BEHIND)
+    assert await feed._missed(events, since) == [cleared(), cleared("t")]
     assert await feed._missed(events, {}) == []
-    assert await feed._missed(events, {"t": position}) == []
+    assert await feed._missed(events, {"t": position}) == [cleared("t")]
 
 
 @in_loop
 async def test_a_first_subscription_is_told_what_comes_after_it_began() -> None:
     feed, ledger = await idle()
-    for _ in range(6):
+    for _ in range(7):
         save(ledger.tables, CLEAR)
     reads: list[Any] = []
     read = ledger.history_after
@@ -918,8 +928,9 @@ async def test_a_first_subscription_is_told_what_comes_after_it_began() -> None:
     first = feed.subscribe(None, moves=True)
     assert feed._news.count > heard  # so that it begins soon
     await feed._read()
-    assert reads == [(6, BEHIND)]
-    assert first in feed.delivery.beginnings
+    assert reads == [(7, BEHIND)]
+    start = await feed.beginning(first)
+    assert LedgerCursor.parse(start.cursor).at == (7, BEHIND)
     assert second[0] in feed.delivery.beginnings  # what was read meanwhile is not delivered without one
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
 import pytest
 
+from turngate.durable import DurableDispatcher
 from turngate_model.checker import Bounds
 from turngate_verify.drivers.ledger_calls import search as search_calls
 from turngate_verify.drivers.ledger_faults import search
@@ -62,6 +64,13 @@ def test_one_fault_at_every_call_of_every_method_with_onlookers() -> None:
 @pytest.mark.parametrize("on_death", ["fail", "retry"])
 def test_all_drawn_programs_hold_and_everything_is_reached(on_death: Any) -> None:
     found = run_ledger_rules(300, on_death=on_death)
+    assert found.wrong == [], found.program
+    assert found.missed == frozenset()
+
+
+@pytest.mark.requirement("DURABLE", "ADOPTED")
+def test_all_drawn_programs_hold_with_one_place_per_process() -> None:
+    found = run_ledger_rules(200, make=functools.partial(DurableDispatcher, turns_limit=1))
     assert found.wrong == [], found.program
     assert found.missed == frozenset()
 

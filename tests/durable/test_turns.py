@@ -430,7 +430,8 @@ class Runs(KnownRuns):
 
     def __init__(self) -> None:
         self.hooked: list[tuple[str, int]] = []
-        super().__init__(SimpleNamespace(), lambda run_id, position: self.hooked.append((run_id, position)))
+        home: Any = SimpleNamespace()
+        super().__init__(home, lambda run_id, position: self.hooked.append((run_id, position)))
 
 
 def completion(run_id: str = "r", text: str = "done", message_id: str | None = "m") -> RunComplete:

@@ -18,10 +18,10 @@ from turngate_model import (
     Mechanism,
     Property,
 )
-from turngate_model.checker import Bounds, DurableBounds, Explorer, MemoryModel, OnDeath
+from turngate_model.checker import Bounds, DurableBounds, Explorer, MemoryModel, OnDeath, bounds_of
 from turngate_model.designs import SMALL_FLAWS, built_in
 from turngate_model.durable import DURABLE_MECHANISMS, DurableMechanism, refute_durable
-from turngate_model.pictures import bounds_of, refute
+from turngate_model.pictures import refute
 from turngate_model.properties import DurableProperty
 
 # What each design is known to break.

@@ -447,6 +447,31 @@ class Asked(Awaited):
     features = Features()
 
 
+class Shielded(Watched):
+    """The adapter of a caller who waits under a shield, for a limited time: it hears late."""
+
+    async def do_accept(self, session: str, run: str) -> None:
+        answer = await self.mine.submit(session, run)
+        try:
+            await asyncio.wait_for(asyncio.shield(answer), 1e9)
+            self.completed(run)
+        except asyncio.CancelledError:
+            self.completed(run, cancelled=True)
+        except Exception as error:
+            self.completed(run, error=str(error))
+
+
+class Polls(Watched):
+    """The adapter of a caller who asks again and again."""
+
+    async def do_accept(self, session: str, run: str) -> None:
+        answer = await self.mine.submit(session, run)
+        while not answer.done():
+            await asyncio.sleep(0.2)
+        error = None if answer.cancelled() else answer.exception()
+        self.completed(run, cancelled=answer.cancelled(), error=str(error) if error else None)
+
+
 class InTwoPhases(AsyncioSubject):
     """Two phases: the line is sorted by acceptance, so one that enters late may wait ahead of others."""
 
@@ -512,6 +537,7 @@ RIGHT: list[type[AsyncioSubject]] = [
     ),
     Folding,
     InTwoPhases,
+    *(flight(kind, adapter) for kind in (Actors, Trampoline) for adapter in (Shielded, Polls)),
 ]
 
 

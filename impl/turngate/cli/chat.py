@@ -7,15 +7,14 @@ import sys
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 import click
-import httpx2
 
 from turngate import Delta, Moved, RunComplete, State, TurngateError
 from turngate.cli.screen import PlainScreen, TerminalScreen
 from turngate.cli.targets import read_token
 from turngate.client import Client, EventStream, Gap, RemoteEvent, Snapshot
+from turngate.client._calls import is_address
 
 _SHOWN = 30
 """Characters of a waiting prompt that are shown."""
@@ -64,18 +63,10 @@ def chat(url: str, session: str, token_file: Path | None, twice_within: float) -
 
 def _check_address(url: str, session_id: str) -> None:
     """Raise unless there are addresses for the server and the session."""
-    if not _is_address(url):
+    if not is_address(url):
         raise click.UsageError(f"{url!r:.80} is not an address; give one like http://127.0.0.1:8765")
-    if session_id in ("", ".", "..") or not _is_address(f"{url}/v1/sessions/", session_id):
+    if session_id in ("", ".", "..") or not is_address(f"{url}/v1/sessions/", session_id):
         raise click.UsageError(f"--session {session_id!r:.80} cannot be part of an address")
-
-
-def _is_address(url: str, segment: str = "") -> bool:
-    try:
-        named = httpx2.URL(url + quote(segment, safe=""))
-    except (httpx2.InvalidURL, ValueError):  # a ValueError for what is not Unicode
-        return False
-    return named.scheme in ("http", "https") and bool(named.host) and (named.port or 1) in range(1, 65_536)
 
 
 async def _chat(url: str, session_id: str, token: str | None, twice_within: float) -> None:

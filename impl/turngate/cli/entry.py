@@ -11,9 +11,8 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turngate.cli.endings import (
     BAD_INPUT,
@@ -26,9 +25,8 @@ from turngate.cli.endings import (
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-
-_ENDS = 5.0
-"""How many seconds the threads of a subject have to end."""
+before_exit: list[Any] = []
+"""Functions that a command leaves to be called with the exit code, before the process ends."""
 
 
 def main() -> None:
@@ -47,16 +45,9 @@ def main() -> None:
         _redirect_to_null(2)
         code = INTERRUPTED
     _flush()
-    if sys.argv[1:2] == ["conform"]:
-        _end_although_threads_hang(code)
+    for end in before_exit:
+        end(code)
     sys.exit(code)
-
-
-def _end_although_threads_hang(code: int) -> None:
-    """End the process in a few seconds, even if threads of the subject that was checked never end."""
-    ending = threading.Timer(_ENDS, os._exit, (code,))
-    ending.daemon = True
-    ending.start()
 
 
 def _handle_interrupts() -> None:

@@ -107,9 +107,11 @@ class LedgerClose:
         while turns.owned or stepper.under_way or (self._gave_up and len(turns.runner)):
             now = loop.time()
             for owned in [*turns.owned.values()]:
-                turn = owned.turn
-                if turn.fence not in cancelling and (now >= self._deadline or turn.record.phase is WAITING):
-                    cancelling[turn.fence] = self._tasks.spawn(self._end_turn(turn))
+                turn, is_waiting = owned.turn, owned.turn.record.phase is WAITING
+                if turn.fence not in cancelling and (now >= self._deadline or is_waiting):
+                    if is_waiting:  # from here on it gets no place, so its runner is not called
+                        turns.runner.leave_line(turn)
+                    cancelling[turn.fence] = self._tasks.spawn(self._end_turn(turn, is_waiting=is_waiting))
             if now >= self._deadline and until == math.inf:
                 until = now + self._patience
             if now >= until:
@@ -152,9 +154,9 @@ class LedgerClose:
             self._turns.give_up(turn)
         return True
 
-    async def _end_turn(self, turn: Turn) -> None:
-        """Cancel the turn; leave a turn whose runner was not called to other processes."""
-        run, is_waiting = turn.run, turn.record.phase is WAITING
+    async def _end_turn(self, turn: Turn, *, is_waiting: bool) -> None:
+        """Cancel the turn; leave a turn that was waiting for a place to other processes."""
+        run = turn.run
         ask = Ask(run.session_id, 0, "", 1, run.run_id)
         while self._turns.turn_of(turn.fence) is turn:
             try:

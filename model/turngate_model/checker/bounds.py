@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
+from turngate_model.designs import DESIGNS, NOT_IN_DESIGNS, NOT_IN_LINE_DESIGNS
+
 NAMES = "abcdefgh"
 """The names of runs. There are at most as many prompts."""
 MOST_SESSIONS = 3
@@ -44,6 +46,15 @@ class Bounds:
             moves=(0, 16),
             **({} if self.turns_limit is None else {"turns_limit": (1, MOST_SESSIONS)}),
         )
+
+
+def bounds_of(design: str) -> Bounds:
+    """Return the bounds within which a known-bad design is explored. They are large enough to refute it."""
+    if design in DESIGNS:
+        return Bounds(without=NOT_IN_DESIGNS)
+    if design == "made-up-rank":
+        return Bounds(3, 0, 1, NOT_IN_LINE_DESIGNS, holds=1, moves=1)
+    return Bounds(2, 1, 1, NOT_IN_LINE_DESIGNS, holds=1, moves=1, into=True)
 
 
 OnDeath: TypeAlias = Literal["fail", "retry"]

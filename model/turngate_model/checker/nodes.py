@@ -59,7 +59,7 @@ class Nodes:
         self._shared: list[Shared] = []
         self._shared_ids: dict[Shared, int] = {}
         self._accepts: dict[tuple[int, int, int, ModelRun, Mode], Edge] = {}
-        self.empty = self._intern(ModelSession(), AbstractSession(declared, limited=turns_limit is not None))
+        self.empty = self.intern(ModelSession(), AbstractSession(declared, limited=turns_limit is not None))
         """The node of a session in which nothing has happened."""
         self.at_first = self._intern_shared(Shared.at_first(turns_limit))
         """The ``Shared`` of a world in which nothing has happened."""
@@ -107,9 +107,13 @@ class Nodes:
     ) -> tuple[Edge, tuple[Event, ...]]:
         """Take one step of a node and return it as an edge, with its events."""
         taken, held, abstract = self._taken(node, shared, session, action, run, self.witness)
-        target = self._intern(held, abstract)
+        target = self.intern(held, abstract)
         violations = (*taken.violations, *self._faults[target])
         return Edge(action, target, self._intern_shared(taken.shared), violations), taken.events
+
+    def taken(self, node: int, action: Action) -> tuple[JudgedStep, ModelSession, AbstractSession]:
+        """Take one step of a node of one session, and return what came of it, before it is a node."""
+        return self._taken(node, self.at_first, 0, action, None)
 
     def events(self, node: int, shared: int, session: int, action: Action) -> tuple[Event, ...]:
         """Return the events of a step of a node. The node's runs must be named by rank."""
@@ -139,7 +143,7 @@ class Nodes:
         taken = take(self.design, held, abstract, before, action, run, session=session, witness=witness)
         return taken, held, abstract
 
-    def _intern(self, held: ModelSession, abstract: AbstractSession) -> int:
+    def intern(self, held: ModelSession, abstract: AbstractSession) -> int:
         """Return the number of a node. If the node is new, judge it."""
         key = (held.frozen(), abstract.key())
         node = self._ids.get(key)

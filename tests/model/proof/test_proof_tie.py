@@ -160,4 +160,4 @@ def test_a_declared_move_is_asked_for_where_nothing_else_is_wrong(
 
 
 def test_facts_that_only_one_side_tells_are_a_difference() -> None:
-    assert "different facts" in differences(Came({}, frozenset()), Came({("queue", (0,)): True}, frozenset()))
+    assert "different facts" in differences(Came({}, frozenset()), Came({"queue": {(0,): True}}, frozenset()))

@@ -49,7 +49,7 @@ SUBJECTS: dict[type[AsyncioSubject], dict[Property, str]] = {
         Property.IDLE_CANCEL: "accept a, finish a, cancel, accept b",
     },
     session_lock.SessionLockSubject: {Property.FULL_COVERAGE: "accept a, accept b, cancel"},
-    aiojobs_limit_one.AiojobsSubject: {Property.LAST_WORD: "accept a, accept b, finish a"},
+    aiojobs_limit_one.AiojobsSubject: {},
     turngate_itself.TurngateSubject: {},
 }
 """What each subject of the examples breaks, and the shortest program that shows it."""

@@ -38,7 +38,6 @@ RARE = {"ClosesAStepLater"}
 )
 def test_the_rules_find_a_mistake(name: str) -> None:
     seed, said = FOUND_BY_RULES[name]
-    # It takes some hundred examples; which ones a seed gives depends on the modules that are loaded.
     rules = run_rules(2_000, make=getattr(broken_followers, name), seed=seed)
     assert said in (rules.violation.what if rules.violation else rules.error)
     with pytest.raises(AssertionError):

@@ -76,6 +76,43 @@ def test_a_fault_at_every_call_of_a_conversation_breaks_nothing(fault: str, has_
     assert struck == 4
 
 
+RIGHT: dict[str, Program] = {
+    "a fold that is saved, and of which the runner never hears": [
+        (("stream", 0, "s"), True),
+        (("submit", 1, "s", "fold"), True),
+        (("ledger", "odd", 2), False),
+        (("order", 2, "fold"), True),
+    ],
+    "a turn that was taken over, and whose process is killed": [
+        (("stream", 1, "s"), True),
+        (("submit", 1, "s", "queue"), True),
+        (("stream", 0, "s"), True),
+        (("restart", "kill"), True),
+        (("order", 2, "end"), True),
+        (("restart", "kill"), True),
+    ],
+    "a stop that covers a turn, which another process completes": [
+        (("submit", 1, "t", "queue"), True),
+        (("submit", 1, "s", "interrupt"), True),
+        (("together", 0, "s"), False),
+        (("restart", "stop"), True),
+        (("fault", "request doubled", 101), True),
+        (("fault", "request lost", 27), True),
+        (("submit", 0, "t", "fold"), False),
+        (("cancel", 0, "s", True), True),
+        (("ledger", "odd", 4), True),
+        (("restart", "stop"), True),
+        (("repeat", 0, 4), False),
+    ],
+}
+"""What happens now and then on a ledger, and is right."""
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_not_accused(name: str) -> None:
+    assert play(RIGHT[name], has_ledger=True)[0] == []
+
+
 def test_a_caller_that_hangs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NetworkWorld, "_ended", lambda *_: None)
 

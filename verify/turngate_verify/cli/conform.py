@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +13,7 @@ from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
+from turngate.cli import entry
 from turngate.cli.targets import loaded
 from turngate_model.checker import Counterexample
 from turngate_model.properties import AnyProperty
@@ -45,6 +48,8 @@ from turngate_verify.report.pages import write_conformance
 from turngate_verify.words import counted
 
 _COMMAND = "turngate.conform.command"
+_ENDS = 5.0
+"""How many seconds the threads of a subject have to end."""
 _ACP_EFFORT = Effort(programs=60, examples=6, seconds=600.0)
 """The effort for an agent unless the options say otherwise: each program takes about a second."""
 
@@ -250,7 +255,15 @@ def conform(
     if report:
         err.print(f"wrote {write_conformance(result, report)}")
     write_outputs(of_conformance(result), junit, markdown)
+    entry.before_exit.append(_end_although_threads_hang)
     return EXIT_CODES[result.verdict]
+
+
+def _end_although_threads_hang(code: int) -> None:
+    """End the process in a few seconds, even if threads of the subject that was checked never end."""
+    ending = threading.Timer(_ENDS, os._exit, (code,))
+    ending.daemon = True
+    ending.start()
 
 
 def _is_given(context: click.Context, name: str) -> bool:

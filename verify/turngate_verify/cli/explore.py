@@ -10,9 +10,8 @@ import click
 from click.core import ParameterSource
 
 from turngate_model import DESIGNS, DURABLE_DESIGNS, EVERY_DESIGN, EVERY_MECHANISM, LINE_DESIGNS
-from turngate_model.checker import Bounds, Exploration, Explorer, MemoryModel, SearchLimits
+from turngate_model.checker import Bounds, Exploration, Explorer, MemoryModel, SearchLimits, bounds_of
 from turngate_model.checker.memory_model import WorldStep
-from turngate_model.pictures import bounds_of
 from turngate_verify.cli.durable import (
     OPTIONS,
     durable_bounds,

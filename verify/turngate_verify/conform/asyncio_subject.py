@@ -78,6 +78,8 @@ class AsyncioSubject(Operations):
         self._accepted: set[str] = set()
         self._refusals: set[str] = set()
         self._complete: set[str] = set()
+        self.heard: set[str] = set()
+        """The runs whose RunComplete a call has waited for: it may have heard of it late."""
         self._looking = False
         self._keeps_moments = False
         self._seen: list[Observed] = []
@@ -174,6 +176,8 @@ class AsyncioSubject(Operations):
         if run in self._undecided and cancelled:
             self.saw(Enter(run, DeclaredState.CANCEL_ON_ENTRY))
         self._undecided.discard(run)
+        if not self._looking and asyncio.current_task(self.loop) in self._calls:
+            self.heard.add(run)
         self.saw(Complete(run, cancelled, error))
 
     def refused(self, run: str, operation: str = "") -> None:

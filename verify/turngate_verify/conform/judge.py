@@ -64,6 +64,8 @@ class Judge:
         self.states[0].waited = waited_for(subject)
         self.stepped = hasattr(subject, "begin_window")
         """Whether operations can be called between two callbacks of the subject."""
+        self.hears_late = False
+        """Whether a RunComplete was shown after the next turn had started, and may have been heard late."""
         self.hangs_in_close: SubjectFailed | None = None
         """What is wrong if closing did not return, although nothing was in flight."""
         self.undecided = ""
@@ -196,7 +198,9 @@ class Judge:
         elif found.possible == (Property.LAST_WORD,):
             assert found.broken is not None
             what = found.broken.what if found.broken.property is Property.LAST_WORD else _LATE
-            self.late.append((Violation(Property.LAST_WORD, what), len(self.program)))
+            ends = [row.what.run for row in window.noted if isinstance(row.what, Complete)]
+            broken = self._unless_heard_late([Violation(Property.LAST_WORD, what)], ends)
+            self.late += [(each, len(self.program)) for each in broken]
             self.states = forgiving(self.states, window, self.place_of, Property.LAST_WORD)
         else:
             self.violations.append(self._named(found, window))
@@ -351,11 +355,23 @@ class Judge:
         session = self.sessions.at(place)
         if event.run in session.states and not self.violations:
             self._note(place, event)
-        self._offended(self.sessions.judge(place, event))
+        turn = tuple(session.turn)
+        self._offended(self._unless_heard_late(self.sessions.judge(place, event), turn))
         places = {op.place for op in operations}
         if operations and place not in places and not any(op.name in ABOUT_ALL for op in operations):
             moved = f"{operations[-1]} is about another session: {event.run} should not be moved by it"
             self._offended([Violation(Property.ISOLATION, moved)])
+
+    def _unless_heard_late(self, broken: Sequence[Violation], turn: Sequence[str]) -> Sequence[Violation]:
+        """Leave out that a turn starts before the RunComplete of these runs, if that was heard late.
+
+        A call that waits for a run goes on some callbacks after its RunComplete, and the next turn may have
+        started by then.
+        """
+        if not turn or not set(turn) <= set(getattr(self.subject, "heard", ())):
+            return broken
+        self.hears_late |= any(each.property is Property.LAST_WORD for each in broken)
+        return [each for each in broken if each.property is not Property.LAST_WORD]
 
     def _offended(self, broken: Sequence[Violation]) -> None:
         """Note what an event breaks, if nothing was broken before it."""

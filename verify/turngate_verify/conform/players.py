@@ -115,7 +115,11 @@ def performed(judge: Judge, program: Program, limits: ProgramLimits) -> Played:
             return after
         # Which operations may come next is decided after the program itself.
         return played._replace(
-            steps=after.steps, late=after.late, exercised=after.exercised, hasty=after.hasty
+            steps=after.steps,
+            late=after.late,
+            exercised=after.exercised,
+            hasty=after.hasty,
+            hears_late=after.hears_late,
         )
     return played
 
@@ -191,6 +195,7 @@ def outcome(judge: Judge, limits: ProgramLimits) -> Played:
         moments=_moments(judge),
         moments_cut=getattr(judge.subject, "moments_cut", 0),
         undecided=judge.undecided,
+        hears_late=judge.hears_late,
         doubt=judge.doubt or (judge.subject.doubt() if hasattr(judge.subject, "doubt") else ""),
     )
 

@@ -85,6 +85,8 @@ class Played(NamedTuple):
     """The moments after the last operation at which another could be called; the last is rest."""
     moments_cut: int = 0
     """How many moments were left out, because there were too many."""
+    hears_late: bool = False
+    """Whether a RunComplete was shown after the next turn had started, and may have been heard late."""
     undecided: str = ""
     """Why what happened could not be judged; empty if it could."""
     doubt: str = ""

@@ -51,6 +51,10 @@ _WALKS = 0.8
 _FEWEST_WALKS = 3
 """The number of random programs that even a slow subject plays, unless fewer are asked for."""
 _REMEMBERED = 10_000
+_HEARS_LATE = (
+    "a call of the adapter hears of a RunComplete after the next turn has started; "
+    "self.watch(run, future) would show which came first"
+)
 
 
 class Examined(NamedTuple):
@@ -200,6 +204,8 @@ class Suite:
     def _count(self, examined: Examined, counts: dict[AnyProperty, int]) -> None:
         self.result.raced += examined.played.raced
         self.result.undecided += bool(examined.played.undecided)
+        if examined.played.hears_late:
+            self.result.hidden[Property.LAST_WORD] = _HEARS_LATE
         if not examined.broken and not examined.played.raced:
             self.result.witnessed |= of_steps(examined.played.steps).seen
         for each in examined.exercised:

@@ -187,6 +187,7 @@ def play(
             example.follow(rule)
             if settles:
                 world.loop.settle()
+        world.judge_waits()
         world.let_end()
         reached = {f"end: {each.complete.outcome}" for each in world.tables.complete.values()}
         reached |= {*world.line.seen, *situations(world.tables.history), *example.reached}

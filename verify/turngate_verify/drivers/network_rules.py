@@ -26,6 +26,7 @@ from turngate.client import Client, EventStream, RemoteText
 from turngate.durable import DurableDispatcher
 from turngate.server._event_log import EventLog, LogReader
 from turngate_verify.drivers.network_found import NetworkRules, Program, Rule
+from turngate_verify.drivers.rules.dice import backend_of
 from turngate_verify.world.network import FAULTS, Connection, Fault
 from turngate_verify.world.network_world import NetworkWorld
 from turngate_verify.world.virtual_loop import VirtualLoop
@@ -103,9 +104,10 @@ def run_network_rules(examples: int, *, has_ledger: bool, seed: int = 0) -> Netw
     played, before = 0, _held()
     failed: list[tuple[Program, list[str]]] = []
 
-    @hypothesis.seed(seed)
     @hypothesis.settings(
         max_examples=examples,
+        backend=backend_of(seed),
+        derandomize=True,
         database=None,
         deadline=None,
         report_multiple_bugs=False,

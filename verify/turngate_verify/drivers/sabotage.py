@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
-from turngate import Dispatcher, Message, Run, Turn
+from turngate import Dispatcher, Message, Run, Turn, WrongLoop
 from turngate._close import Close
 from turngate._core import (
     ACCEPTED,
@@ -144,7 +145,8 @@ class Sabotaged(Dispatcher):
             self._effects.perform(half())
             self._sessions.forget_if_quiet(core)
 
-        self._loop.check_loop().call_soon(second_half)
+        with suppress(WrongLoop):  # the world is gone, and what is left of a turn is collected
+            self._loop.check_loop().call_soon(second_half)
 
 
 class NoAcceptTracking(Sabotaged):

@@ -253,6 +253,21 @@ class LedgerWorld:
                 process = next(n for n, ledger in enumerate(self.ledgers) if not ledger.is_dead)
                 self.call(self.line.resume(process, session))
 
+    def judge_waits(self) -> None:
+        """Expect each process to learn by polling which runs are complete, whatever runners do meanwhile."""
+        for ledger in self.ledgers:
+            ledger.is_away = False
+        self.loop.settle()
+        complete = {*self.tables.complete}
+        for _ in range(2):  # a process that was given up takes a new name first
+            self.pass_time()
+        for process, d in enumerate(self.dispatchers):
+            late = sorted(complete & {*d._runs.waited_for})
+            if late and self.lives(process):
+                self.wrong.append(
+                    f"process {process} has not learned of its complete runs: {', '.join(late)}"
+                )
+
     def judge_pages(self) -> None:
         """Expect a reader of some pages to have read the first messages of the session, in order."""
         for (_, session), reader in self.pages.items():

@@ -28,6 +28,7 @@ from turngate import (
     Dispatcher,
     OutcomeUnknown,
     RunComplete,
+    State,
     Turn,
     TurngateError,
     UnknownRun,
@@ -252,7 +253,7 @@ class NetworkWorld:
     def _stop(self, process: Process) -> None:
         """Close a process; what its clients have not read after a moment is lost with their connections."""
         began = self.stamp()
-        before = set() if self.tables is None else {*self.tables.complete}
+        before = self._complete_or_covered()
         closing = process.context.run(self._task, process.app.end())
         for _ in range(_ROUNDS):
             self.loop.settle()
@@ -264,9 +265,21 @@ class NetworkWorld:
         for session in sorted({each.session for each in self.asked}):
             line: dict[str, Any] = {"event": "cancel", "session": session, "call": began}
             if self.tables is not None:  # what waits goes on in the next process
-                line["runs"] = [run for run in self.tables.complete if run not in before]
+                line["runs"] = sorted(self._complete_or_covered() - before)
             self.lines.append((process.process, line))
         self._note_unheard(process)
+
+    def _complete_or_covered(self) -> set[str]:
+        """Return the runs on record that are complete, or that a cancel covers."""
+        if self.tables is None:
+            return set()
+        sessions = self.tables.sessions
+        covered = {
+            row.run_id
+            for row in self.tables.runs.values()
+            if row.covered or (row.state is State.ACTIVE and sessions[row.session_id].covered)
+        }
+        return {*self.tables.complete, *covered}
 
     def end_process(self, process: Process) -> None:
         """Remove a process, with everything that it held."""
@@ -333,6 +346,9 @@ class NetworkWorld:
 
         async def run(turn: Turn) -> None:
             lead = turn.run.run_id
+            task = asyncio.current_task()
+            assert task is not None
+            self.loop.process_of[task] = process.process  # taken over, it has no context of its own
             if process.ended < inf:
                 return
             self.lines.append((process.process, {"event": "start", "run": lead, "at": self.stamp()}))
@@ -632,9 +648,14 @@ class NetworkWorld:
         for number, line in self.lines:
             if number in numbers and line["event"] != "covers":
                 told.append(line)
+        folded = {line["run"] for line in told if line["event"] == "fold"}
         for (of_life, run), known in self.completes.items():
             if of_life == life and run in accepted:
                 complete = known.complete
+                if complete.folded_into is not None and run not in folded:
+                    # It was saved, and the runner was never told: its call to fold has failed.
+                    line = {"event": "fold", "run": run, "into": complete.folded_into}
+                    told.append({**line, "call": began, "return": known.at})
                 line = {"event": "complete", "run": run, "cancelled": complete.cancelled}
                 if complete.error is not None:
                     line["error"] = complete.error

@@ -20,6 +20,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from turngate import Dispatcher
 from turngate_model import TABLE, Property, Violation
+from turngate_verify.drivers.rules.dice import backend_of
 from turngate_verify.drivers.rules.example import RULES
 from turngate_verify.drivers.rules.hooks import HOOKS
 from turngate_verify.drivers.rules.machine import CUT_OFF, TurngateRules
@@ -80,24 +81,25 @@ def run_rules(
     examples: int,
     *,
     make: type[Dispatcher] = Dispatcher,
-    seed: int | None = None,
+    seed: int = 0,
     steps: int = 40,
     claimed: Sequence[Property] = (),
     tally: Tally | None = None,
+    shrinks: bool = True,
 ) -> Rules:
     """Run examples up to the first that fails, and shrink its program.
 
-    The same seed gives the same examples, and so does no seed. With ``claimed``, only a violation of one of
-    these properties is a failure. To watch, pass the ``tally``, which is kept as it goes.
+    The same seed gives the same examples. With ``claimed``, only a violation of one of these properties is a
+    failure. To watch, pass the ``tally``, which is kept as it goes. Without ``shrinks`` the program that
+    fails is returned as it was drawn, which is enough to know that one does.
     """
     tally = Tally() if tally is None else tally
     machine = rules_of(make, claimed=claimed, tally=tally)
-    if seed is not None:
-        machine = hypothesis.seed(seed)(machine)
     chosen = hypothesis.settings(
         max_examples=examples,
         stateful_step_count=steps,
-        derandomize=seed is None,
+        backend=backend_of(seed),
+        derandomize=True,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
@@ -110,7 +112,9 @@ def run_rules(
     reached = frozenset(tally.reached)
     if tally.raised is None:
         return Rules(tally.examples, tally.steps, reached)
-    program, raised = shrink(rules_of(make, claimed=claimed), tally.program, tally.raised)
+    program, raised = tally.program, tally.raised
+    if shrinks:
+        program, raised = shrink(rules_of(make, claimed=claimed), program, raised)
     return Rules(
         examples=tally.found_in,
         steps=tally.steps,
